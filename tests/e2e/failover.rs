@@ -138,6 +138,40 @@ fn after_a_failover_by_hand_nothing_goes_to_the_old_redis() {
 }
 
 #[test]
+fn where_replicas_are_waited_for_a_passed_command_is_answered_when_they_have_it() {
+    let Some(mut cluster) = cluster("confirmed", &["--deadline-ms", "2000"]) else {
+        return;
+    };
+    let redis = cluster.redis().unwrap();
+    let folder = common::folder().join(format!("confirmed-{}", redis.port()));
+    let (mut replica, _) = replica(redis, &folder);
+    cluster.kill(Role::Server).unwrap();
+    let server = cluster.process(Role::Server).unwrap();
+    server.set_flag("--store", Some(&format!("redis://{redis}?wait_replicas=1")));
+    cluster.restart(Role::Server).unwrap();
+    let mut client = front(&cluster);
+    let transaction = |client: &mut Client, value: &str| {
+        assert_eq!(call(client, "WATCH k"), ok());
+        assert_eq!(call(client, "MULTI"), ok());
+        let queued = call(client, &format!("SET k {value}"));
+        assert_eq!(queued, Reply::Status(b"QUEUED".to_vec()));
+    };
+    transaction(&mut client, "1");
+    assert_eq!(call(&mut client, "EXEC"), Reply::Array(vec![ok()]));
+    transaction(&mut client, "2");
+    replica.signal(Signal::STOP).unwrap();
+    let text = error(call(&mut client, "EXEC"));
+    assert!(text.contains("outcome unknown"), "{text}");
+    // Redis has it. If its replica were promoted now, it would be gone, and nobody was told otherwise.
+    assert_eq!(call(&mut connect(redis), "GET k"), bulk("2"));
+    replica.signal(Signal::CONT).unwrap();
+    let mut client = front(&cluster);
+    transaction(&mut client, "3");
+    assert_eq!(call(&mut client, "EXEC"), Reply::Array(vec![ok()]));
+    replica.kill().unwrap();
+}
+
+#[test]
 fn a_redis_that_is_stopped_is_noticed_and_clients_that_leave_meanwhile_are_forgotten() {
     let Some(mut cluster) = cluster("stopped", &["--deadline-ms", "2000"]) else {
         return;

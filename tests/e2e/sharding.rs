@@ -19,6 +19,7 @@ use pmnet_resp::{ReplyLimits, Scanner};
 
 use crate::clients::{repository, run as run_program, set_up};
 use crate::common::{binaries, folder, skip};
+use crate::promote::said;
 use crate::support::{Answer, Caller, SetOnDrop, bulk, connect, eventually, ok, refuses, seed};
 
 /// Longest wait for anything.
@@ -281,9 +282,24 @@ fn a_shard_that_is_away_keeps_its_keys_waiting_and_no_others() {
     for key in KEYS {
         assert_eq!(client.call(&["SET", key, "1"]), Answer::Reply(ok()));
     }
+    let file = shards.file().to_owned();
+    let looked = |code: i32| {
+        let mut command = std::process::Command::new(crate::common::pmnet());
+        command.args(["ctl", "shards", file.to_str().unwrap()]);
+        said(&command.output().unwrap(), code).0
+    };
+    let shown = looked(0);
+    for cluster in &shards.clusters {
+        assert!(
+            shown.contains(&cluster.redis().unwrap().to_string()),
+            "{shown}"
+        );
+    }
     for device in 0..2 {
         shards.clusters[1].kill(Role::Device(device)).unwrap();
     }
+    let shown = looked(1);
+    assert_eq!(shown.matches("no answer within 5 s").count(), 1, "{shown}");
     let others = |client: &mut Caller| {
         for key in ["bar", "foo"] {
             assert!(matches!(

@@ -70,6 +70,7 @@ COMMANDS = {
         "cargo test --offline -p pmnet-packet-store",
         240,
     ),
+    "tail": ("cargo test --offline -p pmnet-tail --no-run", "cargo test --offline -p pmnet-tail", 240),
     "proto": ("cargo test --offline -p pmnet-proto --no-run", "cargo test --offline -p pmnet-proto", 240),
     # Needs redis-server.
     "store-fence": (

@@ -234,6 +234,13 @@ fn the_fate_of_the_write_is_that_of_its_reads() {
             "-ERR pmnet: too bad\r\n",
             "-ERR pmnet: too bad\r\n",
         ),
+        // The store is short of room: it was asked, and not promised.
+        (Outcome::Reply("+OK\r\n".into()), "+OK\r\n", "$1\r\n1\r\n"),
+        (
+            Outcome::Reply("-OOM full\r\n".into()),
+            "-OOM full\r\n",
+            "-OOM full\r\n",
+        ),
     ] {
         front.knobs().outcome = Some(outcome);
         let replies = at_once(

@@ -35,4 +35,4 @@ pub use layout::{
 pub use log::{Log, Room, Tail};
 pub use media::{Media, MediaError};
 pub use scan::{Expected, FINDINGS_MAX, Finding, Report, Scan};
-pub use superblock::{CopyState, FORMAT_VERSION, Heading, format, heading, parameters};
+pub use superblock::{CopyState, FORMAT_VERSION, Heading, enlarged, format, heading, parameters};

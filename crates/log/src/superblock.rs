@@ -266,6 +266,25 @@ pub fn parameters(image: &[u8]) -> Result<Parameters, LogError> {
     Ok(read(image)?.0.parameters)
 }
 
+/// The two superblock blocks of an image, for a copy of it whose frame space goes on behind what it has: they say that it has
+/// `frame_bytes`. A block that is no whole superblock is as it was.
+///
+/// # Panics
+/// `head` is shorter than two blocks.
+#[must_use]
+pub fn enlarged(head: &[u8], frame_bytes: u64) -> [[u8; BLOCK_BYTES]; 2] {
+    [0, BLOCK_BYTES].map(|start| {
+        let block = take(head, start);
+        match Superblock::decode(&block).1 {
+            Some(mut found) => {
+                found.parameters.frame_bytes = frame_bytes;
+                found.encode()
+            }
+            None => block,
+        }
+    })
+}
+
 fn unreadable(states: [CopyState; 2], image: &[u8]) -> LogError {
     let rest_is_zero = || is_zero(&image[2 * BLOCK_BYTES..]);
     match states {

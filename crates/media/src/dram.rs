@@ -40,7 +40,7 @@ impl DramMedia {
             .write(true)
             .open(path)
             .map_err(OpenError::io(path, "open the file", 0))?;
-        lock::exclusive(&file, path)?;
+        lock::of_path(&file, path)?;
         let bytes = image::size(&file, path)?;
         let system = sys::file_system(&file).map_err(OpenError::io(
             path,

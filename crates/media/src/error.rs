@@ -25,6 +25,12 @@ pub enum OpenError {
         /// The path asked for.
         path: PathBuf,
     },
+    /// Another file came in the place of the one that was opened, before that could be locked.
+    #[error("{}: was replaced by another file while it was waited for (pmnet store grow?): start again", path.display())]
+    Replaced {
+        /// The path asked for.
+        path: PathBuf,
+    },
     /// The disk or the memory file system has not enough room.
     #[error("{}: no room for {bytes} bytes: free space there, or make the log smaller", path.display())]
     NoSpace {

@@ -79,7 +79,7 @@ impl FileMedia {
             }
             Err(error) => return Err(OpenError::io(path, "open the file", 0)(error)),
         };
-        lock::exclusive(&file, path)?;
+        lock::of_path(&file, path)?;
         let bytes = image::size(&file, path)?;
         let found = sys::file_system(&file);
         let memory = found

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
@@ -39,7 +39,7 @@ pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenEr
     // now, and our descriptor would be of that file: check before touching anything.
     match fs::symlink_metadata(path) {
         Ok(_) => {
-            if !same_file(&file, path) {
+            if !lock::same_file(&file, path) {
                 let _gone_anyway = fs::remove_file(&temporary);
             }
             return Err(OpenError::Exists {
@@ -62,6 +62,29 @@ pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenEr
     made.inspect_err(|_| {
         let _gone_anyway = fs::remove_file(&temporary);
     })
+}
+
+/// Puts the file `with`, which has another name in the same folder, in the place of the file `path`, with its owner and
+/// permissions; durable when it returns. The caller has locked both. What had `path` open before is without a name then: who waits for
+/// its lock is refused ([`OpenError::Replaced`]).
+///
+/// # Errors
+/// [`OpenError::Io`]. Unless the folder could not be synced, nothing has happened then.
+pub fn replace(path: &Path, with: &Path) -> Result<(), OpenError> {
+    let told = |what| OpenError::io(path, what, 0);
+    let old = fs::metadata(path).map_err(told("look at the file"))?;
+    let new = File::open(with).map_err(told("open the new file"))?;
+    let is = new.metadata().map_err(told("look at the new file"))?;
+    if (is.uid(), is.gid()) != (old.uid(), old.gid()) {
+        fchown(&new, Some(old.uid()), Some(old.gid())).map_err(told(
+            "give the new file the owner of the old one (are you root?)",
+        ))?;
+    }
+    new.set_permissions(old.permissions())
+        .and_then(|()| new.sync_all())
+        .map_err(told("give the new file the permissions of the old one"))?;
+    fs::rename(with, path).map_err(told("put the new file in the place of the old one"))?;
+    sync_directory(path).map_err(told("sync the folder"))
 }
 
 fn fill(file: &File, kind: Kind, bytes: usize) -> io::Result<()> {
@@ -96,14 +119,6 @@ fn sync_directory(path: &Path) -> io::Result<()> {
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()
-}
-
-fn same_file(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    match (file.metadata(), fs::symlink_metadata(path)) {
-        (Ok(ours), Ok(theirs)) => (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()),
-        _ => false,
-    }
 }
 
 /// Size of the image in an opened file.

@@ -35,6 +35,7 @@ pub use cpu::Instruction;
 pub use dram::DramMedia;
 pub use error::OpenError;
 pub use file::FileMedia;
+pub use image::replace;
 pub use memory::Memory;
 pub use place::{Class, Place, look};
 pub use pmem::{Method, PmemMedia, is_unused_device};

@@ -5,6 +5,7 @@
 //! is complete, and the next owner never reads what an earlier one is still writing.
 
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -36,9 +37,48 @@ pub(crate) fn exclusive(file: &File, path: &Path) -> Result<(), OpenError> {
     }
 }
 
+/// The same for the file that `path` names. Whoever had the lock may have put another file in its place meanwhile
+/// ([`replace`](crate::replace)): what was opened has no name any more then, and nothing may be kept in it.
+pub(crate) fn of_path(file: &File, path: &Path) -> Result<(), OpenError> {
+    exclusive(file, path)?;
+    match same_file(file, path) {
+        true => Ok(()),
+        false => Err(OpenError::Replaced {
+            path: path.to_path_buf(),
+        }),
+    }
+}
+
+/// Whether `path` names this file.
+pub(crate) fn same_file(file: &File, path: &Path) -> bool {
+    match (file.metadata(), std::fs::metadata(path)) {
+        (Ok(ours), Ok(theirs)) => (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_was_replaced_while_its_lock_was_waited_for_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        let owner = File::create(&path).unwrap();
+        exclusive(&owner, &path).unwrap();
+        let next = opened(&path);
+        let (path, next) = (&path, &next);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(move || of_path(next, path));
+            std::fs::write(folder.path().join("larger"), b"new").unwrap();
+            std::fs::rename(folder.path().join("larger"), path).unwrap();
+            drop(owner);
+            let refused = waits.join().unwrap().unwrap_err();
+            assert!(matches!(refused, OpenError::Replaced { .. }), "{refused}");
+        });
+        of_path(&opened(path), path).unwrap();
+    }
 
     fn opened(path: &Path) -> File {
         File::options().read(true).write(true).open(path).unwrap()

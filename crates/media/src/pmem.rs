@@ -210,7 +210,7 @@ impl PmemMedia {
             .write(true)
             .open(path)
             .map_err(OpenError::io(path, "open it", 0))?;
-        lock::exclusive(&file, path)?;
+        lock::of_path(&file, path)?;
         let metadata = file
             .metadata()
             .map_err(OpenError::io(path, "look at the file", 0))?;

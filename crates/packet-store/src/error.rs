@@ -130,7 +130,7 @@ impl std::fmt::Display for Damage {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No room; nothing of this operation happened.
-    #[error("the packet store is full: {what}; delete keys, or move to a larger store")]
+    #[error("the packet store is full: {what}; delete keys, or make it larger (pmnet store grow)")]
     Full {
         /// What there is too little of.
         what: &'static str,

@@ -80,6 +80,8 @@ pub enum Room {
     Ordinary,
     /// Data of a client in place of something that is not shorter: may take half of the reserve.
     InPlace,
+    /// Data of a client that was acknowledged before: may take a quarter of it.
+    Acknowledged,
     /// A short record of the protocol: may take three quarters of it.
     Reserved,
     /// Packing: may take all of it.
@@ -91,6 +93,7 @@ impl Room {
     pub(crate) const fn leaves(self, reserve: usize) -> usize {
         match self {
             Room::Ordinary => reserve,
+            Room::Acknowledged => reserve - reserve / 4,
             Room::InPlace => reserve / 2,
             Room::Reserved => reserve / 4,
             Room::Packing => 0,
@@ -122,6 +125,8 @@ pub(crate) struct Frames {
     classes: [u32; CLASSES],
     live: u64,
     reserve: usize,
+    /// So many more are wanted free: with fewer, frames are packed, and the store is short.
+    ahead: usize,
     /// See [`UNUSED_MAX`].
     unused_max: usize,
     /// Dead bytes below which packing for want of frames gives nothing.
@@ -162,6 +167,7 @@ impl Frames {
             classes: [NONE; CLASSES],
             live: 0,
             reserve: index((geometry.frames / RESERVE_FRACTION).max(RESERVE_MIN)),
+            ahead: 0,
             unused_max: UNUSED_MAX,
             fruitless: 0,
         }
@@ -535,8 +541,19 @@ impl Frames {
         to_u64((self.frames.len() - self.free() - index(self.lent)) * self.bytes)
     }
 
-    fn is_scarce(&self) -> bool {
-        self.free() < self.reserve
+    /// Whether fewer frames are free than are wanted.
+    pub fn is_scarce(&self) -> bool {
+        self.free() < self.reserve + self.ahead
+    }
+
+    /// Wants so many frames free besides the reserve.
+    pub fn keep_ahead(&mut self, frames: usize) {
+        self.ahead = frames;
+    }
+
+    /// Frames that ordinary puts do not take.
+    pub fn reserve(&self) -> usize {
+        self.reserve
     }
 
     /// Packing begins, and ends with how many frames it gave ([`Frames::packed`]).

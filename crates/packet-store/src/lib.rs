@@ -28,6 +28,7 @@ mod commit;
 mod error;
 mod frames;
 mod geometry;
+mod grow;
 mod keys;
 mod line;
 mod medium;

@@ -267,8 +267,14 @@ impl<M: Media> Scan<M> {
         Ok(())
     }
 
+    /// The medium.
+    pub(crate) fn media(&self) -> &M {
+        &self.media
+    }
+
     /// Its size.
-    pub(crate) fn geometry(&self) -> &Geometry {
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 

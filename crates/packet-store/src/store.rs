@@ -63,6 +63,8 @@ pub struct PacketStore<M> {
     /// Lines that died by the last commit or before it, and are on the medium still.
     pub(crate) pending: Vec<u32>,
     pub(crate) lines_reserve: usize,
+    /// Lines that are wanted free besides.
+    lines_ahead: usize,
     /// What the next persist must cover.
     pub(crate) dirty: Vec<Range<usize>>,
     pub(crate) undo: Vec<Undo>,
@@ -111,6 +113,7 @@ impl<M: Media> PacketStore<M> {
             free_lines: Vec::new(),
             pending: Vec::new(),
             lines_reserve: index(reserve),
+            lines_ahead: 0,
             dirty: Vec::new(),
             undo: Vec::new(),
             gone: FxHashMap::default(),
@@ -276,6 +279,21 @@ impl<M: Media> PacketStore<M> {
     pub(crate) fn line_room(&self, room: Room) -> usize {
         let all = self.free_lines.len() + self.pending.len();
         all.saturating_sub(room.leaves(self.lines_reserve))
+    }
+
+    /// From now on so many frames and lines are wanted free besides the reserve, for what was acknowledged and is not here yet. Half
+    /// of what an empty store has at most.
+    pub fn keep_ahead(&mut self, frames: usize, lines: usize) {
+        let reserve = self.frames.reserve();
+        let most = index(self.geometry.frames).saturating_sub(reserve) / 2;
+        self.frames.keep_ahead(frames.min(most));
+        self.lines_ahead = lines.min((index(self.geometry.lines) - self.lines_reserve) / 2);
+    }
+
+    /// Whether fewer are free.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.frames.is_scarce() || self.line_room(Room::Ordinary) < self.lines_ahead
     }
 
     /// A line to store into: one that died first, because storing over it erases it.

@@ -163,12 +163,21 @@ pub fn format<M: Media>(
     // The first commit record is there before anything says that this is a store.
     let range = Commit::default().store(&mut media, identity.seed());
     persist_now(&mut media, &[range])?;
+    write(&mut media, identity, geometry)
+}
+
+/// Writes both copies over zeros, the last step of making a store.
+pub(crate) fn write<M: Media>(
+    media: &mut M,
+    identity: &Identity,
+    geometry: &Geometry,
+) -> Result<(), OpenError> {
     let superblock = encode(identity, geometry);
     // Copy 0 last: as long as it is zero, the store may be unfinished, and was never used.
     for start in [BLOCK_BYTES, 0] {
         media.store(start, &superblock);
         let place = start..start + LINE_BYTES;
-        persist_now(&mut media, std::slice::from_ref(&place))?;
+        persist_now(media, std::slice::from_ref(&place))?;
     }
     Ok(())
 }

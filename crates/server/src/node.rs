@@ -132,6 +132,7 @@ impl<S: Store> ServerNode<S> {
                 result
             }
         };
+        self.machine.set_short(self.store.is_short());
         match result {
             Ok(()) => self.pause = PAUSE_MIN,
             Err(StoreError::Fatal(text)) => return Err(Stop(text)),

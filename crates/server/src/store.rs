@@ -97,6 +97,11 @@ pub trait Store: Send {
         false
     }
 
+    /// Whether what the logs of the devices may hold could find no room: nothing more is to be acknowledged in advance.
+    fn is_short(&self) -> bool {
+        false
+    }
+
     /// One line for status and logs: what a reply of this store means for durability.
     fn durability(&self) -> String;
 }
@@ -123,6 +128,9 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn has_moved(&self) -> bool {
         (**self).has_moved()
+    }
+    fn is_short(&self) -> bool {
+        (**self).is_short()
     }
     fn durability(&self) -> String {
         (**self).durability()

@@ -25,6 +25,8 @@ pub struct Plan {
     pub without: Option<Without>,
     /// Every world that can have one has a packet store, not only a quarter of them.
     pub packet_store: bool,
+    /// That, and the store says now and then that it is short of room.
+    pub short_store: bool,
 }
 
 /// The results of many seeds.

@@ -100,6 +100,8 @@ pub struct WorldConfig {
     pub store_steps: bool,
     /// Whether the store is a packet store.
     pub packet_store: bool,
+    /// Whether the store says now and then that it is short of room.
+    pub short_store: bool,
     /// Whether the store waits for its replica.
     pub wait_replicas: bool,
     /// Whether operators promote the store's replica.
@@ -201,6 +203,7 @@ impl WorldConfig {
             detours: false,
             store_steps: false,
             packet_store: false,
+            short_store: false,
             wait_replicas: false,
             failovers: false,
             publishes: false,

@@ -27,6 +27,7 @@ Examples:
   pmnet-sim --seeds 1000 --twice
   pmnet-sim --seeds 500 --only log-full/server-crash
   pmnet-sim --seeds 100000 --packet-store
+  pmnet-sim --seeds 2000 --short-store
   pmnet-sim --without barrier
   pmnet-sim --without all
 
@@ -64,6 +65,9 @@ struct SimCommand {
     /// The packet store is under the server in every world, not only in a quarter of them.
     #[arg(long, conflicts_with = "without")]
     packet_store: bool,
+    /// The same, and the store says now and then that it is short of room.
+    #[arg(long, conflicts_with = "without")]
+    short_store: bool,
     /// Run every seed twice: both must tell the same story.
     #[arg(long, conflicts_with_all = ["without", "trace"])]
     twice: bool,
@@ -88,7 +92,8 @@ fn main() -> ExitCode {
 fn seeds(command: &SimCommand) -> anyhow::Result<bool> {
     let mut plan = Plan {
         only: command.only,
-        packet_store: command.packet_store,
+        packet_store: command.packet_store || command.short_store,
+        short_store: command.short_store,
         without: None,
     };
     let rules: Vec<Without> = match command.without.as_deref() {
@@ -289,10 +294,10 @@ fn show(seed: u64, plan: &Plan) {
     let only = plan
         .only
         .map_or(String::new(), |cell| format!(" --only {cell}"));
-    let store = if plan.packet_store {
-        " --packet-store"
-    } else {
-        ""
+    let store = match (plan.packet_store, plan.short_store) {
+        (_, true) => " --short-store",
+        (true, false) => " --packet-store",
+        (false, false) => "",
     };
     println!("  again: pmnet-sim --seed {seed}{only}{store} --trace");
 }

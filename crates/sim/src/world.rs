@@ -182,6 +182,10 @@ impl World {
             None if packets || plan.packet_store => config.on_packets(),
             None => config,
         };
+        let config = WorldConfig {
+            short_store: plan.short_store,
+            ..config
+        };
         let config = match plan.without {
             None if leased => config.with_leases(&mut more),
             _ => config,
@@ -217,6 +221,7 @@ impl World {
             steps: config.store_steps,
             wait: config.wait_replicas,
             packets: config.packet_store,
+            short: config.short_store,
             standby: config.standby,
         };
         let store = SimStore::new(random.next_u64(), store_config);

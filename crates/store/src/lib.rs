@@ -16,8 +16,11 @@ mod types;
 
 pub use kv::KvStore;
 pub use null::NullStore;
-pub use packet::{PacketStore, RegionAddress, RegionStore, mend_packet_store};
+pub use packet::{
+    GrowError, Grown, PacketStore, RegionAddress, RegionStore, grow_packet_store, mend_packet_store,
+};
 pub use redis::RedisStore;
+pub use redis::promote::{Progress, Promotion};
 
 use bytes::Bytes;
 use pmnet_server::Store;

@@ -69,7 +69,8 @@ pub enum Fault {
     Storage(String),
     /// There is no room for what was to be written; nothing of the transaction happened.
     #[error(
-        "full: what was acknowledged and finds no room waits, and all behind it, deletes too; nothing is lost"
+        "full: what was acknowledged and finds no room waits, and all behind it, deletes too; nothing is lost. Stop this \
+         process, make the store larger (pmnet store grow FILE --size BYTES), and start it again"
     )]
     Full,
     /// The content is not what was written.

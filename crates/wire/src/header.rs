@@ -106,6 +106,8 @@ impl Flags {
     pub const KEPT: Flags = Flags(1);
     /// Open: its client looks for the head. A device that never had an entry does not take it: the chain may be incomplete yet.
     pub const SEARCHES: Flags = Flags(1);
+    /// Applied, Durable, Ack, OpenReply, NotLogged: the store is short of room, so the head admits no updates (protocol.md §4).
+    pub const SHORT: Flags = Flags(1);
     /// Bypass: an update falling back, carrying its own (session, seq) (protocol.md §4).
     pub const FALLBACK: Flags = Flags(1 << 1);
     /// Bypass: ask for more of a long response from `fragment_index` on.

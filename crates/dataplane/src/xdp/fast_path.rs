@@ -75,6 +75,7 @@ impl Kernel {
             room: 0,
             applied: 0,
             copies: self.copies,
+            short: false,
         };
         let ack = ack.header(&self.stamp.tagged(state.token));
         BaseCrcs {

@@ -62,7 +62,9 @@ impl Connection {
         let waits = self.waits_on_store();
         let mut overdue = self.passing.passage.as_ref().is_some_and(|passage| {
             let open_end = passage.blocks && passage.stage == Stage::Sent;
-            !open_end && shared.now >= passage.begun.saturating_add(shared.call_timeout)
+            !open_end
+                && !passage.is_just_answered()
+                && shared.now >= passage.begun.saturating_add(shared.call_timeout)
         });
         if let Some(direct) = &mut self.passing.direct {
             if std::mem::take(&mut direct.heard) || pardon {
@@ -89,6 +91,9 @@ impl Connection {
             .as_ref()
             .is_some_and(|direct| direct.used);
         let text = match &self.passing.passage {
+            Some(passage) if passage.is_answered() => {
+                return self.unconfirmed("the pmnet server did not confirm it in time");
+            }
             Some(passage) if passage.stage != Stage::Sent => {
                 return self.give_up(reply::error(
                     "ERR pmnet: deadline passed before the store could be asked; the command was not executed",

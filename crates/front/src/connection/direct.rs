@@ -317,6 +317,9 @@ impl Connection {
             Some(passage @ Passage { stage: Stage::Connection(_), identified: false, .. }) if !stateful => {
                 passage.identified = true;
             }
+            // The store's part is done.
+            Some(Passage { stage: Stage::Confirm(_), .. }) if !stateful => {}
+            Some(Passage { stage: Stage::Confirm(_), .. }) => self.unconfirmed(why),
             Some(Passage { stage: Stage::Sent, .. }) if used => self.fail_passage(reply::error(&format!(
                 "ERR pmnet: the connection to the store was lost ({why}); the command may or may not have taken effect"
             ))),
@@ -409,7 +412,7 @@ impl Connection {
             self.hand_on(value);
             return Ok(());
         }
-        let Some(passage) = self.passing.passage.take() else {
+        let Some(mut passage) = self.passing.passage.take() else {
             return Ok(());
         };
         self.times.made_way = true;
@@ -427,7 +430,12 @@ impl Connection {
             ),
             _ => value.clone(),
         };
-        self.settle(reply);
+        if passage.needs_confirmation(value) {
+            passage.await_confirmation(reply);
+            self.passing.passage = Some(passage);
+        } else {
+            self.settle(reply);
+        }
         Ok(())
     }
 

@@ -44,7 +44,11 @@ impl Connection {
             return false;
         }
         match &mut self.passing.passage {
-            Some(passage) if !self.mode.watches() && passage.stage != Stage::Sent => {
+            Some(passage)
+                if !self.mode.watches()
+                    && passage.stage != Stage::Sent
+                    && !passage.is_answered() =>
+            {
                 // Another mark, and then a barrier behind it.
                 if !matches!(passage.stage, Stage::Address(_)) {
                     passage.stage = Stage::Mark;

@@ -12,6 +12,7 @@ mod beside;
 mod busy;
 mod calls;
 mod client;
+mod confirm;
 mod deadline;
 mod direct;
 mod end;

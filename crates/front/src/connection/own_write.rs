@@ -153,6 +153,8 @@ impl Connection {
 fn own_write_reply(value: Bytes, outcome: &Outcome) -> Bytes {
     match outcome {
         Outcome::Committed { .. } => value,
+        // It went as a request, since the store is short of room.
+        Outcome::Reply(done) if *done == reply::OK => value,
         Outcome::Unknown => reply::error(
             "ERR pmnet: outcome unknown of the SET whose value this is (deadline passed); the SET may or may not take \
              effect once",

@@ -12,6 +12,7 @@
 use bytes::Bytes;
 use pmnet_wire::command::Protocol;
 
+use super::confirm::may_need;
 use super::direct::Direct;
 use super::guard::{names_record, objection};
 use super::local::parse_database;
@@ -120,6 +121,8 @@ impl Connection {
             fresh: kind == Some(Pass::Wait),
             aborted: effect == Effect::End && failed && arguments.is(0, "EXEC"),
             sentinel,
+            confirms: (may_need(effect, kind) && !queued).then(String::new),
+            answer: None,
             handed_on: false,
         });
         if queued || subscribed || effect == Effect::Protocol {

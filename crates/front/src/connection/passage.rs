@@ -11,6 +11,7 @@ use pmnet_wire::StoreName;
 use pmnet_wire::command::{Form, Protocol, preamble};
 
 use super::calls::{Submit, outcome_reply};
+use super::confirm::Answer;
 use super::direct::Direct;
 use super::identity::Match;
 use super::mode::Mode;
@@ -36,6 +37,8 @@ pub(super) enum Stage {
     Login,
     /// Sent to the store.
     Sent,
+    /// Answered by the store. Needs the server to confirm that; asked for with this call.
+    Confirm(Option<CallId>),
 }
 
 /// The command that is being passed.
@@ -61,6 +64,11 @@ pub(super) struct Passage {
     /// An EXEC that must abort.
     pub(super) aborted: bool,
     pub(super) sentinel: Vec<u8>,
+    /// Its reply has to be confirmed, by a server that uses the store with this `run_id` still ([`super::confirm`]). Until the
+    /// barrier has named the store: it may have to be.
+    pub(super) confirms: Option<String>,
+    /// The store's reply, which is to be confirmed.
+    pub(super) answer: Option<Answer>,
     /// A part of its replies has been handed on, so nothing else can be its reply.
     pub(super) handed_on: bool,
 }
@@ -81,7 +89,7 @@ impl Connection {
             if shared.store.is_some() {
                 *stage = if *kills { Stage::Kill } else { Stage::Mark };
             } else {
-                let call = self.ask(Form::StoreAddress, up, shared)?;
+                let call = self.ask(Form::StoreAddress, true, up, shared)?;
                 self.set_stage(call.map(Stage::Address));
             }
         }
@@ -113,7 +121,7 @@ impl Connection {
                     .new_direct(store, shared.now)
                     .identify(&name.records);
             }
-            let call = self.ask(Form::Barrier, up, shared)?;
+            let call = self.ask(Form::Barrier, true, up, shared)?;
             self.set_stage(call.map(Stage::Barrier));
         }
         if let Some(Passage {
@@ -138,17 +146,30 @@ impl Connection {
                 self.send_passed();
             }
         }
+        if let Some(passage) = &mut self.passing.passage
+            && passage.stage == Stage::Confirm(None)
+        {
+            passage.time_confirmation(shared.now);
+            match self.ask(Form::Barrier, false, up, shared)? {
+                Ok(call) => self.set_stage(Ok(Stage::Confirm(call))),
+                Err(error) => {
+                    let why = String::from_utf8_lossy(error.trim_ascii()).into_owned();
+                    self.unconfirmed(why.trim_start_matches("-ERR pmnet: "));
+                }
+            }
+        }
         Ok(())
     }
 
     fn ask<U: Upstream>(
         &mut self,
         form: Form,
+        read_only: bool,
         up: &mut U,
         shared: &Shared,
     ) -> Result<Result<Option<CallId>, Bytes>, Later> {
         let payload = Bytes::from(preamble(form, Protocol::Resp2, 0).to_vec());
-        let how = Submit::Bypass { read_only: true };
+        let how = Submit::Bypass { read_only };
         let begun = self
             .passing
             .passage
@@ -173,6 +194,9 @@ impl Connection {
         outcome: &Outcome,
         shared: &mut Shared,
     ) -> bool {
+        if self.confirmation_done(call, outcome, shared) {
+            return true;
+        }
         let Some(passage) = &mut self.passing.passage else {
             return false;
         };
@@ -222,6 +246,10 @@ impl Connection {
             self.give_up(reply::error(
                 "ERR pmnet: the session closed; the command was not executed",
             ));
+        } else if let Some(passage) = &self.passing.passage
+            && matches!(passage.stage, Stage::Confirm(Some(_)))
+        {
+            self.unconfirmed("the session closed");
         }
     }
 
@@ -237,6 +265,10 @@ impl Connection {
             return self.expire();
         }
         let last_try = passage.identified;
+        if let Some(run_id) = &mut passage.confirms {
+            run_id.clone_from(&name.run_id);
+        }
+        passage.confirms.take_if(|_| name.reads);
         let Some(store) = &shared.store else {
             return;
         };
@@ -438,7 +470,8 @@ impl Connection {
     /// for another whole deadline, unless the command blocked: then it made them wait.
     fn end_unanswered(&mut self) -> Option<Passage> {
         let passage = self.passing.drop_passage()?;
-        self.times.made_way = passage.blocks && passage.stage == Stage::Sent;
+        let waited = passage.stage == Stage::Sent || passage.is_answered();
+        self.times.made_way = passage.blocks && waited;
         self.times.answered = 0;
         Some(passage)
     }

@@ -108,16 +108,20 @@ impl SlotMap {
     /// Those that are being moved, for people; `None` if there are none.
     #[must_use]
     pub fn moving(&self) -> Option<String> {
-        let ranges: Vec<_> = self.moving.iter().map(|slot| *slot..=*slot).collect();
-        (!ranges.is_empty()).then(|| shown(&ranges, ", "))
+        all(self.moving.iter().copied())
     }
 
     /// Those that another shard serves in `other`, for people; `None` if there are none.
     #[must_use]
     pub fn differing(&self, other: &SlotMap) -> Option<String> {
-        let slots = (0..SLOTS).filter(|slot| self.shard(*slot) != other.shard(*slot));
-        let ranges: Vec<_> = slots.map(|slot| slot..=slot).collect();
-        (!ranges.is_empty()).then(|| shown(&ranges, ", "))
+        all((0..SLOTS).filter(|slot| self.shard(*slot) != other.shard(*slot)))
+    }
+
+    /// Those that this shard serves here, and that one in `other`, for people; `None` if there are none.
+    #[must_use]
+    pub fn moved(&self, other: &SlotMap, from: Option<usize>, to: Option<usize>) -> Option<String> {
+        let moved = |slot: &u16| self.shard(*slot) == from && other.shard(*slot) == to;
+        all((0..SLOTS).filter(moved))
     }
 
     /// How many shards there are.
@@ -152,6 +156,18 @@ impl SlotMap {
         let gaps = self.ranges(None);
         (!gaps.is_empty()).then(|| shown(&gaps, ", "))
     }
+}
+
+/// Ascending slots as ranges, for people; `None` if there are none.
+fn all(slots: impl Iterator<Item = u16>) -> Option<String> {
+    let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
+    for slot in slots {
+        match ranges.last_mut() {
+            Some(last) if *last.end() + 1 == slot => *last = *last.start()..=slot,
+            _ => ranges.push(slot..=slot),
+        }
+    }
+    (!ranges.is_empty()).then(|| shown(&ranges, ", "))
 }
 
 #[cfg(test)]
@@ -189,6 +205,8 @@ mod tests {
         let moving = |slot: u16| found.clone().with_moving(&[slot..=slot]);
         assert!(moving(9000).unwrap().is_moving(9000) && !found.is_moving(9000));
         assert_eq!(moving(9000).unwrap().moving().as_deref(), Some("9000"));
+        let many = found.clone().with_moving(&[7..=9, 300..=300, 10..=12]);
+        assert_eq!(many.unwrap().moving().as_deref(), Some("7-12, 300"));
         assert_eq!(moving(16383), Err(MapError::MovesUnserved(16383)));
         let other = map(&["0-5460", "5461-16382"]).unwrap();
         assert_eq!(found.differing(&other).as_deref(), Some("9000"));

@@ -67,6 +67,8 @@ pub struct Topology {
     pub store: StoreKind,
     /// A database that runs already, and how the server is to name it; then none is started.
     pub store_url: Option<String>,
+    /// Size of a packet store or a region; `None`: what a run under load needs.
+    pub store_size: Option<&'static str>,
     /// Length of the chain, 1 to [`DEVICES_MAX`]; 0: no pmnet at all, the database alone.
     pub devices: usize,
     /// Medium of every device.
@@ -94,6 +96,7 @@ impl Topology {
         Topology {
             store,
             store_url: None,
+            store_size: None,
             devices,
             medium,
             trouble: None,
@@ -209,10 +212,14 @@ impl Cluster {
             }
             (None, StoreKind::Kv) => format!("kv:{}", disk.join("store.kv").display()),
             (None, StoreKind::Packet) => {
-                format!("packet:{}?size=64M", disk.join("store").display())
+                let size = self.topology.store_size.unwrap_or("64M");
+                format!("packet:{}?size={size}", disk.join("store").display())
             }
             // What a run under load writes, and some more: nothing is deleted.
-            (None, StoreKind::Region) => format!("packet:{}?size=384M", self.region().display()),
+            (None, StoreKind::Region) => {
+                let size = self.topology.store_size.unwrap_or("384M");
+                format!("packet:{}?size={size}", self.region().display())
+            }
             (None, StoreKind::Null) => "null:".to_owned(),
         };
         if self.topology.devices == 0 {
@@ -224,7 +231,9 @@ impl Cluster {
             others -= 1;
             let listen = self.port()?;
             let mut args = words(&["device", "--listen", &listen.to_string(), "--store", &store]);
-            args.extend(words(&["--log-size", "16M"]));
+            if self.topology.device_args.is_empty() {
+                args.extend(words(&["--log-size", "16M"]));
+            }
             args.extend(words(&self.topology.device_args));
             let role = Role::Device(others);
             self.add(role, own_spec(binaries, &role.to_string(), args))?;

@@ -114,6 +114,12 @@ impl Shards {
         self.endpoint
     }
 
+    /// The file that says which shard has which slots.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
     /// The process of the front.
     pub fn front(&mut self) -> &mut Process {
         &mut self.front

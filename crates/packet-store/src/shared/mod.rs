@@ -75,6 +75,17 @@ impl<M: Media> Shared<M> {
         self.log.take_back(log);
     }
 
+    /// From now on the store wants room free for what the log may hold: a frame or two, and two lines, for each of its frames. What was
+    /// acknowledged may take a quarter of the reserve besides ([`Room::Acknowledged`](crate::Room)). In a region of less than about six times
+    /// the log it is half of what the log leaves.
+    pub fn keep_ahead(&mut self) {
+        let log = index(self.log_frames);
+        let frames = &self.store.frames;
+        let left = index(self.store.geometry.frames).saturating_sub(log + frames.reserve()) / 2;
+        let wanted = (2 * log).saturating_sub(frames.reserve() / 4);
+        self.store.keep_ahead(wanted.min(left), 2 * log);
+    }
+
     /// Where the log's image begins in the region, in bytes.
     #[must_use]
     pub fn image_start(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pmnet_packet_store::{Error, Geometry, Shared, format_shared};
+use pmnet_packet_store::{Error, Geometry, Scan, Shared, format_shared};
 
 use crate::entry::{self, FRONT, HEADER, NEW};
 use crate::explore::{Recording, World};
@@ -55,6 +55,8 @@ pub enum Op {
     Poll,
     /// Every frame that can be received into gets a packet that nobody keeps, whose key is forged from this one.
     Forge(u8),
+    /// The process dies, and the region is copied into a larger image and opened there.
+    Grow,
     /// The process dies; all that it stored can be seen. Then the region is opened again.
     Kill,
     /// Power is lost: what was not settled is old or new, by this seed. Then the region is opened again.
@@ -77,6 +79,27 @@ pub fn made(geometry: &Geometry) -> Vec<u8> {
     let mut medium = Plain::new(vec![0; geometry.image_bytes()]);
     format_shared(&mut medium, &IDENTITY, &LOG, geometry).unwrap();
     medium.image
+}
+
+/// The same region in a larger image, with the same orders in its log.
+fn grown(image: Vec<u8>) -> Result<Vec<u8>, String> {
+    let told = |error: pmnet_packet_store::OpenError| error.to_string();
+    let scan = Scan::open(Plain::new(image), Some(IDENTITY.shard)).map_err(told)?;
+    let frames = u64::from(scan.geometry().frames) + 8;
+    let size = frames * u64::from(scan.geometry().frame_bytes);
+    let to = scan.geometry().grown(size).map_err(told)?;
+    let mut target = Plain::new(vec![0; to.image_bytes()]);
+    scan.copy_to(&mut target, &to, &mut |_, _| Ok(()))
+        .map_err(told)?;
+    let copy = Scan::open(Plain::new(target.image.clone()), None).map_err(told)?;
+    let decisions = [&scan, &copy].map(|scan| {
+        let decision = scan.log_decision().expect("there is a log");
+        decision.map_err(|error| error.to_string())
+    });
+    match decisions {
+        [Ok(one), Ok(other)] if one == other => Ok(target.image),
+        other => Err(format!("the log is another one: {other:?}")),
+    }
 }
 
 fn opened(medium: Recorder, promise: &Promise) -> Result<Shared<Recorder>, String> {
@@ -307,6 +330,13 @@ impl World for Driver {
                     shared.deposit(start, &packet);
                     shared.give_back_buffer(number);
                 }
+            }
+            Op::Grow => {
+                drop(self.shared.take());
+                let left = State::clean(grown(self.state().killed(|count| count).visible())?);
+                let image = left.visible();
+                self.events.push(Event::Crash(Box::new(left)));
+                return self.open(image);
             }
             Op::Kill | Op::Power(_) => {
                 drop(self.shared.take());

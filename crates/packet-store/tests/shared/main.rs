@@ -95,3 +95,24 @@ fn random_histories_keep_every_promise() {
     }
     assert!(refused > 50, "{refused}: the region was hardly ever full");
 }
+
+/// The same, in regions that are copied into larger ones now and then, whatever their logs hold.
+#[test]
+fn regions_that_grow_keep_every_promise() {
+    let mut grown = 0;
+    for (seed, geometry) in (0..6).zip(REGIONS.iter().cycle()) {
+        let image = made(geometry);
+        let mut driver = Driver::new(State::clean(image.clone()), &Promise::empty());
+        driver.open(image).unwrap();
+        for (at, op) in script::random_with(2000 + seed, 400, true)
+            .iter()
+            .enumerate()
+        {
+            grown += u32::from(*op == drive::Op::Grow);
+            if let Err(why) = driver.step(op) {
+                panic!("seed {seed}, operation {at} {op:?}: {why}");
+            }
+        }
+    }
+    assert!(grown > 15, "{grown}");
+}

@@ -1,7 +1,7 @@
 //! What is done before, and after, a crash.
 
 use crate::drive::Op::{
-    self, Apply, Begin, Copy, Forge, Kill, Pack, Persist, Poll, Power, Receive, Remove, Undo,
+    self, Apply, Begin, Copy, Forge, Grow, Kill, Pack, Persist, Poll, Power, Receive, Remove, Undo,
 };
 use crate::support::Random;
 
@@ -15,6 +15,23 @@ pub fn scripts() -> Vec<(&'static str, Vec<Op>)> {
     let every = |ops: &[Op]| ops.iter().flat_map(|op| whole(*op)).collect::<Vec<_>>();
     let then = |ops: &[Op], more: &[Op]| [every(ops), more.to_vec()].concat();
     vec![
+        (
+            "grown with what is applied, acknowledged, and neither",
+            then(
+                &[Receive(1, 900), Receive(2, 40), Receive(1, 700)],
+                &[
+                    Receive(3, 900),
+                    Persist,
+                    Remove(2),
+                    Grow,
+                    Receive(4, 900),
+                    Persist,
+                    Apply(9),
+                    Poll,
+                    Forge(1),
+                ],
+            ),
+        ),
         ("link", every(&[Receive(1, 900), Receive(2, 600)])),
         (
             "linked, copied because it is small, copied into the log",
@@ -215,6 +232,11 @@ pub fn after_recovery() -> Vec<Op> {
 
 /// Operations by a seed.
 pub fn random(seed: u64, count: usize) -> Vec<Op> {
+    random_with(seed, count, false)
+}
+
+/// The same; now and then the region grows.
+pub fn random_with(seed: u64, count: usize, grows: bool) -> Vec<Op> {
     let mut random = Random(seed);
     let mut ops = Vec::new();
     while ops.len() < count {
@@ -230,9 +252,10 @@ pub fn random(seed: u64, count: usize) -> Vec<Op> {
             15 => Undo(1 + u64::try_from(random.index(2)).unwrap()),
             16 => Pack(random.index(4000)),
             17 => Poll,
-            18 => match random.index(3) {
+            18 => match random.index(if grows { 4 } else { 3 }) {
                 0 => Kill,
                 1 => Power(random.next()),
+                2 if grows => Grow,
                 _ => Poll,
             },
             _ => Forge(key),

@@ -1,6 +1,8 @@
-//! `pmnet ctl`: changes the chain of a fleet, and waits until that is done.
+//! `pmnet ctl`: changes the chain of a fleet, or which Redis is a shard's master, and waits until that is done.
 
 mod drain;
+mod promote;
+mod shards;
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +22,11 @@ Examples:
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 add
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 drain
   pmnet ctl drain --via 10.0.0.5:51000,10.0.0.6:51000   (without etcd)
+  pmnet ctl promote --store redis+sentinel://10.0.0.4:26379,10.0.0.5:26379,10.0.0.6:26379/mymaster
+  pmnet ctl promote --store redis://10.0.0.4:6379 --to 10.0.0.5:6379 --dry-run
+  pmnet ctl shards /etc/pmnet/shards.toml --new shards.toml
 
-What is wanted is written into etcd. Everything else is done by the devices and by the controllers,
+What is wanted of a chain is written into etcd. Everything else is done by the devices and by the controllers,
 of which at least one must run: a device that is to leave ends and gives its lease back, if another
 one that holds everything has a lease; then it is left out like any device without a lease, only
 without the wait for that lease to end. It does not come back as a spare before
@@ -49,7 +54,7 @@ pub struct CtlArgs {
     #[arg(long, value_name = "URL,…", requires = "fleet")]
     etcd: Option<String>,
     /// Number of the shard.
-    #[arg(long, default_value_t = 0, requires = "fleet")]
+    #[arg(long, default_value_t = 0)]
     shard: u32,
     /// Only say what would be done, or why it cannot be.
     #[arg(long, global = true)]
@@ -93,6 +98,10 @@ enum Word {
         #[arg(long, value_name = "ADDR,…")]
         via: Option<String>,
     },
+    /// A replica of the shard's Redis becomes its master (without etcd).
+    Promote(promote::PromoteArgs),
+    /// Look at the file of a front of many shards: slots, whether each shard answers, which Redis it has (without etcd).
+    Shards(shards::ShardsArgs),
 }
 
 /// Does it; false if it could not be done in time.
@@ -104,13 +113,16 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
             shard: args.shard,
         }),
         _ => Err(anyhow!(
-            "--fleet and --etcd are missing: only drain can do without (with --via)"
+            "--fleet and --etcd are missing: only promote and shards can do without, and drain (with --via)"
         )),
     };
     let want = match &args.word {
         Word::Drain { via } => {
             let wait = Duration::from_secs(args.wait);
             return match via {
+                Some(_) if args.shard != 0 => Err(anyhow!(
+                    "--shard goes with --fleet: at --via the devices of one shard are named"
+                )),
                 Some(_) if place.is_ok() => Err(anyhow!(
                     "--via and --fleet say both where the devices are: leave one out"
                 )),
@@ -118,6 +130,8 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
                 None => drain::of(&drain::in_fleet(&place?, wait)?, wait, args),
             };
         }
+        Word::Promote(what) => return promote::of(what, args),
+        Word::Shards(what) => return shards::of(what, args),
         Word::Status => {
             let place = place?;
             return of_fleet(&place.fleet, &place.etcd, place.shard, args.json);

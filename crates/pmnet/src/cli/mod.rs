@@ -69,7 +69,7 @@ enum Command {
     Redis(redis::RedisCommand),
     /// Leave devices of a fleet out of their chain that have lost their lease, and let spares join.
     Controller(controller::ControllerArgs),
-    /// Change the chain of a fleet: one copy more or less, one device for another.
+    /// Change the chain of a fleet (one copy more or less, one device for another), or a shard's Redis for its replica.
     Ctl(ctl::CtlArgs),
     /// Look at the log of a device that is not running.
     Log(log::LogCommand),

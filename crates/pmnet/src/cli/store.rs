@@ -1,22 +1,32 @@
-//! `pmnet store stat`, `verify` and `repair`: a packet store that no server has open.
+//! `pmnet store stat`, `verify`, `grow` and `repair`: a packet store, or a device's region, that no process has open.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use pmnet_cli::bytes;
 use pmnet_media::ReadOnlyImage;
 use pmnet_packet_store::{Damage, Scan, Stat};
+use pmnet_store::{Grown, grow_packet_store};
 use serde_json::json;
 
 const EXAMPLES: &str = "\
 Examples:
   pmnet store stat   /var/lib/pmnet/store
   pmnet store verify /var/lib/pmnet/store --json
+  pmnet store grow   /var/lib/pmnet/store --size 4G
   pmnet store repair /var/lib/pmnet/store --without-damaged
 
 stat and verify change nothing. verify reads every byte of every record, and ends with exit code 0 if
-all of it is what was written, 1 if not. repair goes on without what is damaged, for good: make a copy
+all of it is what was written, 1 if not. grow is for a store of a server, and for the store of a device
+(pmnet device --store), which keeps what is in its log: stop the process, and start it again afterwards.
+It copies the file beside itself, so there must be room for both, and puts the copy in its place at the
+end: whenever it is stopped, the old file or the new one is there, whole. repair goes on without what is damaged, for good: make a copy
 of the file first.";
+
+/// A store of which more is in use should become larger, in percent.
+const NEARLY_FULL_PERCENT: u64 = 75;
 
 /// The command line of `pmnet store`.
 #[derive(Debug, Args)]
@@ -44,6 +54,17 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Make a store larger, while no process uses it.
+    Grow {
+        /// File of the store.
+        path: PathBuf,
+        /// How large, with K, M or G: what size= is in the address of the store.
+        #[arg(long, value_name = "BYTES")]
+        size: String,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
     /// Make a damaged store usable again, without the records that are damaged.
     Repair {
         /// File of the store.
@@ -59,12 +80,14 @@ pub fn main(command: &StoreCommand) -> anyhow::Result<bool> {
     match &command.what {
         What::Stat { path, json } => stat(path, *json),
         What::Verify { path, json } => verify(path, *json),
+        What::Grow { path, size, json } => grow(path, bytes("--size", size)?, *json),
         What::Repair { path, .. } => repair(path),
     }
     .with_context(|| match &command.what {
-        What::Stat { path, .. } | What::Verify { path, .. } | What::Repair { path, .. } => {
-            format!("{}", path.display())
-        }
+        What::Stat { path, .. }
+        | What::Verify { path, .. }
+        | What::Grow { path, .. }
+        | What::Repair { path, .. } => format!("{}", path.display()),
     })
 }
 
@@ -85,14 +108,23 @@ fn stat(path: &Path, json: bool) -> anyhow::Result<bool> {
     let shard = scan.identity().shard;
     let stat = scan.stat();
     let in_packets = scan.records_in_packets();
+    let nearly_full = is_nearly_full(&stat, scan.geometry().log_entries);
     if json {
         let mut shown = as_json(&stat);
         shown["shard"] = json!(shard);
         shown["records_in_packets"] = json!(in_packets);
+        shown["nearly_full"] = json!(nearly_full);
         shown["whole"] = json!(loss.is_none());
         println!("{shown}");
     } else {
         print!("shard        {shard}\n{}", as_text(&stat, in_packets));
+        if nearly_full {
+            println!(
+                "ROOM         more than three quarters are in use: stop the process, and make it larger with pmnet store grow {} \
+                 --size BYTES",
+                path.display()
+            );
+        }
         if let Some(loss) = &loss {
             println!("DAMAGED      {loss}");
         }
@@ -103,6 +135,13 @@ fn stat(path: &Path, json: bool) -> anyhow::Result<bool> {
 /// Share of a whole, in percent.
 fn percent(part: u64, whole: u64) -> u64 {
     part.saturating_mul(100) / whole.max(1)
+}
+
+/// Whether more than three quarters of its lines, or of the frames that a log does not need, are in use.
+fn is_nearly_full(stat: &Stat, log_entries: u32) -> bool {
+    let frames = stat.frames - log_entries.min(stat.frames / 2);
+    percent(stat.lines_used, u64::from(stat.lines)) > NEARLY_FULL_PERCENT
+        || percent(u64::from(stat.frames_used), u64::from(frames)) > NEARLY_FULL_PERCENT
 }
 
 /// Bytes of frames with records, and how many of them belong to no record.
@@ -191,6 +230,85 @@ fn verify(path: &Path, json: bool) -> anyhow::Result<bool> {
         }
     );
     Ok(whole)
+}
+
+/// Shows how far something is, on a terminal.
+struct Bar {
+    shown: Option<u64>,
+    shows: bool,
+}
+
+impl Bar {
+    /// Wide enough for a line of a terminal, in characters.
+    const WIDTH: usize = 40;
+
+    fn new() -> Bar {
+        Bar {
+            shown: None,
+            shows: std::io::stderr().is_terminal(),
+        }
+    }
+
+    fn show(&mut self, done: u64, all: u64) {
+        let now = percent(done, all);
+        if self.shows && self.shown != Some(now) {
+            self.shown = Some(now);
+            let full = usize::try_from(now).unwrap_or(100) * Self::WIDTH / 100;
+            eprint!(
+                "\r[{:<width$}] {now:>3} %",
+                "#".repeat(full),
+                width = Self::WIDTH
+            );
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if self.shown.is_some() {
+            eprintln!();
+        }
+    }
+}
+
+fn grow(path: &Path, size: u64, json: bool) -> anyhow::Result<bool> {
+    let mut bar = Bar::new();
+    let grown = grow_packet_store(path, size, &mut |done, all| {
+        bar.show(done, all);
+        Ok(())
+    })?;
+    drop(bar);
+    let Grown {
+        from,
+        to,
+        records,
+        unapplied,
+    } = grown;
+    if json {
+        println!(
+            "{}",
+            json!({
+                "records": records, "unapplied": unapplied,
+                "frames": to.frames, "frames_before": from.frames, "frame_bytes": to.frame_bytes,
+                "lines": to.lines, "lines_before": from.lines, "bytes": to.image_bytes(),
+            })
+        );
+        return Ok(true);
+    }
+    println!(
+        "records      {records}, as before\nframes       {}, before {}, of {} bytes\nlines        {}, before {}\n\
+         file         {} bytes",
+        to.frames,
+        from.frames,
+        to.frame_bytes,
+        to.lines,
+        from.lines,
+        to.image_bytes()
+    );
+    if let Some(unapplied) = unapplied {
+        println!("log          {unapplied} orders that are not applied yet, as before");
+    }
+    Ok(true)
 }
 
 fn repair(path: &Path) -> anyhow::Result<bool> {

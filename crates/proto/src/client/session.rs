@@ -108,6 +108,8 @@ struct Window {
     threshold: u32,
     /// Entries that the head can take.
     credit: u64,
+    /// The store is short of room: the head takes no updates. What has no seq yet goes as a bypass.
+    short: bool,
 }
 
 /// What goes to the server by itself, one at a time.
@@ -187,6 +189,7 @@ impl Session {
                 size: WINDOW_INITIAL.min(config.window_max),
                 threshold: config.window_max,
                 credit: u64::MAX,
+                short: false,
             },
             direct: Direct {
                 bypass: None,
@@ -253,10 +256,13 @@ impl Session {
         header: &Header,
         context: &mut Context<'_>,
     ) -> bool {
+        let reply = OpenReply::read(header);
+        if self.state == State::Open && reply.session == self.id {
+            self.window.short = reply.short;
+        }
         let State::Opening { last_sent } = self.state else {
             return false;
         };
-        let reply = OpenReply::read(header);
         if reply.session == 0 || !self.enough_copies(reply.copies, context) {
             return false;
         }
@@ -265,6 +271,7 @@ impl Session {
         }
         self.id = reply.session;
         self.state = State::Open;
+        self.window.short = reply.short;
         self.log.acked_epoch = header.epoch;
         true
     }
@@ -287,6 +294,7 @@ impl Session {
             return;
         }
         self.window.credit = ack.room;
+        self.window.short = ack.short;
         self.log.acked_epoch = self.log.acked_epoch.max(header.epoch);
         self.log.applied = self.log.applied.max(ack.applied.min(ack.seq));
         if ack.seq <= self.log.acked {
@@ -438,7 +446,12 @@ impl Session {
     }
 
     pub(super) fn on_not_logged(&mut self, now: Time, header: &Header, context: &mut Context<'_>) {
-        let NotLogged { session, seq, .. } = NotLogged::read(header);
+        let NotLogged {
+            session,
+            seq,
+            short,
+            ..
+        } = NotLogged::read(header);
         if session == 0 {
             // The OPEN was not logged; it is asked again after a pause.
             self.update_rto.back_off();
@@ -447,6 +460,7 @@ impl Session {
             }
             return;
         }
+        self.window.short = short;
         if self.direct.fallback.is_some() {
             return;
         }

@@ -46,12 +46,19 @@ impl Device {
             self.nack(from, header, expected, out);
             return Verdict::Done;
         }
-        if !room.fits(packet.payload) || session.unapplied >= self.config.session_entries_max {
+        // What ends a session gives the store room.
+        let short = self.short && header.kind == Kind::Update;
+        if short
+            || !room.fits(packet.payload)
+            || session.unapplied >= self.config.session_entries_max
+        {
             self.counters.not_logged += 1;
+            session.told_short = self.short;
             let reply = NotLogged {
                 session: header.session,
                 seq: header.seq,
                 room: room.entries,
+                short: self.short,
             };
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
@@ -104,6 +111,7 @@ impl Device {
                 session: 0,
                 seq: 0,
                 room: 0,
+                short: self.short,
             };
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
@@ -360,8 +368,13 @@ impl Device {
         {
             let fell_back = session.outstanding.falls_back();
             self.reads.answer_passes(header, session);
+            let told_short = session.told_short;
             if fell_back && !session.outstanding.falls_back() {
                 self.note_change(header.session);
+            }
+            if told_short {
+                // It sends no updates, so no other ACK would tell it when that is over.
+                self.touch(header.session);
             }
         }
         let Some(session) = self.table.sessions.get_mut(&header.session) else {

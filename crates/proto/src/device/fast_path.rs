@@ -158,7 +158,7 @@ impl Device {
     /// Whether a fast path may append now: this device is in service, and as a head not being replaced.
     #[must_use]
     pub const fn admits(&self) -> bool {
-        self.is_serving() && !(self.is_head() && self.joining)
+        self.is_serving() && !(self.is_head() && (self.joining || self.short))
     }
 
     /// The chain as a fast path must know it.

@@ -338,6 +338,8 @@ pub struct Device {
     relayed: VecDeque<Relayed>,
     /// A new head forms over this one: it admits nothing more.
     joining: bool,
+    /// The store has said that it is short of room: a head admits no updates.
+    short: bool,
     /// Somebody else may append to its log while this device asks.
     goes_on: bool,
     /// Nonce of the last [`Device::probe`], and when it was sent.
@@ -389,6 +391,7 @@ impl Device {
             predecessor: None,
             relayed: VecDeque::new(),
             joining: false,
+            short: false,
             goes_on: false,
             probe: None,
             owed: Owed {

@@ -69,8 +69,9 @@ impl Device {
             // and the server has not applied is still here.
             self.link.restart(rows[0].order.max(self.cursors.applied));
         }
-        self.link
-            .confirm(now, rows[0].order, Durable::read(&packet.header).room);
+        let Durable { room, short, .. } = Durable::read(&packet.header);
+        self.link.confirm(now, rows[0].order, room);
+        self.short = short;
         self.owed.tell_durable = true;
         self.commit();
         Verdict::Done
@@ -134,7 +135,11 @@ impl Device {
 
     /// The server has applied everything up to `order`, durably, everywhere.
     pub(super) fn on_applied(&mut self, now: Time, header: &Header, out: &mut Outbox) -> Verdict {
-        let Applied { applied, room } = Applied::read(header);
+        let Applied {
+            applied,
+            room,
+            short,
+        } = Applied::read(header);
         if applied > self.cursors.last && self.chain.position == 0 {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
@@ -151,6 +156,9 @@ impl Device {
         let applied = applied.min(self.cursors.last);
         if self.chain.position + 1 == self.chain.members.len() {
             self.link.confirm(now, applied, room);
+            // Said to the hop before until it is over, and then once more.
+            self.owed.tell_durable |= self.short || short;
+            self.short = short;
         }
         if applied <= self.cursors.applied {
             return Verdict::Done;
@@ -227,6 +235,7 @@ impl Device {
                 persisted: self.cursors.persisted,
                 room: room.entries.min(self.config.receive_window),
                 rows: u8::try_from(rows.len()).expect("a chain is short"),
+                short: self.short,
             };
             let header = durable.header(&self.stamp());
             out.send(predecessor, &header, &write_durable(&rows));
@@ -235,6 +244,7 @@ impl Device {
             let applied = Applied {
                 applied: self.cursors.applied,
                 room: 0,
+                short: false,
             };
             out.send(predecessor, &applied.header(&self.stamp()), &[]);
         }
@@ -245,19 +255,21 @@ impl Device {
         if id > self.cursors.committed {
             return;
         }
-        let Some(session) = self.table.sessions.get(&id) else {
+        let Some(session) = self.table.sessions.get_mut(&id) else {
             return;
         };
         if session.committed == 0 {
             self.open_reply(id, room, out);
             return;
         }
+        session.told_short = self.short;
         let Some(address) = session.address else {
             return;
         };
         let (committed, applied) = (session.committed, session.applied);
-        let stamp = self.stamp().tagged(session.token);
         let expired = session.is_expired() && committed == session.last;
+        let token = session.token;
+        let stamp = self.stamp().tagged(token);
         let updates = if expired { committed - 1 } else { committed };
         if updates > 0 {
             let ack = Ack {
@@ -267,6 +279,7 @@ impl Device {
                 room: room.entries,
                 applied: applied.min(updates),
                 copies: self.copies(),
+                short: self.short,
             };
             out.send(address, &ack.header(&stamp), &[]);
             self.counters.acks += 1;
@@ -284,18 +297,21 @@ impl Device {
     }
 
     pub(super) fn open_reply(&mut self, id: u64, room: Room, out: &mut Outbox) {
-        let Some(session) = self.table.sessions.get(&id) else {
+        let Some(session) = self.table.sessions.get_mut(&id) else {
             return;
         };
         let Some(address) = session.address else {
             return;
         };
+        session.told_short = self.short;
+        let token = session.token;
         let reply = OpenReply {
             session: id,
             room: room.entries,
             copies: self.copies(),
+            short: self.short,
         };
-        let stamp = self.stamp().tagged(session.token);
+        let stamp = self.stamp().tagged(token);
         out.send(address, &reply.header(&stamp), &[]);
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Session {
     /// In [`Device::changed_sessions`].
     pub(super) changed: bool,
     pub(super) nacked_in: u64,
+    /// The client was told last that the store is short of room.
+    pub(super) told_short: bool,
     pub(super) outstanding: Outstanding,
 }
 
@@ -48,6 +50,7 @@ impl Session {
             touched: false,
             changed: false,
             nacked_in: 0,
+            told_short: false,
             outstanding: Outstanding::default(),
         }
     }

@@ -260,12 +260,17 @@ pub struct Server {
     /// Where the tail was last heard from, and whether it is owed a word.
     tail: Option<Peer>,
     tell_applied: bool,
+    /// The store is short of room, and how often the tail is still told when it is not any more.
+    short: bool,
+    tell_again: u8,
     notices: VecDeque<String>,
     counters: Counters,
 }
 
 const RETRANS_GUARD: Nanos = MILLISECOND;
 const NOTICES_MAX: usize = 64;
+/// Works of the store after which the tail is told that there is room again: each word may be lost.
+const SHORT_TOLD_AGAIN: u8 = 8;
 
 impl Server {
     /// A server that has not loaded its records yet. `random` gives a fresh shard its token.
@@ -286,6 +291,8 @@ impl Server {
             in_flight: InFlight::Nothing,
             tail: None,
             tell_applied: false,
+            short: false,
+            tell_again: 0,
             notices: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -497,9 +504,22 @@ impl Server {
             let applied = Applied {
                 applied,
                 room: u64::try_from(room).expect("a queue is bounded"),
+                short: self.short,
             };
             out.send(tail, &applied.header(&self.stamp()), &[]);
         }
+    }
+
+    /// Whether the store is short of room, after each of its works: the head admits no updates as long as it is
+    /// (`docs/spec/protocol.md` §4).
+    pub fn set_short(&mut self, short: bool) {
+        if short {
+            self.tell_again = SHORT_TOLD_AGAIN;
+        } else {
+            self.tell_again = self.tell_again.saturating_sub(1);
+        }
+        self.tell_applied |= short != self.short || self.tell_again > 0;
+        self.short = short;
     }
 
     /// What the store is to do now, if anything. The work is under way until one of

@@ -27,4 +27,5 @@ mod server_background;
 mod server_bypass;
 mod server_chain;
 mod server_delayed;
+mod short;
 mod support;

@@ -44,9 +44,14 @@ pub struct StoreConfig {
     pub wait: bool,
     /// It is a packet store.
     pub packets: bool,
+    /// It says now and then that it is short of room.
+    pub short: bool,
     /// Several server processes may use it at once.
     pub standby: bool,
 }
+
+/// Steps after which a store that is short now and then changes its mind.
+const SHORT_STEPS: u64 = 12;
 
 /// In the words with which a process is refused for good.
 pub(crate) const TOOK_OVER: &str = "another process took over";
@@ -376,6 +381,15 @@ impl Store for SimStore {
         let state = self.lock();
         let at = self.link.as_ref().filter(|link| link.owns)?.at;
         Some(format!("store {}", state.instances[at].name).into())
+    }
+
+    fn is_short(&self) -> bool {
+        let mut state = self.lock();
+        let short = state.config.short && state.step / SHORT_STEPS % 3 == 1;
+        if short {
+            *state.happened.entry("store: short of room").or_default() += 1;
+        }
+        short
     }
 
     fn durability(&self) -> String {

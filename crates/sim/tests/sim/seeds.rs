@@ -106,6 +106,20 @@ fn a_thousand_worlds_are_clean_and_see_everything() {
     assert!(empty.is_empty(), "cells that nothing hit: {empty:?}");
 }
 
+/// The store says now and then that it is short of room: what is sent as a bypass then, and falls back, keeps every promise.
+#[test]
+fn worlds_with_a_store_that_is_short_of_room_now_and_then() {
+    let plan = Plan {
+        packet_store: true,
+        short_store: true,
+        ..Plan::default()
+    };
+    let summary = campaign(&plan, 0, 150, 2, |_| true);
+    assert_eq!(summary.violations, Vec::new());
+    let short = summary.happened["store: short of room"];
+    assert!(short > 1_000, "{short}");
+}
+
 #[test]
 fn two_hundred_chains_form() {
     for seed in 0..200 {

@@ -6,6 +6,7 @@
 //! request gets an error. A record that is not what was written is never handed out.
 //! Not here: what the store does (`pmnet-packet-store`), what commands do (`crate::types`).
 
+mod grow;
 mod holder;
 mod place;
 mod region;
@@ -25,6 +26,7 @@ use holder::{Alone, Holder, Reopen, Writing};
 use place::Place;
 use rows::{Keep, ReadRows, WriteRows};
 
+pub use grow::{GrowError, Grown, grow_packet_store};
 pub use region::{RegionAddress, RegionStore};
 
 /// First byte of the keys of the protocol's records. The rows of the data types begin with others.
@@ -37,8 +39,7 @@ const SHORT_REPLY_BYTES: usize = 512;
 /// Bytes that are packed, piece by piece, before a full store refuses something: the call stays below a second.
 const PACKED_BYTES_MAX: usize = 256 << 20;
 /// What Redis says, and what to do here.
-const OUT_OF_MEMORY: &str =
-    "OOM command not allowed: the packet store is full; delete keys, or move to a larger one";
+const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
 
 /// Makes the collections in a packet store agree with themselves, after records were given up. Returns how many did not. In
 /// one transaction.
@@ -47,7 +48,7 @@ const OUT_OF_MEMORY: &str =
 /// [`Fault`]; nothing has changed then.
 pub fn mend_packet_store(map: &mut Map<AnyMedia>) -> Result<u64, Fault> {
     let mut transaction = map.transaction();
-    let changed = types::mend(&mut WriteRows::new(&mut transaction))?;
+    let changed = types::mend(&mut WriteRows::new(&mut transaction, Room::Ordinary))?;
     transaction.commit().map_err(rows::fault)?;
     Ok(changed)
 }
@@ -60,6 +61,8 @@ pub struct Served<H> {
     holder: H,
     rejected: Rejections,
     cursors: Cursors,
+    /// What was last found out; see [`Store::is_short`].
+    short: bool,
 }
 
 impl Served<Alone> {
@@ -77,20 +80,22 @@ impl Served<Alone> {
             },
             rejected: Rejections::default(),
             cursors: cursors()?,
+            short: false,
         })
     }
 }
 
 impl<H: Holder> Served<H> {
-    /// Runs `work` in one durable transaction; an error leaves no trace.
+    /// Runs `work` in one durable transaction, in this room; an error leaves no trace.
     fn write<T>(
         &mut self,
         upto: Option<u64>,
+        room: Room,
         work: impl FnOnce(&mut Keyspace<'_>) -> Result<T, Fault>,
         records: impl FnOnce(&T, &mut dyn Keep) -> Result<(), Fault>,
     ) -> Result<T, Fault> {
         let mut writing = self.holder.begin(upto)?;
-        let mut rows = WriteRows::new(&mut writing);
+        let mut rows = WriteRows::new(&mut writing, room);
         let mut keys = keyspace(&mut rows, &mut self.cursors)?;
         let done = work(&mut keys)?;
         let swept = keys.sweep(SWEPT_ROWS);
@@ -105,6 +110,7 @@ impl<H: Holder> Served<H> {
         writing.commit().map_err(rows::fault)?;
         self.holder.kept(linked, copied);
         self.holder.pack_step(PACKED_BYTES)?;
+        self.short = self.holder.look(Map::is_short)?;
         Ok(done)
     }
 
@@ -137,6 +143,7 @@ impl<H: Holder> Served<H> {
     fn apply_once(&mut self, batch: &Batch) -> Result<Vec<String>, Fault> {
         self.write(
             batch.upto,
+            Room::Acknowledged,
             |keys| embedded::apply(keys, batch),
             |_, rows| {
                 let mut changes = batch.records.iter();
@@ -150,6 +157,7 @@ impl<H: Holder> Served<H> {
     fn execute_once(&mut self, requests: &[Request]) -> Result<Vec<Bytes>, Fault> {
         self.write(
             None,
+            Room::Ordinary,
             |keys| {
                 let answers = requests.iter().map(|request| {
                     let reply = embedded::answer(keys, request)?;
@@ -181,6 +189,7 @@ impl<H: Holder> Served<H> {
         tracing::warn!(store = %self.holder.name(), "a request was refused: {refusal}");
         let kept = self.write(
             None,
+            Room::Ordinary,
             |_| Ok(vec![reply.clone()]),
             |replies, rows| keep_replies(one, replies, rows),
         );
@@ -225,10 +234,12 @@ impl<H: Holder> Store for Served<H> {
             Reopen::Later(text) => StoreError::Retry(text),
             Reopen::Never(text) => StoreError::Fatal(text),
         })?;
-        let loaded = self.holder.look(records);
-        loaded
-            .and_then(|loaded| loaded)
-            .map_err(|fault| self.failed(fault))
+        let loaded = self.holder.look(|map| (map.is_short(), records(map)));
+        let loaded = loaded.and_then(|(short, loaded)| {
+            self.short = short;
+            loaded
+        });
+        loaded.map_err(|fault| self.failed(fault))
     }
 
     fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError> {
@@ -272,6 +283,10 @@ impl<H: Holder> Store for Served<H> {
             replies.push(reply);
         }
         Ok(())
+    }
+
+    fn is_short(&self) -> bool {
+        self.short
     }
 
     fn durability(&self) -> String {

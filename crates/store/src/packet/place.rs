@@ -13,6 +13,9 @@ use crate::OpenError;
 pub(super) const SIZE_DEFAULT: u64 = 1 << 30;
 /// Bytes of a frame: what a block device writes at once, and a packet buffer can have.
 const FRAME_BYTES: u32 = 4096;
+/// One in so many frames and lines is wanted free besides the reserve, for what the devices' logs may hold: how much that is, a store does
+/// not know.
+const AHEAD_FRACTION: u32 = 16;
 
 /// Path and settings of a store.
 #[derive(Clone, Debug)]
@@ -115,6 +118,14 @@ impl Place {
     }
 
     fn try_open(&self) -> Result<PacketStore<AnyMedia>, String> {
+        let mut map = self.open_or_make()?;
+        let share = |all: u32| usize::try_from(all / AHEAD_FRACTION).unwrap_or(usize::MAX);
+        let (frames, lines) = (map.geometry().frames, map.geometry().lines);
+        map.keep_ahead(share(frames), share(lines));
+        Ok(map)
+    }
+
+    fn open_or_make(&self) -> Result<PacketStore<AnyMedia>, String> {
         let told = |error: &dyn fmt::Display| error.to_string();
         let path: &Path = &self.path;
         let kind = self.suitable()?;

@@ -23,11 +23,13 @@ impl<M: Media + Send> Served<Beside<M>> {
     ///
     /// # Errors
     /// [`OpenError::Random`].
-    pub fn new(shared: Shared<M>, name: String) -> Result<RegionStore<M>, OpenError> {
+    pub fn new(mut shared: Shared<M>, name: String) -> Result<RegionStore<M>, OpenError> {
+        shared.keep_ahead();
         Ok(Served {
             holder: Beside::new(shared, name),
             rejected: Rejections::default(),
             cursors: cursors()?,
+            short: false,
         })
     }
 

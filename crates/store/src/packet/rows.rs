@@ -20,6 +20,8 @@ pub struct ReadRows<'m, M> {
 /// Inside a transaction that writes.
 pub struct WriteRows<'t, W> {
     writing: &'t mut W,
+    /// What new rows may take.
+    room: Room,
     /// The update under way, as long as its payload can be kept.
     update: Option<Update>,
     /// Strings of updates that stay where they lie, and that were copied.
@@ -28,9 +30,10 @@ pub struct WriteRows<'t, W> {
 
 impl<'t, W: Writing> WriteRows<'t, W> {
     /// The rows that this transaction sees.
-    pub fn new(writing: &'t mut W) -> WriteRows<'t, W> {
+    pub fn new(writing: &'t mut W, room: Room) -> WriteRows<'t, W> {
         WriteRows {
             writing,
+            room,
             update: None,
             kept: [0; 2],
         }
@@ -54,7 +57,7 @@ impl<'t, W: Writing> WriteRows<'t, W> {
             value: place,
             meta,
         };
-        match self.writing.link(update, prefix, &record, Room::Ordinary) {
+        match self.writing.link(update, prefix, &record, self.room) {
             Ok(Some(stays)) => {
                 self.kept[usize::from(!stays)] += 1;
                 // An entry is kept once.
@@ -180,7 +183,7 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
             return Ok(());
         }
         let of_update = self.update.is_some();
-        match self.writing.put(key, value, meta, Room::Ordinary) {
+        match self.writing.put(key, value, meta, self.room) {
             // What replaces something that is not shorter gives its room back: counters of what gets fewer.
             Err(Error::Full { .. }) if self.replaces_longer(key, value)? => {
                 let again = self.writing.put(key, value, meta, Room::InPlace);

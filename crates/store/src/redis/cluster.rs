@@ -128,7 +128,11 @@ pub fn ask(
     })
 }
 
-fn open((host, port): &(String, u16), url: &RedisUrl) -> Result<Connection, String> {
+/// Connects, and logs in as `url` says.
+///
+/// # Errors
+/// Why there is no connection.
+pub fn open((host, port): &(String, u16), url: &RedisUrl) -> Result<Connection, String> {
     let url = RedisUrl {
         host: host.clone(),
         port: *port,

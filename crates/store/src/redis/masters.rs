@@ -260,7 +260,7 @@ fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
 }
 
 /// The latest of what a majority answers.
-fn choose(guides: &Guides, answers: Vec<Result<Master, String>>) -> Result<Master, String> {
+pub fn choose(guides: &Guides, answers: Vec<Result<Master, String>>) -> Result<Master, String> {
     let all = answers.len();
     let mut masters = Vec::new();
     let mut last = String::new();

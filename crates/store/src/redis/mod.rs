@@ -72,6 +72,7 @@ mod passing;
 mod pending;
 mod plan;
 mod promise;
+pub mod promote;
 mod record;
 mod runs;
 mod sentinel;

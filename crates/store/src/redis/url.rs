@@ -6,7 +6,7 @@ use pmnet_tls::ClientTls;
 use pmnet_wire::percent_decode;
 use pmnet_wire::slots::parse_slots;
 
-use super::masters::{ASKED_MAX, Guides, Wanted};
+use super::masters::{ASKED_MAX, Guides, Wanted, endpoint};
 use crate::OpenError;
 
 /// Port of a Redis server when the URL names none.
@@ -98,7 +98,14 @@ impl RedisUrl {
         for host in hosts.split(',') {
             let parsed = RedisUrl::parse(host.trim(), false)?;
             let bare = parsed.host.len() + 2 * usize::from(host.contains('[')) == host.trim().len();
-            places.push((parsed.host, if bare { port } else { parsed.port }));
+            let place = (parsed.host, if bare { port } else { parsed.port });
+            if places.contains(&place) {
+                return Err(wrong(format!(
+                    "{} is named twice: each counts once when a majority is asked for",
+                    endpoint(&place)
+                )));
+            }
+            places.push(place);
         }
         if places.len() > ASKED_MAX {
             return Err(wrong(format!(
@@ -254,7 +261,13 @@ mod tests {
             ),
             (Some("u"), Some("p@"), 2)
         );
-        let many = vec!["h"; 17].join(",") + "/m";
+        let many: Vec<String> = (0..17).map(|number| format!("h{number}")).collect();
+        let many = many.join(",") + "/m";
+        let twice = RedisUrl::parse_sentinel("h,g,h:26379/m").unwrap_err();
+        assert!(
+            twice.to_string().contains("h:26379 is named twice"),
+            "{twice}"
+        );
         for bad in [
             "", "a:1", "a:1/", "a:1/x/y", "/m", "a:1,/m", "a:0/m", "a/m?x=1", &many,
         ] {

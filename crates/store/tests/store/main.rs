@@ -9,6 +9,7 @@ mod embedded;
 mod execute;
 mod faults;
 mod fence;
+mod grow;
 mod infrastructure;
 mod name;
 mod packet;

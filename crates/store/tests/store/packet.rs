@@ -151,8 +151,7 @@ fn in_a_full_store_a_pack_goes_on_behind_what_has_no_room() {
         said.push_str(replies);
         parts = &parts[done..];
     }
-    let full =
-        "-OOM command not allowed: the packet store is full; delete keys, or move to a larger one";
+    let full = "-OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
     let wanted = format!(":0\r\n{full}\r\n:0\r\n*2\r\n+OK\r\n$1\r\nw\r\n:1\r\n");
     assert_eq!(said, wanted);
     drop(store);

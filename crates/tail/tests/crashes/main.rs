@@ -272,3 +272,103 @@ fn long_histories_with_crashes_here_and_there() {
         assert!(seen.crashes >= 4, "{seen:?}");
     }
 }
+
+/// Writes of distinct keys, many more than there is room for, then deletes, then writes again; with a crash on the way. What was answered
+/// with OK is there, what was refused is not, and nothing waits for ever.
+fn filled(image: &[u8], in_place: bool, fuse: u64) -> [usize; 3] {
+    const WRITES: usize = 700;
+    const DELETES: usize = 60;
+    let value = [b'v'; 1000];
+    let names: Vec<String> = (0..WRITES).map(|n| format!("key:{n}")).collect();
+    let set = |name: &String| call(&[b"SET", name.as_bytes(), &value], false);
+    let mut calls: Vec<Call> = names.iter().map(set).collect();
+    calls.extend(
+        names[..DELETES]
+            .iter()
+            .map(|name| call(&[b"DEL", name.as_bytes()], true)),
+    );
+    let again: Vec<String> = (0..20).map(|n| format!("again:{n}")).collect();
+    calls.extend(again.iter().map(set));
+    let mut network = Network::new(calls, in_place, fuse);
+    let durable = Durable::new(image.to_vec());
+    let mut asked = false;
+    for fuse in [fuse, u64::MAX, u64::MAX] {
+        let now = pmnet_device::Port::now(&network);
+        let medium = durable.open(fuse, fuse);
+        let Ok(node) = start(medium, in_place, now, fuse ^ 0x5eed) else {
+            continue;
+        };
+        match serve(node, &mut network, |_: &StoreDevice<Forgetful>| {}) {
+            Err(DeviceError::Log(_) | DeviceError::Stopped(_)) if fuse != u64::MAX => {
+                network.crash()
+            }
+            Err(error) => panic!("{error}"),
+            Ok(()) if asked => break,
+            Ok(()) => {
+                asked = true;
+                network.crash();
+                let all = names.iter().chain(&again);
+                network.script(
+                    all.map(|name| call(&[b"EXISTS", name.as_bytes()], true))
+                        .collect(),
+                );
+            }
+        }
+    }
+    assert!(asked && network.is_done());
+    let outcome = |at: usize| &network.outcomes[&network.submitted[at]];
+    let questions = WRITES + DELETES + again.len();
+    let mut counts = [0; 3];
+    for at in (0..WRITES).chain(WRITES + DELETES..questions) {
+        let done = match outcome(at) {
+            None => {
+                counts[0] += 1;
+                true
+            }
+            Some(reply) if reply == "+OK\r\n" => {
+                counts[1] += 1;
+                true
+            }
+            Some(reply) => {
+                assert!(reply.starts_with(b"-OOM"), "{}", reply.escape_ascii());
+                counts[2] += 1;
+                false
+            }
+        };
+        let question = match at {
+            _ if at < WRITES => questions + at,
+            _ => questions + at - DELETES,
+        };
+        let there = done && at >= DELETES;
+        let wanted = format!(":{}\r\n", u8::from(there));
+        assert_eq!(
+            outcome(question).as_deref(),
+            Some(wanted.as_bytes()),
+            "{at}, fuse {fuse}"
+        );
+    }
+    for at in WRITES..WRITES + DELETES {
+        let deleted = outcome(at).as_deref().expect("it was no update");
+        let was_there = outcome(at - WRITES)
+            .as_deref()
+            .is_none_or(|reply| reply == b"+OK\r\n");
+        assert_eq!(deleted, format!(":{}\r\n", u8::from(was_there)).as_bytes());
+    }
+    counts
+}
+
+#[test]
+fn filled_to_its_end_nothing_that_was_acknowledged_waits() {
+    let image = image();
+    for in_place in [false, true] {
+        for fuse in (0..8).map(|n| n * 40).chain([u64::MAX]) {
+            let [acknowledged, answered, refused] = filled(&image, in_place, fuse);
+            let told =
+                format!("in place {in_place}, fuse {fuse}: {acknowledged}, {answered}, {refused}");
+            assert!(
+                acknowledged > 60 && answered > 20 && refused > 100,
+                "{told}"
+            );
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! A network with one client on it, and a clock that goes on when everybody waits.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
@@ -46,6 +46,9 @@ pub struct Network {
     /// In the order of the calls, which is that of the outcomes for one kind.
     pub replies: Vec<(CallId, Bytes)>,
     pub committed: usize,
+    /// The calls in their order, and what became of each: a reply, or none if it was acknowledged.
+    pub submitted: Vec<CallId>,
+    pub outcomes: BTreeMap<CallId, Option<Bytes>>,
     out: Outbox,
     random: Random,
     /// Packets are received where they are logged.
@@ -69,6 +72,8 @@ impl Network {
             waiting: Vec::new(),
             replies: Vec::new(),
             committed: 0,
+            submitted: Vec::new(),
+            outcomes: BTreeMap::new(),
             out: Outbox::new(),
             random: Random::new(seed ^ 1),
             in_place,
@@ -109,7 +114,9 @@ impl Network {
                 true => client.bypass(self.session, payload, call.hash, false, deadline),
                 false => client.update(self.session, payload, call.hash, deadline),
             };
-            self.waiting.push(submitted.unwrap());
+            let call = submitted.unwrap();
+            self.waiting.push(call);
+            self.submitted.push(call);
         }
     }
 
@@ -119,8 +126,14 @@ impl Network {
                 Event::Done { call, outcome, .. } => {
                     self.waiting.retain(|waiting| *waiting != call);
                     match outcome {
-                        Outcome::Committed { .. } => self.committed += 1,
-                        Outcome::Reply(reply) => self.replies.push((call, reply)),
+                        Outcome::Committed { .. } => {
+                            self.committed += 1;
+                            self.outcomes.insert(call, None);
+                        }
+                        Outcome::Reply(reply) => {
+                            self.outcomes.insert(call, Some(reply.clone()));
+                            self.replies.push((call, reply));
+                        }
                         other => panic!("{call:?}: {other:?}"),
                     }
                 }

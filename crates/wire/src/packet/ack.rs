@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!      24        32    40          48     56        64
-//! Ack  | session | seq | committed | room | applied |    |   byte 5: copies
+//! Ack  | session | seq | committed | room | applied |    |   byte 5: copies; flag: SHORT
 //! ```
 
 use super::view;
@@ -22,5 +22,9 @@ view! {
         applied: key_hash,
         /// Devices that hold it: the length of the chain.
         copies: copies,
+    }
+    flags {
+        /// The store is short of room: the head admits no updates.
+        short: SHORT,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!          24    32    40        48     56    64
-//! Applied  |     |     | applied | room |     |    |
+//! Applied  |     |     | applied | room |     |    |   flag: SHORT
 //! ```
 
 use super::view;
@@ -14,5 +14,9 @@ view! {
         applied: order,
         /// Entries that the server can take now; between devices 0.
         room: request,
+    }
+    flags {
+        /// The store is short of room: the head admits no updates.
+        short: SHORT,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!          24    32    40          48     56    64
-//! Durable  |     |     | persisted | room |     |    |   byte 5: rows of the payload
+//! Durable  |     |     | persisted | room |     |    |   byte 5: rows of the payload; flag: SHORT
 //! ```
 //! Payload: [`crate::record::DurableRow`]s (`docs/spec/wire.md` §5.1).
 
@@ -17,5 +17,9 @@ view! {
         room: request,
         /// Number of rows in the payload.
         rows: copies,
+    }
+    flags {
+        /// The store is short of room: the head admits no updates.
+        short: SHORT,
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!            24        32         40    48        56    64
 //! Nack       | session | expected |     | refused |     |    |   flag: UNKNOWN_SESSION
-//! NotLogged  | session | seq      |     | room    |     |    |
+//! NotLogged  | session | seq      |     | room    |     |    |   flag: SHORT
 //! ```
 
 use super::view;
@@ -33,5 +33,9 @@ view! {
         seq: seq,
         /// Free entries of the head's log; of an OPEN 0.
         room: request,
+    }
+    flags {
+        /// The store is short of room: the head admits no updates.
+        short: SHORT,
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!            24        32    40    48       56   64
 //! Open       |         |     |     |        |    |   tag: the session's token; payload: the same again; flag: SEARCHES
-//! OpenReply  | session |     |     | room   |    |   byte 5: copies
+//! OpenReply  | session |     |     | room   |    |   byte 5: copies; flag: SHORT
 //! ```
 
 use super::view;
@@ -33,5 +33,9 @@ view! {
         room: request,
         /// Devices that hold the OPEN: the length of the chain.
         copies: copies,
+    }
+    flags {
+        /// The store is short of room: the head admits no updates.
+        short: SHORT,
     }
 }

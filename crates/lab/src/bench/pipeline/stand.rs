@@ -238,6 +238,7 @@ impl Stand {
         let word = packet::Applied {
             applied: self.pipeline.log().last(),
             room: u64::MAX,
+            short: false,
         };
         let stamp = Stamp {
             shard: SHARD,

@@ -22,6 +22,9 @@ use super::ready;
 pub use args::RedisArgs;
 pub(super) use settings::devices;
 use settings::{Settings, settings};
+#[cfg(test)]
+pub(super) use sharded::map_in;
+pub(super) use sharded::{Entry, Map, map_of};
 
 const EXAMPLES: &str = "\
 Examples:

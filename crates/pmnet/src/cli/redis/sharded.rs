@@ -7,10 +7,13 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
 use pmnet_cli::{ConfigError, bounded_text, call_on_hangup, call_on_signals};
+use pmnet_client::ClientConfig;
+use pmnet_fleet::FollowConfig;
 use pmnet_front::connection::Counters;
 use pmnet_front::router::slot::{SlotMap, parse_slots};
 use pmnet_front::router::{Router, RouterConfig};
 use pmnet_front::{Access, Front, FrontError, Stopper};
+use pmnet_wire::slots::shown;
 use serde::Deserialize;
 use serde_json::json;
 use toml::{Table, Value};
@@ -132,6 +135,76 @@ fn shard(
     let own = RedisArgs::deserialize(Value::Table(entry))
         .map_err(|error| ConfigError(error.to_string()))?;
     Ok((slots, settings(own.over(common.clone()))?))
+}
+
+/// A map of shards, for who only looks at it.
+pub struct Map {
+    pub slots: SlotMap,
+    /// The Redis of all shards are masters of one Redis Cluster.
+    pub cluster: bool,
+    pub entries: Vec<Entry>,
+}
+
+impl Map {
+    /// The slots of the shard in this place, as in the file.
+    pub fn slots_of(&self, place: usize) -> String {
+        shown(&self.slots.ranges(Some(place)), ",")
+    }
+}
+
+/// A shard, and the way to it.
+pub struct Entry {
+    pub client: ClientConfig,
+    pub follow: Option<FollowConfig>,
+    /// Where its devices are, for people.
+    pub devices: String,
+    settings: Settings,
+}
+
+impl Entry {
+    /// Whether both are about the same shard.
+    pub fn is(&self, other: &Entry) -> bool {
+        is_same(&self.settings, &other.settings)
+    }
+}
+
+/// The map in a file.
+pub fn map_of(path: &Path) -> Result<Map, ConfigError> {
+    Ok(looked_at(read(path, &of_nobody())?))
+}
+
+/// The map in a text.
+#[cfg(test)]
+pub fn map_in(text: &str) -> Result<Map, ConfigError> {
+    Ok(looked_at(understand(text, &of_nobody())?))
+}
+
+/// Where clients come in must be said, and is no matter to who only looks.
+fn of_nobody() -> RedisArgs {
+    RedisArgs {
+        listen: Some("127.0.0.1:6380".into()),
+        ..RedisArgs::default()
+    }
+}
+
+fn looked_at(shards: Shards) -> Map {
+    let entry = |settings: Settings| Entry {
+        devices: settings.follow.as_ref().map_or_else(
+            || {
+                let heads: Vec<String> = settings.client.heads().map(|at| at.to_string()).collect();
+                heads.join(",")
+            },
+            |follow| format!("fleet {}", follow.names.prefix().trim_matches('/')),
+        ),
+        client: settings.client.clone(),
+        follow: settings.follow.clone(),
+        settings,
+    };
+    Map {
+        slots: shards.map,
+        cluster: shards.cluster,
+        entries: shards.settings.into_iter().map(entry).collect(),
+    }
 }
 
 /// Whether two entries are about the same shard.

@@ -131,13 +131,8 @@ impl Session {
             }
             if self.direct.doubtful
                 && config.rules.hold(Rule::AfterUnknown)
-                && let Some(Call {
-                    work: Work::Bypass { .. },
-                    deadline,
-                    ..
-                }) = self.queue.front()
+                && let Some(deadline) = self.next_bypass()
             {
-                let deadline = *deadline;
                 self.begin_fence(deadline);
                 return;
             }
@@ -145,6 +140,10 @@ impl Session {
                 return;
             };
             match call.work {
+                // A promise that the store may not be able to keep is not asked for; it answers what it can do.
+                Work::Update { payload, key_hash } if self.window.short => {
+                    self.begin_bypass(Some(call.id), payload, key_hash, false, call.deadline);
+                }
                 Work::Update { payload, key_hash } => {
                     self.begin_update(
                         Some(call.id),
@@ -164,6 +163,17 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// The deadline of the call that is next, if it goes as a bypass.
+    fn next_bypass(&self) -> Option<Time> {
+        let next = self.queue.front()?;
+        let goes = match next.work {
+            Work::Bypass { .. } => true,
+            Work::Update { .. } => self.window.short,
+            Work::End => false,
+        };
+        goes.then_some(next.deadline)
     }
 
     /// A bypass of the session's own that does nothing, but that the store records: after it no older bypass

@@ -18,7 +18,7 @@ use pair::{DATABASES, Pair, asks_for_members};
 use random::Random;
 
 /// The embedded stores.
-const SCHEMES: [&str; 2] = ["kv", "packet"];
+const SCHEMES: [&str; 3] = ["kv", "packet", "region"];
 /// Commands of the short form.
 const COMMANDS: usize = 20_000;
 /// Commands that are sent together.
@@ -43,7 +43,13 @@ fn batch(random: &mut Random, grammar: Grammar, reads: bool) -> Vec<Command> {
             n if reads || n % 5 < 2 => READS,
             _ => WRITES,
         };
-        let command = grammar.command(random, templates);
+        let mut command = grammar.command(random, templates);
+        if let Some(value) = sides::plain_set(&command).then(|| &mut command[2])
+            && random.below(3) > 0
+        {
+            // Long enough to stay in the packet that it came in, where a store does so.
+            value.resize(450 + random.below(800), b'l');
+        }
         let popped = command[0]
             .eq_ignore_ascii_case(b"SPOP")
             .then(|| command.get(1).cloned());
@@ -107,6 +113,11 @@ fn compare(scheme: &str) {
             pair.look();
         }
     }
+    let [linked, copied] = pair.ours.counts();
+    assert!(
+        scheme != "region" || linked > 50 && copied > 20,
+        "{linked} {copied}"
+    );
     println!(
         "{scheme}: seed {seed}: {} commands, {} differences",
         pair.run,

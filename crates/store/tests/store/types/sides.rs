@@ -2,12 +2,17 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::slice;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pmnet_log::NewEntry;
+use pmnet_media::AnyMedia;
 use pmnet_resp::write_command;
-use pmnet_server::{Request, Store};
+use pmnet_server::{Batch, Origin, Request, Store};
+use pmnet_store::{RegionAddress, RegionStore};
 use pmnet_wire::command::{Form, Protocol, preamble};
+use pmnet_wire::{FRAGMENT_BYTES, HEADER_LEN};
 
 use super::grammar::Command;
 use super::replies;
@@ -23,9 +28,27 @@ pub trait Side {
 }
 
 /// An embedded store in a file.
+enum Open {
+    Any(Box<dyn Store>),
+    /// The store of a device, beside its log.
+    Region(Box<RegionStore<AnyMedia>>),
+}
+
+impl Open {
+    fn store(&mut self) -> &mut dyn Store {
+        match self {
+            Open::Any(store) => &mut **store,
+            Open::Region(store) => &mut **store,
+        }
+    }
+}
+
+/// An embedded store, and how it is opened.
 pub struct Ours {
-    store: Option<Box<dyn Store>>,
+    open: Option<Open>,
     url: String,
+    /// Strings that stayed where the log had them, and that were copied, before it was opened last.
+    counts: [u64; 2],
     _directory: tempfile::TempDir,
 }
 
@@ -37,13 +60,12 @@ impl Ours {
             .or_else(|_| tempfile::tempdir())
             .unwrap();
         // Enough for what the commands write; the whole of it is held in memory.
-        let size = if scheme == "packet" { "?size=256M" } else { "" };
+        let size = if scheme == "kv" { "" } else { "?size=256M" };
+        let path = directory.path().join("store");
         let mut ours = Ours {
-            store: None,
-            url: format!(
-                "{scheme}:{}{size}",
-                directory.path().join("store").display()
-            ),
+            open: None,
+            url: format!("{scheme}:{}{size}", path.display()),
+            counts: [0; 2],
             _directory: directory,
         };
         ours.reopen();
@@ -52,8 +74,28 @@ impl Ours {
 
     /// Closes the file and opens it again.
     pub fn reopen(&mut self) {
-        self.store = None;
-        self.store = Some(pmnet_store::open(&self.url, 0).unwrap());
+        self.counts = self.counts();
+        self.open = None;
+        self.open = Some(match self.url.strip_prefix("region:") {
+            None => Open::Any(pmnet_store::open(&self.url, 0).unwrap()),
+            Some(path) => {
+                let url = format!("packet:{path}");
+                let address = RegionAddress::parse(&url, 7, 0, 1 << 20).unwrap();
+                let (region, _) = address.open().unwrap();
+                Open::Region(Box::new(RegionStore::new(region, url).unwrap()))
+            }
+        });
+    }
+
+    /// Strings that stayed where the log had them, and that were copied.
+    pub fn counts(&self) -> [u64; 2] {
+        match &self.open {
+            Some(Open::Region(store)) => {
+                let [linked, copied] = store.counts();
+                [self.counts[0] + linked, self.counts[1] + copied]
+            }
+            _ => self.counts,
+        }
     }
 
     /// Runs one payload; as a read if it changes nothing.
@@ -63,9 +105,42 @@ impl Ours {
             record: (!reads).then(|| (b"r".to_vec(), Bytes::new())),
         };
         let mut replies = Vec::new();
-        let store = self.store.as_mut().unwrap();
+        let store = self.open.as_mut().unwrap().store();
         store.execute(&[request], &mut replies).unwrap();
         replies[0].to_vec()
+    }
+
+    /// Runs one command as an update out of the log, as a store device does; its reply is known before.
+    fn apply(&mut self, payload: Vec<u8>) -> Vec<u8> {
+        let Some(Open::Region(store)) = &mut self.open else {
+            unreachable!("only a region has a log");
+        };
+        let payload = Bytes::from(payload);
+        let payload_crc = pmnet_wire::crc(&payload);
+        let entry = NewEntry {
+            session: 1,
+            seq: 1,
+            kind: 1,
+            fragment_index: 0,
+            fragment_count: 1,
+        };
+        let region = store.region();
+        let order = region.append(&entry, &[0; HEADER_LEN], &payload, payload_crc);
+        let order = order.expect("what was applied before is released");
+        region.persist_start().unwrap();
+        region.persist_poll(true).unwrap();
+        while let Some(number) = region.poll_released() {
+            region.give_back_buffer(number);
+        }
+        let batch = Batch {
+            effects: vec![payload],
+            origins: vec![Some(Origin { order, payload_crc })],
+            upto: Some(order),
+            ..Batch::default()
+        };
+        assert_eq!(store.apply(&batch), Ok(0));
+        assert_eq!(store.region().contradiction(), None);
+        b"+OK\r\n".to_vec()
     }
 
     /// The same, of commands that only read.
@@ -88,8 +163,23 @@ pub fn payload(form: Form, protocol: Protocol, database: u32, commands: &[Comman
     out
 }
 
+/// Whether this is a `SET key value`, which an update may be.
+pub fn plain_set(command: &[Vec<u8>]) -> bool {
+    command.len() == 3 && command[0].eq_ignore_ascii_case(b"SET")
+}
+
 impl Side for Ours {
     fn run(&mut self, protocol: Protocol, database: u32, commands: &[Command]) -> Vec<Vec<u8>> {
+        if matches!(self.open, Some(Open::Region(_))) {
+            let one = |command: &Command| {
+                let payload = payload(Form::Single, protocol, database, slice::from_ref(command));
+                match plain_set(command) && payload.len() <= FRAGMENT_BYTES {
+                    true => self.apply(payload),
+                    false => self.execute(payload, false),
+                }
+            };
+            return commands.iter().map(one).collect();
+        }
         let payload = payload(Form::Pipeline, protocol, database, commands);
         replies::split(&self.execute(payload, false))
     }

@@ -1,0 +1,181 @@
+//! A copy of a store, or of a region, in a larger image (`docs/spec/packet-store.md` §13).
+//!
+//! Every line keeps its slot, every frame its number, every entry of the log its slot, and nothing of what they hold changes: so every
+//! checksum stays right, and what the log holds and the store has not applied yet is there as it was. Only where things begin is
+//! new, and what the superblocks say of it. Invariant: as long as the copy is not whole and durable, nothing in it says that it is a store.
+
+use std::ops::Range;
+use std::os::fd::RawFd;
+
+use pmnet_log::{Decision, LogError, Media, MediaError};
+
+use crate::error::OpenError;
+use crate::geometry::{BLOCK_BYTES, FRAMES_MAX, Geometry, LINE_BYTES, LINES_MAX, is_zero, to_u64};
+use crate::medium::persist_now;
+use crate::scan::Scan;
+use crate::superblock;
+
+/// Bytes that are copied and persisted at once.
+const PIECE: usize = 4 << 20;
+/// Bytes of frames for which there is a line at least.
+const FRAME_BYTES_PER_LINE: u64 = 256;
+
+/// An image that is looked at, and belongs to somebody else.
+struct View<'a>(&'a [u8]);
+
+impl Media for View<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.0
+    }
+    fn store(&mut self, _: usize, _: &[u8]) {
+        unreachable!("a scan stores nothing")
+    }
+    fn persist_start(&mut self, _: &[Range<usize>]) -> Result<(), MediaError> {
+        Err(MediaError::ReadOnly)
+    }
+    fn persist_poll(&mut self, _: bool) -> Result<bool, MediaError> {
+        Err(MediaError::ReadOnly)
+    }
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        None
+    }
+    fn survives(&self) -> &'static str {
+        "nothing"
+    }
+    fn name(&self) -> &'static str {
+        "view"
+    }
+}
+
+impl Geometry {
+    /// The geometry of a larger image for the same store. `size` is what it was made with: of a store the bytes of its image, of a
+    /// region those of its frames. There are as many lines for a frame as before, and at least one for every 256 bytes of
+    /// frames. The log keeps its number of entries.
+    ///
+    /// # Errors
+    /// [`OpenError::Geometry`]: that is not larger, or too large.
+    pub fn grown(&self, size: u64) -> Result<Geometry, OpenError> {
+        let wrong = |why: String| OpenError::Geometry { why };
+        let frame = u64::from(self.frame_bytes);
+        let old_frames = u64::from(self.frames);
+        let least = old_frames * frame / FRAME_BYTES_PER_LINE;
+        let old_lines = u64::from(self.lines).max(least);
+        let (frames, lines) = if self.log_entries == 0 {
+            let before = to_u64(self.table().start);
+            let room = size.saturating_sub(before);
+            let unit = u128::from(old_frames * frame + old_lines * to_u64(LINE_BYTES));
+            let frames = u128::from(room) * u128::from(old_frames) / unit;
+            let frames = u64::try_from(frames).unwrap_or(u64::MAX) / 2 * 2;
+            (
+                frames,
+                (room - frames * frame) / to_u64(LINE_BYTES) / 64 * 64,
+            )
+        } else {
+            let frames = size / frame / 2 * 2;
+            let lines = u128::from(frames) * u128::from(old_lines) / u128::from(old_frames);
+            let lines = u64::try_from(lines).unwrap_or(u64::MAX / 2);
+            (frames, lines.next_multiple_of(64))
+        };
+        let grown = Geometry {
+            lines: u32::try_from(lines).unwrap_or(u32::MAX),
+            frames: u32::try_from(frames).unwrap_or(u32::MAX),
+            ..*self
+        };
+        if grown.frames <= self.frames || grown.lines < self.lines {
+            let now = match self.log_entries {
+                0 => to_u64(self.image_bytes()),
+                _ => old_frames * frame,
+            };
+            return Err(wrong(format!(
+                "{size} bytes are not more than the {now} that it has: give a larger size"
+            )));
+        }
+        if grown.frames > FRAMES_MAX || grown.lines > LINES_MAX {
+            return Err(wrong(format!(
+                "{size} bytes are more than a store can have: give a smaller size"
+            )));
+        }
+        grown.validate()?;
+        if let Some(log) = grown.log() {
+            log.validate().map_err(|error| wrong(error.to_string()))?;
+        }
+        Ok(grown)
+    }
+}
+
+impl<M: Media> Scan<M> {
+    /// What recovery would do with the log in the same region; `None`: there is none.
+    #[must_use]
+    pub fn log_decision(&self) -> Option<Result<Decision, LogError>> {
+        self.geometry().log()?;
+        let image = &self.media().bytes()[self.geometry().table().end..];
+        Some(pmnet_log::Scan::open(View(image), None).map(|scan| scan.decide()))
+    }
+
+    /// Copies the image to `target`, as one of the size `to` ([`Geometry::grown`]), durably. `progress` is told after each
+    /// piece how many of how many bytes are there, and ends the copying with an error of its own.
+    ///
+    /// A crash at any moment leaves a target without a superblock, or one with the whole copy.
+    ///
+    /// # Errors
+    /// [`OpenError::Damaged`], [`OpenError::Truncated`] (the target is too small), [`OpenError::NotBlank`] (something is where
+    /// its superblocks come), [`OpenError::Media`], and those of `progress`.
+    pub fn copy_to<N: Media, E: From<OpenError>>(
+        &self,
+        target: &mut N,
+        to: &Geometry,
+        progress: &mut dyn FnMut(u64, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if let Some(loss) = self.loss() {
+            return Err(OpenError::Damaged(Box::new(loss)).into());
+        }
+        let (image, needed) = (target.bytes().len(), to.image_bytes());
+        if image < needed {
+            return Err(OpenError::Truncated { image, needed }.into());
+        }
+        if !is_zero(&target.bytes()[..2 * BLOCK_BYTES]) {
+            return Err(OpenError::NotBlank.into());
+        }
+        let from = self.geometry();
+        let source = self.media().bytes();
+        let commits_and_lines = 2 * BLOCK_BYTES..from.table().end;
+        let head_at = to.table().end;
+        let frames = from.frame_offset(0)..from.image_bytes();
+        let total = to_u64(from.image_bytes() + (head_at - from.table().end));
+        let mut done = 0;
+        let mut put = |target: &mut N, at: usize, bytes: &[u8]| -> Result<(), E> {
+            for (number, piece) in bytes.chunks(PIECE).enumerate() {
+                let start = at + number * PIECE;
+                target.store(start, piece);
+                let place = start..start + piece.len();
+                persist_now(target, &[place]).map_err(OpenError::Media)?;
+                done += to_u64(piece.len());
+                progress(done, total)?;
+            }
+            Ok(())
+        };
+        let start = commits_and_lines.start;
+        put(target, start, &source[commits_and_lines])?;
+        let zeros = vec![0; PIECE];
+        let mut at = from.table().end;
+        while at < head_at {
+            let end = head_at.min(at + PIECE);
+            put(target, at, &zeros[..end - at])?;
+            at = end;
+        }
+        if from.log().is_some() {
+            let head = &source[from.table().end..frames.start];
+            let bytes = u64::from(to.frames) * u64::from(to.frame_bytes);
+            let copies = pmnet_log::enlarged(head, bytes);
+            put(target, head_at, &copies.concat())?;
+            put(target, head_at + 2 * BLOCK_BYTES, &head[2 * BLOCK_BYTES..])?;
+        }
+        put(target, to.frame_offset(0), &source[frames])?;
+        superblock::write(target, self.identity(), to)?;
+        progress(total, total)
+    }
+}
+
+#[cfg(test)]
+#[path = "grow_tests.rs"]
+mod tests;

@@ -1,0 +1,100 @@
+//! `pmnet ctl promote`: a replica of the shard's Redis becomes its master, and the server goes on there.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use clap::Args;
+use pmnet_cli::{password, warn_of_password};
+use pmnet_store::{Progress, Promotion};
+use serde_json::json;
+
+use super::{CtlArgs, LOOK};
+
+/// What is promoted, and where.
+#[derive(Debug, Args)]
+pub(super) struct PromoteArgs {
+    /// The shard's Redis, as the server's --store has it: redis://HOST:PORT, or redis+sentinel://HOST:PORT,…/NAME.
+    #[arg(long, value_name = "URL")]
+    store: String,
+    /// File with the password for Redis, in place of one in --store.
+    #[arg(long, value_name = "FILE")]
+    store_password_file: Option<PathBuf>,
+    /// The replica, HOST:PORT. With --is-stopped all that are left, with commas between them. Not with Sentinels, which choose.
+    #[arg(long, value_name = "ADDR,…", value_delimiter = ',')]
+    to: Vec<String>,
+    /// The master is stopped for good: you know that it does not run and will not come back as a master.
+    #[arg(long)]
+    is_stopped: bool,
+}
+
+/// Does it; false if it was not done in time.
+pub(super) fn of(args: &PromoteArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
+    warn_of_password("--store", &args.store, "give it with --store-password-file");
+    let file = args.store_password_file.as_ref();
+    let secret = file.map(|path| password("--store-password-file", path));
+    let secret = secret.transpose()?;
+    let plan = Promotion::plan(
+        &args.store,
+        secret.as_deref(),
+        ctl.shard,
+        &args.to,
+        args.is_stopped,
+    );
+    let promotion = plan.map_err(|text| anyhow!(text))?;
+    let then = promotion.then();
+    if ctl.json {
+        let (from, to) = promotion.places();
+        println!(
+            "{}",
+            json!({ "wants": "promote", "from": from, "to": to, "then": then })
+        );
+    } else {
+        println!("{}", promotion.text());
+        if let Some(then) = &then {
+            println!("Then {then}");
+        }
+    }
+    if ctl.dry_run {
+        return Ok(true);
+    }
+    promotion.begin().map_err(|text| anyhow!(text))?;
+    wait(&promotion, ctl)
+}
+
+/// Until a server serves the shard at the new master, or the time is over.
+fn wait(promotion: &Promotion, ctl: &CtlArgs) -> anyhow::Result<bool> {
+    let begun = Instant::now();
+    let until = begun + Duration::from_secs(ctl.wait);
+    let mut said = String::new();
+    loop {
+        std::thread::sleep(LOOK);
+        let waits = match promotion.look().map_err(|text| anyhow!(text))? {
+            Progress::Served(at) => {
+                let seconds = begun.elapsed().as_secs_f64();
+                if ctl.json {
+                    println!(
+                        "{}",
+                        json!({ "done": true, "master": at, "seconds": seconds })
+                    );
+                } else {
+                    println!("done: {at} is the master, and a server serves the shard there");
+                }
+                return Ok(true);
+            }
+            Progress::Waits(text) => text,
+        };
+        if waits != said {
+            eprintln!("{:5.1} s  {waits}", begun.elapsed().as_secs_f64());
+            said.clone_from(&waits);
+        }
+        if Instant::now() >= until {
+            if ctl.json {
+                println!("{}", json!({ "done": false, "says": waits }));
+            } else {
+                println!("not done in time: {waits}");
+            }
+            return Ok(false);
+        }
+    }
+}

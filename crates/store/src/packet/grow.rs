@@ -1,0 +1,218 @@
+//! A packet store, or a region of a device, becomes larger while nobody uses it (`docs/spec/packet-store.md` §13).
+//!
+//! The whole image is copied beside the file, read back, and takes its name in one step. Both files are locked until then, so nobody
+//! ever uses both. Whatever moment is the last one of the process or the machine, there is the old file or the new one under the
+//! name, and perhaps a file beside it that the next attempt removes.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use pmnet_log::Decision;
+use pmnet_media::{AnyMedia, Kind};
+use pmnet_packet_store::{Geometry, OpenError as ImageError, Scan};
+
+use super::place::media_error;
+
+/// What stands behind the name of the copy, until it is whole.
+const SUFFIX: &str = ".growing";
+/// A store begins with one block of this length, which is zero until the rest is there, in bytes.
+const BLOCK_BYTES: u64 = 4096;
+
+/// Why a store did not grow. The old one is there as it was.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct GrowError(pub String);
+
+impl From<ImageError> for GrowError {
+    fn from(error: ImageError) -> GrowError {
+        GrowError(match error {
+            ImageError::Damaged(_) => format!(
+                "{error}. `pmnet store verify` says more; a store that is damaged does not grow"
+            ),
+            other => other.to_string(),
+        })
+    }
+}
+
+/// What a store was, and is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grown {
+    /// Before.
+    pub from: Geometry,
+    /// Now.
+    pub to: Geometry,
+    /// Records in it.
+    pub records: u64,
+    /// Orders that its log holds and the store has not applied; `None`: it has no log.
+    pub unapplied: Option<u64>,
+}
+
+/// Makes the store in the file `path` larger: `size` is what `size=` is in its address. `progress` is told how many of how many bytes
+/// are copied, and at last, before the copy takes the file's name, once more; if it gives an error, everything ends there, and is
+/// left as it is.
+///
+/// # Errors
+/// [`GrowError`]: what is wrong, and what to do.
+pub fn grow_packet_store(
+    path: &Path,
+    size: u64,
+    progress: &mut dyn FnMut(u64, u64) -> Result<(), GrowError>,
+) -> Result<Grown, GrowError> {
+    let told = |error: std::io::Error| GrowError(error.to_string());
+    // A link goes on to be one.
+    let path = fs::canonicalize(path).map_err(told)?;
+    let metadata = fs::metadata(&path).map_err(told)?;
+    if metadata.file_type().is_char_device() {
+        return Err(GrowError(
+            "a devdax device has the size that it has, and nothing can take its name: only a store in a file grows".into(),
+        ));
+    }
+    if metadata.nlink() > 1 {
+        return Err(GrowError(format!(
+            "the file has {} names (hard links), and would go on to be used under the others: remove those first",
+            metadata.nlink()
+        )));
+    }
+    let kind = kind_of(&path)?;
+    let source = open(&path, kind)?;
+    let source = Scan::open(source, None)?;
+    let before = state(&source)?;
+    let to = source.geometry().grown(size)?;
+    let copy = beside(&path);
+    remove_left_over(&copy, &source)?;
+    let grown = Grown {
+        from: *source.geometry(),
+        to,
+        records: source.last_commit().records,
+        unapplied: before
+            .as_ref()
+            .map(|log| unapplied(log, source.last_commit().order)),
+    };
+    let mut ended = false;
+    let mut watched = |done, all| progress(done, all).inspect_err(|_| ended = true);
+    let made = make_copy(&source, before.as_ref(), &copy, kind, &to, &mut watched);
+    let taken = made.and_then(|_locked| {
+        pmnet_media::replace(&path, &copy).map_err(|error| GrowError(error.to_string()))
+    });
+    if taken.is_err() && !ended && copy.exists() {
+        // What cannot be removed now the next attempt removes.
+        let _left = fs::remove_file(&copy);
+    }
+    taken.map(|()| grown)
+}
+
+/// The copy, whole, durable and read back; it is locked until what is returned is gone.
+fn make_copy(
+    source: &Scan<AnyMedia>,
+    before: Option<&Decision>,
+    copy: &Path,
+    kind: Kind,
+    to: &Geometry,
+    progress: &mut dyn FnMut(u64, u64) -> Result<(), GrowError>,
+) -> Result<Scan<AnyMedia>, GrowError> {
+    let bytes = to.image_bytes();
+    let made = pmnet_media::create(copy, kind, bytes);
+    let mut target = made.map_err(|error| match error {
+        pmnet_media::OpenError::NoSpace { .. } => GrowError(format!(
+            "no room for {bytes} bytes beside it: until the end there are both, the old one and the new one. Free space there"
+        )),
+        other => GrowError(media_error(&other)),
+    })?;
+    let mut all = 0;
+    source.copy_to(&mut target, to, &mut |done, total| {
+        all = total;
+        progress(done, total)
+    })?;
+    drop(target);
+    // As whoever uses it will read it.
+    let found = Scan::open(open(copy, kind)?, None)?;
+    let same = found.geometry() == to
+        && found.identity() == source.identity()
+        && found.last_commit() == source.last_commit()
+        && found.loss().is_none()
+        && state(&found)?.as_ref() == before;
+    if !same {
+        return Err(GrowError(
+            "the copy, read back, is not what was written: check the disk; the old file was left as it is".into(),
+        ));
+    }
+    progress(all, all)?;
+    Ok(found)
+}
+
+/// What the log in it keeps, if there is one.
+fn state(scan: &Scan<AnyMedia>) -> Result<Option<Decision>, GrowError> {
+    let damaged = |why: String| {
+        GrowError(format!(
+            "the log in it is damaged ({why}), and a region that is damaged does not grow: `pmnet store verify` reads the store in it"
+        ))
+    };
+    match scan.log_decision() {
+        None => Ok(None),
+        Some(Ok(keep @ Decision::Keep { .. })) => Ok(Some(keep)),
+        Some(Ok(other)) => Err(damaged(format!("{other:?}"))),
+        Some(Err(error)) => Err(damaged(error.to_string())),
+    }
+}
+
+/// Orders of the log that a store with those up to `order` does not have.
+fn unapplied(log: &Decision, order: u64) -> u64 {
+    match log {
+        Decision::Keep { tail, .. } => tail.saturating_sub(order),
+        _ => 0,
+    }
+}
+
+fn kind_of(path: &Path) -> Result<Kind, GrowError> {
+    let found = pmnet_media::look(path).map_err(|error| GrowError(error.to_string()))?;
+    Ok(found.kind)
+}
+
+fn open(path: &Path, kind: Kind) -> Result<AnyMedia, GrowError> {
+    pmnet_media::open(path, kind).map_err(|error| {
+        GrowError(match error {
+            pmnet_media::OpenError::Locked { .. } => {
+                "in use by a server or device: stop that first, and start it again when this is done".into()
+            }
+            other => media_error(&other),
+        })
+    })
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(SUFFIX);
+    name.into()
+}
+
+/// Removes what an earlier attempt left: it is not whole, or it is a copy of this store that nobody uses, and no newer one.
+fn remove_left_over(copy: &Path, source: &Scan<AnyMedia>) -> Result<(), GrowError> {
+    let told = |error: std::io::Error| GrowError(format!("{}: {error}", copy.display()));
+    let mut start = Vec::new();
+    match fs::File::open(copy) {
+        Ok(file) => file
+            .take(BLOCK_BYTES)
+            .read_to_end(&mut start)
+            .map_err(told)?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(told(error)),
+    };
+    let begun = start.iter().all(|byte| *byte == 0);
+    let older = || {
+        let image = pmnet_media::open_image_read_only(copy).ok()?;
+        let used = image.in_use();
+        let found = Scan::open(image, None).ok()?;
+        let commits = [&found.last_commit().commit, &source.last_commit().commit];
+        Some(!used && found.identity() == source.identity() && commits.is_sorted())
+    };
+    if !begun && older() != Some(true) {
+        return Err(GrowError(format!(
+            "{} is there, and no copy that an earlier attempt left: move it away",
+            copy.display()
+        )));
+    }
+    fs::remove_file(copy).map_err(told)
+}

@@ -1,0 +1,522 @@
+//! A replica of a shard's Redis becomes the master, because a person wants it (`docs/guide/operating.md`, another Redis for a shard).
+//!
+//! Three ways. Where Sentinels watch the master, they are told to fail over. A master that runs hands over by itself (`FAILOVER`): it
+//! stops taking writes, waits until the replica has everything, and then they change places, so nothing is lost. If the master is stopped for good, which
+//! only a person can know, the replica that has applied most is promoted and the others follow it.
+//! Whoever serves the shard begins a new epoch at the new master: that is waited for.
+
+use pmnet_resp::read;
+
+use super::connection::Connection;
+use super::masters::{ASKED_MAX, Guides, Wanted, choose, endpoint};
+use super::url::RedisUrl;
+use super::{WATERMARK, cluster, sentinel};
+
+/// A master that hands over waits so long for its replica, in milliseconds, and then goes on by itself.
+const HAND_OVER_MILLISECONDS: u64 = 10_000;
+
+/// A replica, or the master, as it describes itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    place: (String, u16),
+    is_master: bool,
+    /// Of a replica: it is connected to its master, and has had all of its data once.
+    follows: bool,
+    /// Bytes of the replication stream that it has.
+    offset: i64,
+    /// Updates up to this order are applied here; 0: none.
+    applied: u64,
+    /// Which load by a server claimed the records last; empty: none.
+    owner: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Way {
+    /// This Sentinel is told, of all that know the master by this name.
+    Sentinels {
+        guides: Guides,
+        name: String,
+        told: (String, u16),
+    },
+    /// The master hands over to this replica.
+    HandOver(Seen),
+    /// The master is stopped. This replica takes its place, and the others follow it.
+    Stopped {
+        to: Seen,
+        others: Vec<(String, u16)>,
+    },
+}
+
+/// What will be done, and what to wait for.
+pub struct Promotion {
+    url: RedisUrl,
+    hash: String,
+    way: Way,
+    /// The master before.
+    from: (String, u16),
+    /// Whose the records were.
+    owner: Vec<u8>,
+}
+
+/// How far it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// A sentence about what is waited for.
+    Waits(String),
+    /// This one is the master, and a server serves the shard there.
+    Served(String),
+}
+
+impl Promotion {
+    /// Looks, and says what can be done. `url` is the server's `--store`; `password` in place of one in it. `to`: the replicas that may
+    /// become the master, HOST:PORT, at most 16; none with Sentinels, which choose. `is_stopped`: the operator knows that the master is stopped for
+    /// good.
+    ///
+    /// # Errors
+    /// A sentence that says why not, and what to do.
+    pub fn plan(
+        url: &str,
+        password: Option<&str>,
+        shard: u32,
+        to: &[String],
+        is_stopped: bool,
+    ) -> Result<Promotion, String> {
+        let parsed = if let Some(rest) = url.strip_prefix("redis+sentinel://") {
+            RedisUrl::parse_sentinel(rest)
+        } else if let Some(rest) = url.strip_prefix("redis://") {
+            RedisUrl::parse(rest, false)
+        } else if let Some(rest) = url.strip_prefix("rediss://") {
+            RedisUrl::parse(rest, true)
+        } else if url.starts_with("redis+cluster://") {
+            return Err(
+                "in a Redis Cluster the replica itself is told: redis-cli -h REPLICA CLUSTER FAILOVER, which loses nothing; \
+                 the server follows"
+                    .into(),
+            );
+        } else {
+            return Err("only Redis has replicas: give --store as the server has it, redis://… or redis+sentinel://…".into());
+        };
+        let mut url = parsed.map_err(|error| error.to_string())?;
+        if let Some(password) = password {
+            url.password = Some(password.to_owned());
+        }
+        if to.len() > ASKED_MAX {
+            return Err(format!(
+                "{} replicas are named: at most {ASKED_MAX}",
+                to.len()
+            ));
+        }
+        let hash = format!("pmnet:{{{shard}}}");
+        match url.guides.clone() {
+            Some(guides) if to.is_empty() && !is_stopped => by_sentinels(url, hash, guides),
+            Some(_) => Err(
+                "the Sentinels choose the replica, and know whether the master runs: leave out --to and --is-stopped"
+                    .into(),
+            ),
+            None if to.is_empty() => Err(
+                "which replica is to be the master? Give --to HOST:PORT (with --is-stopped all that are left, with commas: \
+                 the one that has most is taken)"
+                    .into(),
+            ),
+            None if is_stopped => of_a_stopped_master(url, hash, to),
+            None => hand_over(url, hash, to),
+        }
+    }
+
+    /// What will be done, and what an acknowledged write survives meanwhile, for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let from = endpoint(&self.from);
+        let kept = "Updates that were acknowledged and are missing at the new master are applied there again, out of the devices' logs";
+        match &self.way {
+            Way::HandOver(to) => format!(
+                "the master {from} stops taking writes, waits until {} has everything, and they change places; nothing is lost. \
+                 Acknowledged writes stay in the devices' logs meanwhile",
+                endpoint(&to.place)
+            ),
+            Way::Stopped { to, others } => format!(
+                "{} becomes the master in place of {from}, which is said to be stopped. It has applied everything up to order {}; {} other \
+                 replica(s) follow it. {kept}; what only Redis executed, and no replica had, is lost",
+                endpoint(&to.place),
+                to.applied,
+                others.len()
+            ),
+            Way::Sentinels { told, .. } => format!(
+                "the Sentinel at {} makes a replica the master in place of {from}. {kept}; what only Redis executed, and wait_replicas had \
+                 not confirmed, can be lost",
+                endpoint(told)
+            ),
+        }
+    }
+
+    /// The replica that becomes the master; `None`: the Sentinels choose.
+    fn to(&self) -> Option<&(String, u16)> {
+        match &self.way {
+            Way::Sentinels { .. } => None,
+            Way::HandOver(to) | Way::Stopped { to, .. } => Some(&to.place),
+        }
+    }
+
+    /// The master before, and the one to come if that is known.
+    #[must_use]
+    pub fn places(&self) -> (String, Option<String>) {
+        (endpoint(&self.from), self.to().map(endpoint))
+    }
+
+    /// What a person has to do then, if the server does not find the new master by itself.
+    #[must_use]
+    pub fn then(&self) -> Option<String> {
+        let to = self.to()?;
+        let scheme = if self.url.tls.is_some() {
+            "rediss"
+        } else {
+            "redis"
+        };
+        Some(format!(
+            "start the server again with --store {scheme}://…{}, and what else it had there; fronts follow",
+            endpoint(to)
+        ))
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// A sentence: it was refused, or nobody knows whether it was begun.
+    pub fn begin(&self) -> Result<(), String> {
+        match &self.way {
+            Way::Sentinels { name, told, .. } => {
+                let mut link = cluster::open(told, &RedisUrl::plain(&told.0, told.1))?;
+                ask(
+                    &mut link,
+                    told,
+                    &[b"SENTINEL", b"FAILOVER", name.as_bytes()],
+                )?;
+            }
+            Way::HandOver(to) => {
+                let mut link = cluster::open(&self.from, &self.url)?;
+                let (port, timeout) = (to.place.1.to_string(), HAND_OVER_MILLISECONDS.to_string());
+                let (host, port) = (to.place.0.as_bytes(), port.as_bytes());
+                let command: [&[u8]; 6] = [
+                    b"FAILOVER",
+                    b"TO",
+                    host,
+                    port,
+                    b"TIMEOUT",
+                    timeout.as_bytes(),
+                ];
+                ask(&mut link, &self.from, &command)?;
+            }
+            Way::Stopped { to, others } => {
+                let mut link = cluster::open(&to.place, &self.url)?;
+                ask(&mut link, &to.place, &[b"REPLICAOF", b"NO", b"ONE"])?;
+                let port = to.place.1.to_string();
+                for other in others {
+                    let mut link = cluster::open(other, &self.url)?;
+                    let command: [&[u8]; 3] =
+                        [b"REPLICAOF", to.place.0.as_bytes(), port.as_bytes()];
+                    ask(&mut link, other, &command)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How far it is.
+    ///
+    /// # Errors
+    /// A sentence: it came to nothing.
+    pub fn look(&self) -> Result<Progress, String> {
+        let place = match &self.way {
+            Way::Sentinels { guides, name, .. } => match named(guides, name) {
+                Ok((_, place)) if place != self.from => place,
+                Ok(_) => {
+                    return Ok(Progress::Waits(
+                        "the Sentinels name no other master yet".into(),
+                    ));
+                }
+                Err(why) => return Ok(Progress::Waits(why)),
+            },
+            Way::Stopped { to, .. } => to.place.clone(),
+            Way::HandOver(to) => {
+                if let Some(state) = self.hands_over() {
+                    return match state.as_str() {
+                        "no-failover" => Err(format!(
+                            "{} did not get everything within {} s, and {} goes on as the master: nothing has changed",
+                            endpoint(&to.place),
+                            HAND_OVER_MILLISECONDS / 1000,
+                            endpoint(&self.from)
+                        )),
+                        state => Ok(Progress::Waits(format!("the master hands over ({state})"))),
+                    };
+                }
+                to.place.clone()
+            }
+        };
+        let seen = match see(&place, &self.url, &self.hash) {
+            Ok(seen) => seen,
+            Err(why) => return Ok(Progress::Waits(why)),
+        };
+        Ok(if !seen.is_master {
+            Progress::Waits(format!("{} is no master yet", endpoint(&place)))
+        } else if seen.owner == self.owner {
+            Progress::Waits(format!(
+                "{} is the master; no server has taken the shard over there yet",
+                endpoint(&place)
+            ))
+        } else {
+            Progress::Served(endpoint(&place))
+        })
+    }
+
+    /// Redis's word for what a master does that is one yet; `None`: it is none any more, or does not say.
+    fn hands_over(&self) -> Option<String> {
+        let mut link = cluster::open(&self.from, &self.url).ok()?;
+        let info = ask(&mut link, &self.from, &[b"INFO", b"replication"]).ok()?;
+        let info = String::from_utf8_lossy(read::text(&info)?);
+        let is_master = field(&info, "role") == Some("master");
+        let state = field(&info, "master_failover_state").unwrap_or("no-failover");
+        is_master.then(|| state.to_owned())
+    }
+}
+
+fn by_sentinels(url: RedisUrl, hash: String, guides: Guides) -> Result<Promotion, String> {
+    let Wanted::Named(name) = guides.wanted.clone() else {
+        return Err("Sentinels are asked for a name".into());
+    };
+    let (told, from) = named(&guides, &name)?;
+    let master = see(&from, &url, &hash)
+        .map_err(|why| format!("{why}. If it is lost, the Sentinels fail over by themselves"))?;
+    if !master.is_master {
+        return Err(format!(
+            "the Sentinels name {}, which is no master: they are in the middle of a failover",
+            endpoint(&from)
+        ));
+    }
+    Ok(Promotion {
+        way: Way::Sentinels { guides, name, told },
+        owner: master.owner,
+        url,
+        hash,
+        from,
+    })
+}
+
+fn hand_over(url: RedisUrl, hash: String, to: &[String]) -> Result<Promotion, String> {
+    let from = (url.host.clone(), url.port);
+    let [to] = to else {
+        return Err(
+            "one replica is to be the master: several can be named with --is-stopped only".into(),
+        );
+    };
+    let place = place(to)?;
+    let master = see(&from, &url, &hash).map_err(|why| {
+        format!(
+            "{why}. If it is certain that this process is stopped for good, and will not come back as a master: --is-stopped. A machine \
+             that is only cut off goes on writing"
+        )
+    })?;
+    if !master.is_master {
+        return Err(format!(
+            "{} is no master: is --store the server's?",
+            endpoint(&from)
+        ));
+    }
+    let replica = follower(&place, &url, &hash)?;
+    if replica.offset > master.offset || !replica.follows {
+        return Err(format!(
+            "{} does not follow its master now (master_link_status): wait until it does",
+            endpoint(&place)
+        ));
+    }
+    Ok(Promotion {
+        way: Way::HandOver(replica),
+        owner: master.owner,
+        url,
+        hash,
+        from,
+    })
+}
+
+fn of_a_stopped_master(url: RedisUrl, hash: String, to: &[String]) -> Result<Promotion, String> {
+    let from = (url.host.clone(), url.port);
+    if let Ok(master) = see(&from, &url, &hash)
+        && master.is_master
+    {
+        return Err(format!(
+            "{} answers, as a master: it is not stopped. Without --is-stopped it hands over, and nothing is lost",
+            endpoint(&from)
+        ));
+    }
+    let mut replicas = Vec::new();
+    for place in to {
+        replicas.push(follower(&self::place(place)?, &url, &hash)?);
+    }
+    let best = best(&replicas).ok_or("no replica is named")?.clone();
+    let others = replicas
+        .iter()
+        .filter(|one| one.place != best.place)
+        .map(|one| one.place.clone())
+        .collect();
+    Ok(Promotion {
+        owner: best.owner.clone(),
+        way: Way::Stopped { to: best, others },
+        url,
+        hash,
+        from,
+    })
+}
+
+/// The one that has applied most; of several the one that has most of everything else.
+fn best(replicas: &[Seen]) -> Option<&Seen> {
+    replicas.iter().max_by_key(|one| (one.applied, one.offset))
+}
+
+/// A Redis that is a replica with this shard's records.
+fn follower(place: &(String, u16), url: &RedisUrl, hash: &str) -> Result<Seen, String> {
+    let seen = see(place, url, hash)?;
+    if seen.is_master {
+        return Err(format!("{} is a master, no replica", endpoint(place)));
+    }
+    if seen.owner.is_empty() {
+        return Err(format!(
+            "{} has no records of this shard ({hash}): it is another one's replica, or --shard is wrong",
+            endpoint(place)
+        ));
+    }
+    Ok(seen)
+}
+
+/// A Sentinel that names the latest master, and that master.
+fn named(guides: &Guides, name: &str) -> Result<((String, u16), (String, u16)), String> {
+    let places = guides.places.iter();
+    let answers: Vec<_> = places
+        .map(|place| sentinel::ask(place, name, &mut None))
+        .collect();
+    let master = choose(guides, answers.clone())?;
+    let told = guides.places.iter().zip(&answers);
+    let told = told.filter(|(_, answer)| answer.as_ref() == Ok(&master));
+    let told = told.map(|(place, _)| place.clone()).next();
+    let told = told.ok_or("no Sentinel answers")?;
+    Ok((told, (master.host, master.port)))
+}
+
+/// `HOST:PORT`, IPv6 in brackets.
+fn place(text: &str) -> Result<(String, u16), String> {
+    let url = RedisUrl::parse(text.trim(), false).map_err(|error| error.to_string())?;
+    match url.password {
+        None => Ok((url.host, url.port)),
+        Some(_) => Err("--to wants HOST:PORT: user and password are those of --store".into()),
+    }
+}
+
+fn see(place: &(String, u16), url: &RedisUrl, hash: &str) -> Result<Seen, String> {
+    let at = |why: String| format!("Redis at {}: {why}", endpoint(place));
+    let mut link = cluster::open(place, url).map_err(at)?;
+    let info = ask(&mut link, place, &[b"INFO", b"replication"])?;
+    let info = read::text(&info)
+        .map(String::from_utf8_lossy)
+        .unwrap_or_default();
+    let records = ask(
+        &mut link,
+        place,
+        &[b"HMGET", hash.as_bytes(), b"owner", WATERMARK],
+    )?;
+    let value = |at: usize| {
+        let fields = read::elements(&records)?;
+        fields
+            .get(at)
+            .and_then(|field| read::text(field))
+            .map(<[u8]>::to_vec)
+    };
+    let is_master = match field(&info, "role") {
+        Some("master") => true,
+        Some("slave") => false,
+        _ => return Err(at("it does not say whether it is a master".into())),
+    };
+    let offset = if is_master {
+        "master_repl_offset"
+    } else {
+        "slave_repl_offset"
+    };
+    Ok(Seen {
+        place: place.clone(),
+        is_master,
+        follows: field(&info, "master_link_status") == Some("up"),
+        offset: field(&info, offset)
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0),
+        applied: value(1)
+            .and_then(|bytes| bytes.try_into().ok())
+            .map_or(0, u64::from_be_bytes),
+        owner: value(0).unwrap_or_default(),
+    })
+}
+
+/// A line `NAME:VALUE` of INFO.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let lines = info.lines();
+    let mut found = lines.filter_map(|line| line.trim_end().split_once(':'));
+    found.find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+/// One command, whose reply is no error.
+fn ask(
+    link: &mut Connection,
+    place: &(String, u16),
+    command: &[&[u8]],
+) -> Result<bytes::Bytes, String> {
+    let reply = link.call(command);
+    let reply = reply.map_err(|error| error.to_string())?;
+    match read::error(&reply) {
+        None => Ok(reply),
+        Some(error) => Err(format!(
+            "Redis at {} says to {}: {error}",
+            endpoint(place),
+            String::from_utf8_lossy(command[0])
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_replica_that_has_applied_most_is_taken() {
+        let seen = |port, applied, offset| Seen {
+            place: ("h".into(), port),
+            is_master: false,
+            follows: false,
+            offset,
+            applied,
+            owner: b"o".to_vec(),
+        };
+        let all = [
+            seen(1, 7, 900),
+            seen(2, 9, 100),
+            seen(3, 9, 200),
+            seen(4, 0, 999),
+        ];
+        assert_eq!(best(&all).map(|one| one.place.1), Some(3));
+        assert_eq!(best(&[]), None);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_before_anything_is_asked() {
+        let no = |url: &str, to: &[&str], is_stopped: bool| {
+            let to: Vec<String> = to.iter().map(|&one| one.to_owned()).collect();
+            Promotion::plan(url, None, 0, &to, is_stopped)
+                .err()
+                .expect("refused")
+        };
+        assert!(no("redis://h", &[], false).contains("--to"));
+        assert!(no("redis://127.0.0.1:1", &["a", "b"], false).contains("one replica"));
+        assert!(no("redis+cluster://h/0-5", &["a"], false).contains("CLUSTER FAILOVER"));
+        assert!(no("redis+sentinel://h/m", &["a"], false).contains("leave out"));
+        assert!(no("redis+sentinel://h/m", &[], true).contains("leave out"));
+        assert!(no("packet:x", &["a"], false).contains("only Redis"));
+        assert!(no("redis://h", &["u:p@a"], true).contains("HOST:PORT"));
+        assert!(no("redis://127.0.0.1:1", &["a"], false).contains("--is-stopped"));
+        assert!(no("redis://h", &vec!["a"; 17], true).contains("at most 16"));
+    }
+}
