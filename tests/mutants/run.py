@@ -72,6 +72,12 @@ COMMANDS = {
     ),
     "tail": ("cargo test --offline -p pmnet-tail --no-run", "cargo test --offline -p pmnet-tail", 240),
     "proto": ("cargo test --offline -p pmnet-proto --no-run", "cargo test --offline -p pmnet-proto", 240),
+    # Needs redis-server.
+    "store-fence": (
+        "cargo test --offline -p pmnet-store --test store --no-run",
+        "cargo test --offline -p pmnet-store --test store fence::",
+        240,
+    ),
     "sim": (
         "cargo build --offline --release -p pmnet-sim",
         "cargo run --offline --release -p pmnet-sim -- --seeds 3000",

@@ -168,6 +168,10 @@ impl World {
             self.reconfigure();
         } else if self.devices[node].lost {
             self.happened("zombies fenced");
+            if text.contains(LATECOMER) && !self.order.is_empty() {
+                // The head over which it came to form a chain waits for it still, and says so: its operator starts it again.
+                self.reconfigure();
+            }
         } else if (self.config.lost_clients || self.config.detours) && text.contains(LATECOMER) {
             // A client that talked to the wrong device was its first: the rest of the chain came
             // too late. The operator goes on with what there is.

@@ -271,6 +271,15 @@ impl Device {
         if asked.due > 0 {
             asked.due -= 1;
             out.send_checked(asked.from, header, packet.payload);
+            if self.joining && header.flags == Flags::REFUSED {
+                // An earlier question of the refused one may be accepted yet: see `joining`.
+                self.waits_for = Some(format!(
+                    "device {}, which was to become the head before device {}, was refused. This one admits nothing, \
+                     because it had promised that its log stays empty. Start the other one again if it belongs to the \
+                     chain; otherwise stop it, then start this one again.",
+                    header.device, self.config.id
+                ));
+            }
         } else {
             self.counters.unexpected += 1;
         }

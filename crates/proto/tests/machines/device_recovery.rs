@@ -416,6 +416,24 @@ fn a_head_that_gets_a_new_head_admits_nothing_until_it_knows_its_place() {
         0,
         "the empty log that it reported stays empty"
     );
+    assert_eq!(bench.device.waits_for(), None, "the server decides");
+    // It stood still for ever after this, and did not say why. (Simulator, seed 88451.)
+    let refusal = Header {
+        flags: Flags::REFUSED,
+        device: 9,
+        request: raw(77),
+        ..from_hop(Kind::RecoverReply, 0)
+    };
+    assert_eq!(
+        kinds(&bench.answer(server(), &refusal, b"not you")),
+        [Kind::RecoverReply]
+    );
+    let text = bench.device.waits_for().expect("it says what it waits for");
+    assert!(
+        text.contains("device 9") && text.contains("start this one again"),
+        "{text}"
+    );
+    assert_eq!(bench.answer(client(), &open, &TOKEN.to_be_bytes()), []);
 }
 
 #[test]

@@ -318,7 +318,7 @@ impl State {
             // What is refused for a while is only read. Not by a process that never owned it: the one before may go on, and this
             // one would not know how far.
             Some(Trouble::WritesRefused)
-                if !self.config.wait && (true || was || self.breaks(Place::OwnRecords)) =>
+                if !self.config.wait && (was || self.breaks(Place::OwnRecords)) =>
             {
                 link.owns = false;
             }

@@ -133,3 +133,20 @@ fn what_a_store_undoes_at_its_start_a_declared_loss_may_take() {
         assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
     }
 }
+
+/// A server began while Redis refused all writes, and read the records without owning them. The one before it went on to write them.
+/// Found: a device that asked the new one was told an old watermark, and ended ("the store lost data").
+#[test]
+fn nothing_is_told_from_records_that_another_server_owns() {
+    let report = World::new(8378, &Plan::default(), false).run();
+    assert_eq!(report.violations, Vec::<String>::new());
+}
+
+/// A device that had been given up came back over a head whose log was empty, opened sessions before it was left out once more, and was
+/// refused. The head that had let it pass admits nothing until it is started again, which nobody did. Found: no service after
+/// everything was healed. (The device says now what it waits for.)
+#[test]
+fn a_head_whose_new_head_was_refused_is_started_again() {
+    let report = World::new(88451, &Plan::default(), false).run();
+    assert_eq!(report.violations, Vec::<String>::new());
+}
