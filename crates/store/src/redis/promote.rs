@@ -12,13 +12,16 @@ use super::masters::{ASKED_MAX, Guides, Wanted, choose, endpoint};
 use super::url::RedisUrl;
 use super::{WATERMARK, cluster, sentinel};
 
+/// Host and port.
+type Place = (String, u16);
+
 /// A master that hands over waits so long for its replica, in milliseconds, and then goes on by itself.
 const HAND_OVER_MILLISECONDS: u64 = 10_000;
 
 /// A replica, or the master, as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
-    place: (String, u16),
+    place: Place,
     is_master: bool,
     /// Of a replica: it is connected to its master, and has had all of its data once.
     follows: bool,
@@ -36,15 +39,12 @@ enum Way {
     Sentinels {
         guides: Guides,
         name: String,
-        told: (String, u16),
+        told: Place,
     },
     /// The master hands over to this replica.
     HandOver(Seen),
     /// The master is stopped. This replica takes its place, and the others follow it.
-    Stopped {
-        to: Seen,
-        others: Vec<(String, u16)>,
-    },
+    Stopped { to: Seen, others: Vec<Place> },
 }
 
 /// What will be done, and what to wait for.
@@ -53,7 +53,7 @@ pub struct Promotion {
     hash: String,
     way: Way,
     /// The master before.
-    from: (String, u16),
+    from: Place,
     /// Whose the records were.
     owner: Vec<u8>,
 }
@@ -150,7 +150,7 @@ impl Promotion {
     }
 
     /// The replica that becomes the master; `None`: the Sentinels choose.
-    fn to(&self) -> Option<&(String, u16)> {
+    fn to(&self) -> Option<&Place> {
         match &self.way {
             Way::Sentinels { .. } => None,
             Way::HandOver(to) | Way::Stopped { to, .. } => Some(&to.place),
@@ -372,7 +372,7 @@ fn best(replicas: &[Seen]) -> Option<&Seen> {
 }
 
 /// A Redis that is a replica with this shard's records.
-fn follower(place: &(String, u16), url: &RedisUrl, hash: &str) -> Result<Seen, String> {
+fn follower(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     let seen = see(place, url, hash)?;
     if seen.is_master {
         return Err(format!("{} is a master, no replica", endpoint(place)));
@@ -387,7 +387,7 @@ fn follower(place: &(String, u16), url: &RedisUrl, hash: &str) -> Result<Seen, S
 }
 
 /// A Sentinel that names the latest master, and that master.
-fn named(guides: &Guides, name: &str) -> Result<((String, u16), (String, u16)), String> {
+fn named(guides: &Guides, name: &str) -> Result<(Place, Place), String> {
     let places = guides.places.iter();
     let answers: Vec<_> = places
         .map(|place| sentinel::ask(place, name, &mut None))
@@ -401,7 +401,7 @@ fn named(guides: &Guides, name: &str) -> Result<((String, u16), (String, u16)), 
 }
 
 /// `HOST:PORT`, IPv6 in brackets.
-fn place(text: &str) -> Result<(String, u16), String> {
+fn place(text: &str) -> Result<Place, String> {
     let url = RedisUrl::parse(text.trim(), false).map_err(|error| error.to_string())?;
     match url.password {
         None => Ok((url.host, url.port)),
@@ -409,7 +409,7 @@ fn place(text: &str) -> Result<(String, u16), String> {
     }
 }
 
-fn see(place: &(String, u16), url: &RedisUrl, hash: &str) -> Result<Seen, String> {
+fn see(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     let at = |why: String| format!("Redis at {}: {why}", endpoint(place));
     let mut link = cluster::open(place, url).map_err(at)?;
     let info = ask(&mut link, place, &[b"INFO", b"replication"])?;
@@ -460,11 +460,7 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// One command, whose reply is no error.
-fn ask(
-    link: &mut Connection,
-    place: &(String, u16),
-    command: &[&[u8]],
-) -> Result<bytes::Bytes, String> {
+fn ask(link: &mut Connection, place: &Place, command: &[&[u8]]) -> Result<bytes::Bytes, String> {
     let reply = link.call(command);
     let reply = reply.map_err(|error| error.to_string())?;
     match read::error(&reply) {
