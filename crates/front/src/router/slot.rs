@@ -140,26 +140,18 @@ impl SlotMap {
     /// The ranges of a shard, or those that nobody serves.
     #[must_use]
     pub fn ranges(&self, shard: Option<usize>) -> Vec<RangeInclusive<u16>> {
-        let mut found: Vec<RangeInclusive<u16>> = Vec::new();
-        for slot in (0..SLOTS).filter(|slot| self.shard(*slot) == shard) {
-            match found.last_mut() {
-                Some(range) if *range.end() + 1 == slot => *range = *range.start()..=slot,
-                _ => found.push(slot..=slot),
-            }
-        }
-        found
+        joined((0..SLOTS).filter(|slot| self.shard(*slot) == shard))
     }
 
     /// Those that nobody serves, for people; `None` if all are served.
     #[must_use]
     pub fn gaps(&self) -> Option<String> {
-        let gaps = self.ranges(None);
-        (!gaps.is_empty()).then(|| shown(&gaps, ", "))
+        all((0..SLOTS).filter(|slot| self.shard(*slot).is_none()))
     }
 }
 
-/// Ascending slots as ranges, for people; `None` if there are none.
-fn all(slots: impl Iterator<Item = u16>) -> Option<String> {
+/// Ascending slots as ranges.
+fn joined(slots: impl Iterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
     let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
     for slot in slots {
         match ranges.last_mut() {
@@ -167,6 +159,12 @@ fn all(slots: impl Iterator<Item = u16>) -> Option<String> {
             _ => ranges.push(slot..=slot),
         }
     }
+    ranges
+}
+
+/// The same for people; `None` if there are none.
+fn all(slots: impl Iterator<Item = u16>) -> Option<String> {
+    let ranges = joined(slots);
     (!ranges.is_empty()).then(|| shown(&ranges, ", "))
 }
 

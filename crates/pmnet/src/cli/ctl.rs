@@ -177,44 +177,54 @@ fn read(etcd: &mut Etcd, names: &Names) -> anyhow::Result<Shard> {
     Shard::read_somewhere(etcd, names).map_err(|text| anyhow!("etcd: {text}"))
 }
 
-/// Until it is done, or the time is over.
-fn wait(etcd: &mut Etcd, names: &Names, intent: &Intent, args: &CtlArgs) -> anyhow::Result<bool> {
+/// Looks until it is done, or the time is over; what is waited for then. It is told on stderr, too, each time that it is something else.
+fn until<T>(
+    seconds: u64,
+    mut look: impl FnMut() -> anyhow::Result<Result<T, String>>,
+) -> anyhow::Result<Result<T, String>> {
     let begun = Instant::now();
-    let until = begun + Duration::from_secs(args.wait);
+    let until = begun + Duration::from_secs(seconds);
     let mut said = String::new();
     loop {
         std::thread::sleep(LOOK);
-        let shard = Shard::read(etcd, names);
-        let waits = match &shard {
-            Ok(shard) => match intent.is_done(shard) {
-                Ok(()) => {
-                    end(shard, true, "done", args.json);
-                    return Ok(true);
-                }
-                Err(text) => text,
-            },
-            Err(text) => format!("etcd: {text}"),
+        let waits = match look()? {
+            Ok(done) => return Ok(Ok(done)),
+            Err(waits) => waits,
         };
         if waits != said {
             eprintln!("{:5.1} s  {waits}", begun.elapsed().as_secs_f64());
-            said = waits;
+            said.clone_from(&waits);
         }
-        if Instant::now() < until {
-            continue;
+        if Instant::now() >= until {
+            return Ok(Err(waits));
         }
-        let shard = read(etcd, names)?;
-        let back = match intent.taken_back(names, &shard) {
-            Some(back) => back.put(etcd).map_err(in_doubt)?,
-            None => false,
-        };
-        let what = if back {
-            "not done in time, and taken back: the device stays, or is to be started again. Does a controller run?"
-        } else {
-            "not done in time: it goes on by itself when what it waits for is there"
-        };
-        end(&shard, false, what, args.json);
-        return Ok(false);
     }
+}
+
+/// Until it is done, or the time is over.
+fn wait(etcd: &mut Etcd, names: &Names, intent: &Intent, args: &CtlArgs) -> anyhow::Result<bool> {
+    let done = until(args.wait, || {
+        Ok(match Shard::read(etcd, names) {
+            Ok(shard) => intent.is_done(&shard).map(|()| shard),
+            Err(text) => Err(format!("etcd: {text}")),
+        })
+    })?;
+    if let Ok(shard) = done {
+        end(&shard, true, "done", args.json);
+        return Ok(true);
+    }
+    let shard = read(etcd, names)?;
+    let back = match intent.taken_back(names, &shard) {
+        Some(back) => back.put(etcd).map_err(in_doubt)?,
+        None => false,
+    };
+    let what = if back {
+        "not done in time, and taken back: the device stays, or is to be started again. Does a controller run?"
+    } else {
+        "not done in time: it goes on by itself when what it waits for is there"
+    };
+    end(&shard, false, what, args.json);
+    Ok(false)
 }
 
 fn chain(shard: &Shard) -> Vec<u32> {

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use pmnet_cli::ConfigError;
 use pmnet_client::{ClientConfig, Session, SessionError};
-use pmnet_fleet::{FollowConfig, Follower};
+use pmnet_fleet::FollowConfig;
 use pmnet_wire::command::barrier;
 use serde_json::json;
 
 use super::CtlArgs;
 use crate::cli::common::InFleet;
-use crate::cli::redis::devices;
+use crate::cli::redis::{NOWHERE, devices, located};
 
 /// The devices of `--via`.
 pub(super) fn via(via: &str) -> Result<ClientConfig, ConfigError> {
@@ -22,12 +22,8 @@ pub(super) fn via(via: &str) -> Result<ClientConfig, ConfigError> {
 /// The devices that etcd knows.
 pub(super) fn in_fleet(place: &InFleet, wait: Duration) -> anyhow::Result<ClientConfig> {
     let (endpoints, names) = place.in_etcd()?;
-    let found = Follower::first(&FollowConfig { endpoints, names }, wait);
-    let found: Vec<SocketAddr> = found.map_err(|text| anyhow!(text))?;
-    let (head, others) = found.split_first().context("one device at least")?;
-    let mut client = ClientConfig::new(*head);
-    client.others = others.to_vec();
-    Ok(client)
+    let follow = FollowConfig { endpoints, names };
+    located(ClientConfig::new(NOWHERE), Some(&follow), wait).map_err(|text| anyhow!(text))
 }
 
 /// Waits; false if the time was over before.

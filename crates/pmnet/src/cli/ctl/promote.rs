@@ -1,7 +1,7 @@
 //! `pmnet ctl promote`: a replica of the shard's Redis becomes its master, and the server goes on there.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::anyhow;
 use clap::Args;
@@ -9,7 +9,7 @@ use pmnet_cli::{password, warn_of_password};
 use pmnet_store::{Progress, Promotion};
 use serde_json::json;
 
-use super::{CtlArgs, LOOK};
+use super::{CtlArgs, until};
 
 /// What is promoted, and where.
 #[derive(Debug, Args)]
@@ -65,36 +65,23 @@ pub(super) fn of(args: &PromoteArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
 /// Until a server serves the shard at the new master, or the time is over.
 fn wait(promotion: &Promotion, ctl: &CtlArgs) -> anyhow::Result<bool> {
     let begun = Instant::now();
-    let until = begun + Duration::from_secs(ctl.wait);
-    let mut said = String::new();
-    loop {
-        std::thread::sleep(LOOK);
-        let waits = match promotion.look().map_err(|text| anyhow!(text))? {
-            Progress::Served(at) => {
-                let seconds = begun.elapsed().as_secs_f64();
-                if ctl.json {
-                    println!(
-                        "{}",
-                        json!({ "done": true, "master": at, "seconds": seconds })
-                    );
-                } else {
-                    println!("done: {at} is the master, and a server serves the shard there");
-                }
-                return Ok(true);
-            }
-            Progress::Waits(text) => text,
-        };
-        if waits != said {
-            eprintln!("{:5.1} s  {waits}", begun.elapsed().as_secs_f64());
-            said.clone_from(&waits);
+    let served = until(ctl.wait, || {
+        Ok(match promotion.look().map_err(|text| anyhow!(text))? {
+            Progress::Served(at) => Ok(at),
+            Progress::Waits(text) => Err(text),
+        })
+    })?;
+    match &served {
+        Ok(at) if ctl.json => {
+            let seconds = begun.elapsed().as_secs_f64();
+            println!(
+                "{}",
+                json!({ "done": true, "master": at, "seconds": seconds })
+            );
         }
-        if Instant::now() >= until {
-            if ctl.json {
-                println!("{}", json!({ "done": false, "says": waits }));
-            } else {
-                println!("not done in time: {waits}");
-            }
-            return Ok(false);
-        }
+        Ok(at) => println!("done: {at} is the master, and a server serves the shard there"),
+        Err(waits) if ctl.json => println!("{}", json!({ "done": false, "says": waits })),
+        Err(waits) => println!("not done in time: {waits}"),
     }
+    Ok(served.is_ok())
 }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use clap::Args;
 use pmnet_client::{Session, SessionError};
-use pmnet_fleet::Follower;
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Form, Protocol, preamble};
+use pmnet_wire::slots::shown;
 use serde_json::{Value, json};
 
 use super::CtlArgs;
-use crate::cli::redis::{Entry, Map, map_of};
+use crate::cli::redis::{Settings, Shards, is_same, located, look};
 
 /// Longest wait for one shard, whatever --wait is: the others are to be seen as well.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -33,15 +33,15 @@ type Answer = Result<StoreName, String>;
 
 /// Looks; false if a shard does not answer, or two have the same Redis.
 pub(super) fn of(args: &ShardsArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
-    let map = map_of(&args.file)?;
-    let new = args.new.as_ref().map(|path| map_of(path)).transpose()?;
+    let map = look(&args.file)?;
+    let new = args.new.as_ref().map(|path| look(path)).transpose()?;
     let answers: Vec<Option<Answer>> = if ctl.dry_run {
-        map.entries.iter().map(|_| None).collect()
+        map.settings.iter().map(|_| None).collect()
     } else {
         let wait = Duration::from_secs(ctl.wait).min(ANSWER_MAX);
-        map.entries
+        map.settings
             .iter()
-            .map(|entry| Some(ask(entry, wait)))
+            .map(|shard| Some(ask(shard, wait)))
             .collect()
     };
     let same = same_redis(&answers);
@@ -56,14 +56,9 @@ pub(super) fn of(args: &ShardsArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
 }
 
 /// Asks a shard's server, through its devices, which Redis it has.
-fn ask(entry: &Entry, wait: Duration) -> Answer {
+fn ask(shard: &Settings, wait: Duration) -> Answer {
     let until = Instant::now() + wait;
-    let mut client = entry.client.clone();
-    if let Some(follow) = &entry.follow {
-        let found = Follower::first(follow, wait)?;
-        let (head, others) = found.split_first().ok_or("etcd knows no device")?;
-        (client.head, client.others) = (*head, others.to_vec());
-    }
+    let client = located(shard.client.clone(), shard.follow.as_ref(), wait)?;
     let left = until.saturating_duration_since(Instant::now());
     let reply = || -> Result<String, SessionError> {
         let mut session = Session::start(client, left)?;
@@ -100,11 +95,11 @@ fn same_redis(answers: &[Option<Answer>]) -> Vec<(usize, usize)> {
 }
 
 /// Which slots go from whom to whom, in sentences.
-fn moves(map: &Map, new: &Map) -> anyhow::Result<Vec<String>> {
-    if let Some(at) = (0..map.entries.len()).find(|&at| {
-        !new.entries
+fn moves(map: &Shards, new: &Shards) -> anyhow::Result<Vec<String>> {
+    if let Some(at) = (0..map.settings.len()).find(|&at| {
+        !new.settings
             .get(at)
-            .is_some_and(|other| map.entries[at].is(other))
+            .is_some_and(|other| is_same(&map.settings[at], other))
     }) {
         return Err(anyhow!(
             "shard {} is another one in the new file, or is missing: shards keep their place in the file, and new ones come behind them",
@@ -114,15 +109,15 @@ fn moves(map: &Map, new: &Map) -> anyhow::Result<Vec<String>> {
     let mut said = Vec::new();
     let who =
         |shard: Option<usize>| shard.map_or("nobody".to_owned(), |at| format!("shard {}", at + 1));
-    let shards = || (0..new.entries.len()).map(Some).chain([None]);
+    let shards = || (0..new.settings.len()).map(Some).chain([None]);
     for from in shards() {
         for to in shards().filter(|to| *to != from) {
-            if let Some(slots) = map.slots.moved(&new.slots, from, to) {
+            if let Some(slots) = map.map.moved(&new.map, from, to) {
                 said.push(format!("slots {slots}: from {} to {}", who(from), who(to)));
             }
         }
     }
-    if new.entries.len() > map.entries.len() {
+    if new.settings.len() > map.settings.len() {
         said.push("fronts must be started again: shards cannot be added to one that runs".into());
     }
     if !said.is_empty() {
@@ -132,29 +127,39 @@ fn moves(map: &Map, new: &Map) -> anyhow::Result<Vec<String>> {
     Ok(said)
 }
 
-fn show(map: &Map, answers: &[Option<Answer>], same: &[(usize, usize)], moves: Option<&[String]>) {
+/// The slots of the shard in this place, as in a file.
+fn slots_of(map: &Shards, at: usize) -> String {
+    shown(&map.map.ranges(Some(at)), ",")
+}
+
+fn show(
+    map: &Shards,
+    answers: &[Option<Answer>],
+    same: &[(usize, usize)],
+    moves: Option<&[String]>,
+) {
     println!(
         "{:<6} {:<24} {:<6} {:<32} Redis",
         "shard", "slots", "number", "devices"
     );
-    for (at, (entry, answer)) in map.entries.iter().zip(answers).enumerate() {
+    for (at, (shard, answer)) in map.settings.iter().zip(answers).enumerate() {
         let redis = match answer {
             None => "not asked".to_owned(),
             Some(Ok(name)) => name.address.to_string(),
             Some(Err(why)) => why.clone(),
         };
-        let slots = map.slots_of(at);
-        let number = entry.client.shard;
+        let slots = slots_of(map, at);
+        let number = shard.client.shard;
         println!(
             "{:<6} {slots:<24} {number:<6} {:<32} {redis}",
             at + 1,
-            entry.devices
+            shard.devices()
         );
     }
-    if let Some(slots) = map.slots.moving() {
+    if let Some(slots) = map.map.moving() {
         println!("being moved: {slots}");
     }
-    if let Some(slots) = map.slots.gaps() {
+    if let Some(slots) = map.map.gaps() {
         println!("nobody serves {slots}: commands for their keys get CLUSTERDOWN");
     }
     for (first, second) in same {
@@ -171,22 +176,22 @@ fn show(map: &Map, answers: &[Option<Answer>], same: &[(usize, usize)], moves: O
 }
 
 fn as_json(
-    map: &Map,
+    map: &Shards,
     answers: &[Option<Answer>],
     same: &[(usize, usize)],
     moves: Option<&[String]>,
 ) -> Value {
     let shards: Vec<Value> = map
-        .entries
+        .settings
         .iter()
         .zip(answers)
         .enumerate()
-        .map(|(at, (entry, answer))| {
+        .map(|(at, (shard, answer))| {
             let name = answer.as_ref().and_then(|answer| answer.as_ref().ok());
             json!({
-                "slots": map.slots_of(at),
-                "number": entry.client.shard,
-                "devices": entry.devices,
+                "slots": slots_of(map, at),
+                "number": shard.client.shard,
+                "devices": shard.devices(),
                 "redis": name.map(|name| name.address.to_string()),
                 "run_id": name.map(|name| name.run_id.clone()),
                 "error": answer.as_ref().and_then(|answer| answer.as_ref().err()),
@@ -196,8 +201,8 @@ fn as_json(
     json!({
         "shards": shards,
         "cluster": map.cluster,
-        "moving": map.slots.moving(),
-        "unserved": map.slots.gaps(),
+        "moving": map.map.moving(),
+        "unserved": map.map.gaps(),
         "same_redis": same,
         "moves": moves,
     })
@@ -206,7 +211,7 @@ fn as_json(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::redis::map_in;
+    use crate::cli::redis::look_at;
 
     fn named(run_id: &str) -> Option<Answer> {
         Some(Ok(StoreName {
@@ -236,7 +241,7 @@ mod tests {
             let entry = |(slots, port): &(&str, u16)| {
                 format!("[[shard]]\nslots = \"{slots}\"\nvia = \"127.0.0.1:{port}\"\n")
             };
-            map_in(&entries.iter().map(entry).collect::<String>()).unwrap()
+            look_at(&entries.iter().map(entry).collect::<String>()).unwrap()
         };
         let before = map(&[("0-99", 51000), ("100-199", 51001)]);
         assert_eq!(moves(&before, &before).unwrap(), [""; 0]);

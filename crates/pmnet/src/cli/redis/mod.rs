@@ -20,11 +20,11 @@ use serde_json::json;
 use super::common::CommonArgs;
 use super::ready;
 pub use args::RedisArgs;
-pub(super) use settings::devices;
-use settings::{Settings, settings};
+pub(super) use settings::{NOWHERE, Settings, devices, located};
+use settings::{settings, via_text};
 #[cfg(test)]
-pub(super) use sharded::map_in;
-pub(super) use sharded::{Entry, Map, map_of};
+pub(super) use sharded::look_at;
+pub(super) use sharded::{Shards, is_same, look};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -113,12 +113,9 @@ struct Way {
 
 impl Way {
     /// Finds them, if need be in etcd.
-    fn find(mut client: ClientConfig, follow: Option<FollowConfig>) -> anyhow::Result<Way> {
-        if let Some(follow) = &follow {
-            let found = Follower::first(follow, DEVICES_WAIT).map_err(|text| anyhow!(text))?;
-            let (head, others) = found.split_first().context("no device is known")?;
-            (client.head, client.others) = (*head, others.to_vec());
-        }
+    fn find(client: ClientConfig, follow: Option<FollowConfig>) -> anyhow::Result<Way> {
+        let client =
+            located(client, follow.as_ref(), DEVICES_WAIT).map_err(|text| anyhow!(text))?;
         let known: Vec<SocketAddr> = client.heads().collect();
         let mut node = ClientNode::bind(client)?;
         let follower = follow
@@ -138,8 +135,7 @@ impl Way {
     }
 
     fn via(&self) -> String {
-        let known: Vec<String> = self.known.iter().map(SocketAddr::to_string).collect();
-        known.join(",")
+        via_text(self.known.iter().copied())
     }
 }
 

@@ -1,12 +1,12 @@
 //! What these settings mean, and which cannot be.
 
 use std::fmt::Display;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use pmnet_cli::{ConfigError, address, bytes, password};
 use pmnet_client::ClientConfig;
-use pmnet_fleet::FollowConfig;
+use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::limits::REPLY_BYTES_MAX;
 use pmnet_front::{Cache, FrontConfig, Secret};
 use pmnet_wire::record::CHAIN_MAX;
@@ -23,12 +23,45 @@ const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 /// Largest `--connections-max`: each may need a port, and a second one towards the database.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
+/// The head, until etcd is asked for it ([`located`]).
+pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// What a front needs to be told.
 #[derive(Clone)]
-pub(super) struct Settings {
+pub struct Settings {
     pub(super) front: FrontConfig,
-    pub(super) client: ClientConfig,
-    pub(super) follow: Option<FollowConfig>,
+    pub client: ClientConfig,
+    pub follow: Option<FollowConfig>,
+}
+
+impl Settings {
+    /// Where the devices are, for people.
+    pub fn devices(&self) -> String {
+        match &self.follow {
+            None => via_text(self.client.heads()),
+            Some(follow) => format!("fleet {}", follow.names.prefix().trim_matches('/')),
+        }
+    }
+}
+
+/// Addresses as `--via` has them.
+pub fn via_text(devices: impl Iterator<Item = SocketAddr>) -> String {
+    let devices: Vec<String> = devices.map(|device| device.to_string()).collect();
+    devices.join(",")
+}
+
+/// A client with the devices that etcd knows, if they are to be asked for there: waits until one is known.
+pub fn located(
+    mut client: ClientConfig,
+    follow: Option<&FollowConfig>,
+    wait: Duration,
+) -> Result<ClientConfig, String> {
+    if let Some(follow) = follow {
+        let found = Follower::first(follow, wait)?;
+        let (head, others) = found.split_first().ok_or("no device is known")?;
+        (client.head, client.others) = (*head, others.to_vec());
+    }
+    Ok(client)
 }
 
 /// What these settings say, if it can be.
@@ -97,8 +130,7 @@ fn places(
         (None, Some(name)) => {
             let (endpoints, names) = in_etcd(&required("--etcd", "redis", etcd)?, &name, shard)?;
             let follow = FollowConfig { endpoints, names };
-            let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-            Ok((ClientConfig::new(nowhere), Some(follow)))
+            Ok((ClientConfig::new(NOWHERE), Some(follow)))
         }
         (_, None) if etcd.is_some() => Err(ConfigError(
             "--etcd belongs to --fleet: give the fleet's name".into(),

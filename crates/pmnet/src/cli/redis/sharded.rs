@@ -7,13 +7,10 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
 use pmnet_cli::{ConfigError, bounded_text, call_on_hangup, call_on_signals};
-use pmnet_client::ClientConfig;
-use pmnet_fleet::FollowConfig;
 use pmnet_front::connection::Counters;
 use pmnet_front::router::slot::{SlotMap, parse_slots};
 use pmnet_front::router::{Router, RouterConfig};
 use pmnet_front::{Access, Front, FrontError, Stopper};
-use pmnet_wire::slots::shown;
 use serde::Deserialize;
 use serde_json::json;
 use toml::{Table, Value};
@@ -40,11 +37,11 @@ const OF_ALL: [&str; 11] = [
 ];
 
 /// What the file says.
-struct Shards {
-    map: SlotMap,
+pub struct Shards {
+    pub map: SlotMap,
     /// The Redis of all shards are masters of one Redis Cluster.
-    cluster: bool,
-    settings: Vec<Settings>,
+    pub cluster: bool,
+    pub settings: Vec<Settings>,
 }
 
 /// Reads the file. `common`: what its entries do not say.
@@ -137,46 +134,15 @@ fn shard(
     Ok((slots, settings(own.over(common.clone()))?))
 }
 
-/// A map of shards, for who only looks at it.
-pub struct Map {
-    pub slots: SlotMap,
-    /// The Redis of all shards are masters of one Redis Cluster.
-    pub cluster: bool,
-    pub entries: Vec<Entry>,
+/// What a file says, for who only looks at it.
+pub fn look(path: &Path) -> Result<Shards, ConfigError> {
+    read(path, &of_nobody())
 }
 
-impl Map {
-    /// The slots of the shard in this place, as in the file.
-    pub fn slots_of(&self, place: usize) -> String {
-        shown(&self.slots.ranges(Some(place)), ",")
-    }
-}
-
-/// A shard, and the way to it.
-pub struct Entry {
-    pub client: ClientConfig,
-    pub follow: Option<FollowConfig>,
-    /// Where its devices are, for people.
-    pub devices: String,
-    settings: Settings,
-}
-
-impl Entry {
-    /// Whether both are about the same shard.
-    pub fn is(&self, other: &Entry) -> bool {
-        is_same(&self.settings, &other.settings)
-    }
-}
-
-/// The map in a file.
-pub fn map_of(path: &Path) -> Result<Map, ConfigError> {
-    Ok(looked_at(read(path, &of_nobody())?))
-}
-
-/// The map in a text.
+/// What a text says.
 #[cfg(test)]
-pub fn map_in(text: &str) -> Result<Map, ConfigError> {
-    Ok(looked_at(understand(text, &of_nobody())?))
+pub fn look_at(text: &str) -> Result<Shards, ConfigError> {
+    understand(text, &of_nobody())
 }
 
 /// Where clients come in must be said, and is no matter to who only looks.
@@ -187,28 +153,8 @@ fn of_nobody() -> RedisArgs {
     }
 }
 
-fn looked_at(shards: Shards) -> Map {
-    let entry = |settings: Settings| Entry {
-        devices: settings.follow.as_ref().map_or_else(
-            || {
-                let heads: Vec<String> = settings.client.heads().map(|at| at.to_string()).collect();
-                heads.join(",")
-            },
-            |follow| format!("fleet {}", follow.names.prefix().trim_matches('/')),
-        ),
-        client: settings.client.clone(),
-        follow: settings.follow.clone(),
-        settings,
-    };
-    Map {
-        slots: shards.map,
-        cluster: shards.cluster,
-        entries: shards.settings.into_iter().map(entry).collect(),
-    }
-}
-
 /// Whether two entries are about the same shard.
-fn is_same(a: &Settings, b: &Settings) -> bool {
+pub fn is_same(a: &Settings, b: &Settings) -> bool {
     match (&a.follow, &b.follow) {
         (Some(a), Some(b)) => a.names.prefix() == b.names.prefix(),
         (None, None) => {
