@@ -92,16 +92,8 @@ pub fn open_with(
     password: Option<&str>,
     shard: u32,
 ) -> Result<Box<dyn Store>, OpenError> {
-    for (scheme, secure) in [("redis://", false), ("rediss://", true)] {
-        if let Some(rest) = url.strip_prefix(scheme) {
-            return Ok(Box::new(RedisStore::new(rest, secure, password, shard)?));
-        }
-    }
-    if let Some(rest) = url.strip_prefix("redis+sentinel://") {
-        return Ok(Box::new(RedisStore::by_sentinels(rest, password, shard)?));
-    }
-    if let Some(rest) = url.strip_prefix("redis+cluster://") {
-        return Ok(Box::new(RedisStore::in_cluster(rest, password, shard)?));
+    if let Some(url) = redis::RedisUrl::read(url, password)? {
+        return Ok(Box::new(RedisStore::new(url, shard)?));
     }
     if password.is_some() {
         return Err(OpenError::Url {

@@ -24,6 +24,7 @@ use drive::{Driver, REGIONS, made};
 use explore::{Counts, World, explore};
 use images::Effort;
 use medium::State;
+use pmnet_packet_store::Geometry;
 use promise::Promise;
 
 const QUICK: Effort = Effort {
@@ -78,20 +79,25 @@ fn full_crash_enumeration() {
     assert!(sum.images[0] > 100_000 && sum.images[1] > 100_000 && sum.images[2] > 5000);
 }
 
+/// Does all of this in a new region, one after the other.
+fn walk(seed: u64, geometry: &Geometry, ops: &[drive::Op]) -> Driver {
+    let image = made(geometry);
+    let mut driver = Driver::new(State::clean(image.clone()), &Promise::empty());
+    driver.open(image).unwrap();
+    for (at, op) in ops.iter().enumerate() {
+        if let Err(why) = driver.step(op) {
+            panic!("seed {seed}, operation {at} {op:?}: {why}");
+        }
+    }
+    driver
+}
+
 /// Hundreds of operations, so that log and store lap; crashes among them. Each crash is tried once, as it came.
 #[test]
 fn random_histories_keep_every_promise() {
     let mut refused = 0;
     for (seed, geometry) in (0..8).zip(REGIONS.iter().cycle()) {
-        let image = made(geometry);
-        let mut driver = Driver::new(State::clean(image.clone()), &Promise::empty());
-        driver.open(image).unwrap();
-        for (at, op) in script::random(1000 + seed, 500).iter().enumerate() {
-            if let Err(why) = driver.step(op) {
-                panic!("seed {seed}, operation {at} {op:?}: {why}");
-            }
-        }
-        refused += driver.refused;
+        refused += walk(seed, geometry, &script::random(1000 + seed, 500)).refused;
     }
     assert!(refused > 50, "{refused}: the region was hardly ever full");
 }
@@ -101,18 +107,9 @@ fn random_histories_keep_every_promise() {
 fn regions_that_grow_keep_every_promise() {
     let mut grown = 0;
     for (seed, geometry) in (0..6).zip(REGIONS.iter().cycle()) {
-        let image = made(geometry);
-        let mut driver = Driver::new(State::clean(image.clone()), &Promise::empty());
-        driver.open(image).unwrap();
-        for (at, op) in script::random_with(2000 + seed, 400, true)
-            .iter()
-            .enumerate()
-        {
-            grown += u32::from(*op == drive::Op::Grow);
-            if let Err(why) = driver.step(op) {
-                panic!("seed {seed}, operation {at} {op:?}: {why}");
-            }
-        }
+        let ops = script::random_with(2000 + seed, 400, true);
+        grown += ops.iter().filter(|op| **op == drive::Op::Grow).count();
+        walk(seed, geometry, &ops);
     }
     assert!(grown > 15, "{grown}");
 }

@@ -262,7 +262,8 @@ pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>
     Ok(value.and_then(|v| String::from_utf8(v).ok()))
 }
 
-fn parse_info(text: &[u8]) -> HashMap<&str, &str> {
+/// The lines `NAME:VALUE` of a reply to INFO.
+pub fn parse_info(text: &[u8]) -> HashMap<&str, &str> {
     let text = std::str::from_utf8(text).unwrap_or("");
     text.lines()
         .filter_map(|line| line.trim_end().split_once(':'))

@@ -96,7 +96,7 @@ use owner::Owner;
 use passing::{is_not_now, is_passing, passing_lua};
 use pending::{expect_ok, not_understood};
 use record::Owed;
-use url::RedisUrl;
+pub(crate) use url::RedisUrl;
 
 /// Field of the records whose value only grows (compared as big-endian bytes).
 const WATERMARK: &[u8] = b"watermark";
@@ -169,56 +169,24 @@ struct Link {
     home: Option<u16>,
 }
 
+/// Key of the hash with a shard's records; of a master of a Redis Cluster in this slot.
+fn records_name(shard: u32, home: Option<u16>) -> String {
+    home.map_or_else(
+        || format!("pmnet:{{{shard}}}"),
+        |home| cluster::records_name(shard, home),
+    )
+}
+
 impl RedisStore {
-    /// A store for one shard at `rest` (what follows `redis://`, or with `secure` what follows `rediss://`); connects in
-    /// [`Store::load`]. `password`: in place of one that `rest` names.
+    /// A store for one shard; connects in [`Store::load`].
     ///
     /// # Errors
     /// [`OpenError::Url`], [`OpenError::Random`].
-    pub fn new(
-        rest: &str,
-        secure: bool,
-        password: Option<&str>,
-        shard: u32,
-    ) -> Result<RedisStore, OpenError> {
-        RedisStore::at(RedisUrl::parse(rest, secure)?, password, shard)
-    }
-
-    /// The same at the master that Sentinels name; `rest` is what follows `redis+sentinel://`.
-    ///
-    /// # Errors
-    /// [`OpenError::Url`], [`OpenError::Random`].
-    pub fn by_sentinels(
-        rest: &str,
-        password: Option<&str>,
-        shard: u32,
-    ) -> Result<RedisStore, OpenError> {
-        RedisStore::at(RedisUrl::parse_sentinel(rest)?, password, shard)
-    }
-
-    /// The same at the master of a Redis Cluster that serves these slots; `rest` is what follows `redis+cluster://`.
-    ///
-    /// # Errors
-    /// [`OpenError::Url`], [`OpenError::Random`].
-    pub fn in_cluster(
-        rest: &str,
-        password: Option<&str>,
-        shard: u32,
-    ) -> Result<RedisStore, OpenError> {
-        RedisStore::at(RedisUrl::parse_cluster(rest)?, password, shard)
-    }
-
-    fn at(mut url: RedisUrl, password: Option<&str>, shard: u32) -> Result<RedisStore, OpenError> {
-        if let Some(password) = password {
-            url.password = Some(password.to_owned());
-        }
+    pub(crate) fn new(url: RedisUrl, shard: u32) -> Result<RedisStore, OpenError> {
         let start = |guides| Masters::start(guides, url.clone());
         let masters = url.guides.clone().map(start).transpose()?;
         let home = url.guides.as_ref().and_then(Guides::home);
-        let hash = home.map_or_else(
-            || format!("pmnet:{{{shard}}}"),
-            |home| cluster::records_name(shard, home),
-        );
+        let hash = records_name(shard, home);
         Ok(RedisStore {
             url,
             masters,

@@ -7,10 +7,11 @@
 
 use pmnet_resp::read;
 
+use super::config::parse_info;
 use super::connection::Connection;
 use super::masters::{ASKED_MAX, Guides, Wanted, choose, endpoint};
 use super::url::RedisUrl;
-use super::{WATERMARK, cluster, sentinel};
+use super::{WATERMARK, cluster, records_name, sentinel};
 
 /// Host and port.
 type Place = (String, u16);
@@ -81,24 +82,18 @@ impl Promotion {
         to: &[String],
         is_stopped: bool,
     ) -> Result<Promotion, String> {
-        let parsed = if let Some(rest) = url.strip_prefix("redis+sentinel://") {
-            RedisUrl::parse_sentinel(rest)
-        } else if let Some(rest) = url.strip_prefix("redis://") {
-            RedisUrl::parse(rest, false)
-        } else if let Some(rest) = url.strip_prefix("rediss://") {
-            RedisUrl::parse(rest, true)
-        } else if url.starts_with("redis+cluster://") {
+        let url = RedisUrl::read(url, password).map_err(|error| error.to_string())?;
+        let url = url.ok_or("only Redis has replicas: give --store as the server has it, redis://… or redis+sentinel://…")?;
+        if url
+            .guides
+            .as_ref()
+            .is_some_and(|guides| guides.home().is_some())
+        {
             return Err(
                 "in a Redis Cluster the replica itself is told: redis-cli -h REPLICA CLUSTER FAILOVER, which loses nothing; \
                  the server follows"
                     .into(),
             );
-        } else {
-            return Err("only Redis has replicas: give --store as the server has it, redis://… or redis+sentinel://…".into());
-        };
-        let mut url = parsed.map_err(|error| error.to_string())?;
-        if let Some(password) = password {
-            url.password = Some(password.to_owned());
         }
         if to.len() > ASKED_MAX {
             return Err(format!(
@@ -106,7 +101,7 @@ impl Promotion {
                 to.len()
             ));
         }
-        let hash = format!("pmnet:{{{shard}}}");
+        let hash = records_name(shard, None);
         match url.guides.clone() {
             Some(guides) if to.is_empty() && !is_stopped => by_sentinels(url, hash, guides),
             Some(_) => Err(
@@ -272,10 +267,9 @@ impl Promotion {
     fn hands_over(&self) -> Option<String> {
         let mut link = cluster::open(&self.from, &self.url).ok()?;
         let info = ask(&mut link, &self.from, &[b"INFO", b"replication"]).ok()?;
-        let info = String::from_utf8_lossy(read::text(&info)?);
-        let is_master = field(&info, "role") == Some("master");
-        let state = field(&info, "master_failover_state").unwrap_or("no-failover");
-        is_master.then(|| state.to_owned())
+        let info = parse_info(read::text(&info)?);
+        let state = info.get("master_failover_state").unwrap_or(&"no-failover");
+        (info.get("role") == Some(&"master")).then(|| (*state).to_owned())
     }
 }
 
@@ -413,9 +407,8 @@ fn see(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     let at = |why: String| format!("Redis at {}: {why}", endpoint(place));
     let mut link = cluster::open(place, url).map_err(at)?;
     let info = ask(&mut link, place, &[b"INFO", b"replication"])?;
-    let info = read::text(&info)
-        .map(String::from_utf8_lossy)
-        .unwrap_or_default();
+    let info = parse_info(read::text(&info).unwrap_or_default());
+    let field = |name: &str| info.get(name).copied();
     let records = ask(
         &mut link,
         place,
@@ -428,7 +421,7 @@ fn see(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
             .and_then(|field| read::text(field))
             .map(<[u8]>::to_vec)
     };
-    let is_master = match field(&info, "role") {
+    let is_master = match field("role") {
         Some("master") => true,
         Some("slave") => false,
         _ => return Err(at("it does not say whether it is a master".into())),
@@ -441,8 +434,8 @@ fn see(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     Ok(Seen {
         place: place.clone(),
         is_master,
-        follows: field(&info, "master_link_status") == Some("up"),
-        offset: field(&info, offset)
+        follows: field("master_link_status") == Some("up"),
+        offset: field(offset)
             .and_then(|text| text.parse().ok())
             .unwrap_or(0),
         applied: value(1)
@@ -450,13 +443,6 @@ fn see(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
             .map_or(0, u64::from_be_bytes),
         owner: value(0).unwrap_or_default(),
     })
-}
-
-/// A line `NAME:VALUE` of INFO.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    let lines = info.lines();
-    let mut found = lines.filter_map(|line| line.trim_end().split_once(':'));
-    found.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
 /// One command, whose reply is no error.

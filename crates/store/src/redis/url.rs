@@ -49,6 +49,27 @@ impl RedisUrl {
         }
     }
 
+    /// Reads the URL of a Redis, `None` if it is another store's. `password`: in place of one in it.
+    ///
+    /// # Errors
+    /// [`OpenError::Url`] with what is wrong; a password is never repeated.
+    pub fn read(url: &str, password: Option<&str>) -> Result<Option<RedisUrl>, OpenError> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Ok(None);
+        };
+        let mut read = match scheme {
+            "redis" => RedisUrl::parse(rest, false)?,
+            "rediss" => RedisUrl::parse(rest, true)?,
+            "redis+sentinel" => RedisUrl::parse_sentinel(rest)?,
+            "redis+cluster" => RedisUrl::parse_cluster(rest)?,
+            _ => return Ok(None),
+        };
+        if let Some(password) = password {
+            read.password = Some(password.to_owned());
+        }
+        Ok(Some(read))
+    }
+
     /// Parses what follows `redis+sentinel://`. Host and port are those of the first Sentinel until they have been asked.
     ///
     /// # Errors
