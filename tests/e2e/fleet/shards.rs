@@ -11,6 +11,7 @@ use super::etcd::Etcds;
 use super::heal::{EndOnDrop, HEALED_MAX, tell};
 use super::{Acknowledged, write_until};
 use crate::common;
+use crate::promote::said;
 use crate::support::{Caller, eventually, launch};
 
 /// Shards of each device process.
@@ -175,6 +176,13 @@ fn both_shards_of_a_process_that_is_lost_are_healed_and_those_of_another_take_it
     });
     for (shard, all) in first.iter().enumerate() {
         tell(&format!("shard {shard}: its head lost"), all, lost);
+    }
+    // Whoever asks for one shard is answered by that one.
+    for shard in 0..SHARDS {
+        let mut command = std::process::Command::new(common::pmnet());
+        command.args(["ctl", "--shard", &shard.to_string()]);
+        command.args(&world.flags).args(["drain", "--wait", "10"]);
+        said(&command.output().unwrap(), 0);
     }
     // What is left has everything.
     let second = world.under_load("b", |world| {

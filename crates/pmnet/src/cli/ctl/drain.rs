@@ -23,7 +23,11 @@ pub(super) fn via(via: &str) -> Result<ClientConfig, ConfigError> {
 pub(super) fn in_fleet(place: &InFleet, wait: Duration) -> anyhow::Result<ClientConfig> {
     let (endpoints, names) = place.in_etcd()?;
     let follow = FollowConfig { endpoints, names };
-    located(ClientConfig::new(NOWHERE), Some(&follow), wait).map_err(|text| anyhow!(text))
+    let client = ClientConfig {
+        shard: place.shard,
+        ..ClientConfig::new(NOWHERE)
+    };
+    located(client, Some(&follow), wait).map_err(|text| anyhow!(text))
 }
 
 /// Waits; false if the time was over before.
