@@ -519,7 +519,10 @@ impl World {
             laps: kernel.laps.map(|lap| lap.max(1)),
             ..kernel
         };
-        assert_eq!(kernel, self.device.log().tail());
+        // While a hop has said last that the store is short of room, the process admits, and the pipeline learns of it at the end.
+        if self.device.machine().admits() {
+            assert_eq!(kernel, self.device.log().tail());
+        }
         expected
     }
 

@@ -155,10 +155,11 @@ impl Device {
         }
     }
 
-    /// Whether a fast path may append now: this device is in service, and as a head not being replaced.
+    /// Whether a fast path may append now: this device is in service, and as a head not being replaced. Not while the store is short of
+    /// room: a fast path does not know the word that each DURABLE, and each answer, has to carry then.
     #[must_use]
     pub const fn admits(&self) -> bool {
-        self.is_serving() && !(self.is_head() && (self.joining || self.short))
+        self.is_serving() && !self.short && !(self.is_head() && self.joining)
     }
 
     /// The chain as a fast path must know it.

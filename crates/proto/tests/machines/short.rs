@@ -90,6 +90,7 @@ fn the_word_goes_from_hop_to_hop_until_it_is_over_and_once_more() {
         Flags::default(),
     ]) {
         applied(&mut tail, 0, flags);
+        assert_eq!(tail.device.admits(), flags != Flags::SHORT);
         let sent = tail.finish();
         match at {
             3 => assert_eq!(sent, []),
