@@ -108,9 +108,7 @@ if [ "$what" = all ]; then
         suite "$1" "$2" cargo test --profile checked --locked -p pmnet-lab --test e2e -- \
             --show-output --test-threads 1 "$1::"
     }
-    # Two lanes side by side. This one keeps the processors busy, clippy included; the end-to-end tests mostly wait for deadlines. So that both
-    # end at about the same time, the theme that waits longest is in this one.
-    long=fleet
+    # Two lanes side by side: this one keeps the processors busy, clippy included; the end-to-end tests mostly wait for deadlines.
     lane() {
         passed=0 failed=0 skipped=0
         clippy
@@ -118,7 +116,6 @@ if [ "$what" = all ]; then
         suite unit 1800 cargo test --workspace --locked --no-fail-fast -- --show-output
         suite sim 900 cargo run --quiet --profile checked --locked -p pmnet-sim -- --seeds 2000
         suite rules 1200 cargo run --quiet --profile checked --locked -p pmnet-sim -- --without all
-        e2e "$long" 480
         echo "$passed $failed $skipped" >"$logs/lane.totals"
     }
     rm -f "$logs/lane.totals"
@@ -129,7 +126,8 @@ if [ "$what" = all ]; then
     # Every module has its turn, also one that is new; most need no more than this.
     for theme in $(sed -n 's/^mod \([a-z_]*\);$/\1/p' tests/e2e/main.rs); do
         case $theme in
-        common | support | "$long") ;;
+        common | support) ;;
+        fleet) e2e "$theme" 480 ;;
         kills) e2e "$theme" 420 ;;
         kernel) e2e "$theme" 600 ;;
         *) e2e "$theme" 240 ;;
