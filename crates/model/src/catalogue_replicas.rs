@@ -27,8 +27,8 @@ pub(crate) fn quick() -> Vec<Configuration> {
         },
         Configuration {
             name: "replica-set",
-            about: "replicas: bypasses that change state",
-            programs: [&[Set], &[Read, Read]],
+            about: "replicas: a bypass that changes state, and an update behind it",
+            programs: [&[Set, Write], &[Read, Read]],
             ..QUICK
         },
         Configuration {
@@ -40,8 +40,8 @@ pub(crate) fn quick() -> Vec<Configuration> {
         },
         Configuration {
             name: "replica-restart",
-            about: "replicas: a bypass that changes state, a crash of the head",
-            programs: [&[Set], &[Read, Read]],
+            about: "replicas: a bypass that changes state and an update, a crash of the head",
+            programs: [&[Set, Write], &[Read, Read]],
             crashes: 1,
             ..QUICK
         },
@@ -104,6 +104,12 @@ pub(crate) fn full() -> Vec<Configuration> {
             chains: &[FirstSecond],
             refuses: true,
             crashes: 1,
+            ..LARGE
+        },
+        Configuration {
+            name: "replica-other-large",
+            about: "replicas: a bypass that changes one key, reads of the other and of both",
+            programs: [&[Set, Write], &[WriteOther, ReadOther, ReadBoth]],
             ..LARGE
         },
         Configuration {

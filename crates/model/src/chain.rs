@@ -140,7 +140,7 @@ impl Protocol {
             // From now on the server refuses what an earlier incarnation has stamped.
             store.heard = incarnation;
         }
-        let (applied, table, version) = (store.applied, store.table, store.version);
+        let (applied, table) = (store.applied, store.table);
         if !self.replicated(state, server) && self.on(Rule::RecoverReplicated) {
             // The reply leaves later.
             return true;
@@ -151,7 +151,6 @@ impl Protocol {
             epoch,
             applied,
             table,
-            version,
         });
         true
     }
@@ -164,7 +163,6 @@ impl Protocol {
             epoch,
             applied,
             table,
-            version,
         } = packet
         else {
             return false;
@@ -190,7 +188,6 @@ impl Protocol {
         }
         let device = &mut state.devices[usize::from(id)];
         self.begin_index(device, table);
-        self.hears(device, version);
         device.table = table;
         device.answered = table;
         for order in device.applied + 1..=device.last {

@@ -52,26 +52,15 @@ impl Protocol {
                 client,
                 index,
                 watermark,
-                version,
-            } => {
-                let is_new = self.on_confirm(state, id, epoch, op_of(client, index), watermark);
-                if is_new {
-                    self.hears(&mut state.devices[usize::from(id)], version);
-                }
-                is_new
-            }
+            } => self.on_confirm(state, id, epoch, op_of(client, index), watermark),
             Packet::Passing {
                 epoch,
                 client,
                 index,
                 answer,
                 watermark,
-                version,
             } => {
                 let mine = state.devices[usize::from(id)].epoch == epoch;
-                if mine {
-                    self.hears(&mut state.devices[usize::from(id)], version);
-                }
                 mine && self.passes(state, id, op_of(client, index), answer, watermark)
             }
             _ => false,

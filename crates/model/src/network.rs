@@ -118,7 +118,8 @@ pub enum Packet {
         /// What A must have reached.
         need: u8,
     },
-    /// The same MISS, for who reads from a replica: sent only when the head has a lease, and nothing is outstanding.
+    /// The same MISS, for who reads from a replica: sent only when the head has a lease, and nothing of these keys is
+    /// outstanding.
     Apart {
         /// Whose.
         client: u8,
@@ -128,8 +129,6 @@ pub enum Packet {
         epoch: u8,
         /// What A must have reached.
         need: u8,
-        /// How often something has changed state without an order, at least.
-        version: u8,
     },
     /// The answer to a bypass, which passes the head because that has an index.
     Passing {
@@ -143,8 +142,6 @@ pub enum Packet {
         answer: Answer,
         /// A when it was executed, or later.
         watermark: u8,
-        /// What has changed state without an order, by then.
-        version: u8,
     },
     /// The server to the devices: applied up to here.
     Applied {
@@ -165,8 +162,6 @@ pub enum Packet {
         applied: u8,
         /// The session table.
         table: Table,
-        /// What has changed state without an order.
-        version: u8,
     },
     /// To a client: no room in the log.
     NotLogged {
@@ -185,8 +180,6 @@ pub enum Packet {
         index: u8,
         /// A when it was applied, or later (0 where all reads are bypasses).
         watermark: u8,
-        /// What has changed state without an order, by then.
-        version: u8,
     },
     /// The same, passed on by the head.
     Confirmed {
@@ -253,10 +246,9 @@ impl Packet {
                 epoch,
                 applied,
                 table: [first, second, third, fourth],
-                version,
             } => {
                 let (own, marks) = (first | second << 4, third | fourth << 4);
-                [9, device, incarnation, epoch, applied, own, marks, version]
+                [9, device, incarnation, epoch, applied, own, marks, 0]
             }
             Self::NotLogged { client, index } => [10, client, index, 0, 0, 0, 0, 0],
             Self::Confirm {
@@ -264,8 +256,7 @@ impl Packet {
                 client,
                 index,
                 watermark,
-                version,
-            } => [11, epoch, client, index, watermark, version, 0, 0],
+            } => [11, epoch, client, index, watermark, 0, 0, 0],
             Self::Confirmed { client, index } => [12, client, index, 0, 0, 0, 0, 0],
             Self::Passing {
                 epoch,
@@ -273,8 +264,7 @@ impl Packet {
                 index,
                 answer,
                 watermark,
-                version,
-            } => [13, epoch, client, index, answer, watermark, version, 0],
+            } => [13, epoch, client, index, answer, watermark, 0, 0],
             Self::Hit {
                 client,
                 index,
@@ -292,8 +282,7 @@ impl Packet {
                 index,
                 epoch,
                 need,
-                version,
-            } => [16, client, index, epoch, need, version, 0, 0],
+            } => [16, client, index, epoch, need, 0, 0, 0],
         })
     }
 
@@ -339,7 +328,7 @@ impl Packet {
                 answer,
             },
             [8, epoch, order, ..] => Self::Applied { epoch, order },
-            [9, device, incarnation, epoch, applied, own, marks, version] => {
+            [9, device, incarnation, epoch, applied, own, marks, _] => {
                 let table = [own & 15, own >> 4, marks & 15, marks >> 4];
                 Self::Reply {
                     device,
@@ -347,25 +336,22 @@ impl Packet {
                     epoch,
                     applied,
                     table,
-                    version,
                 }
             }
             [10, client, index, ..] => Self::NotLogged { client, index },
-            [11, epoch, client, index, watermark, version, ..] => Self::Confirm {
+            [11, epoch, client, index, watermark, ..] => Self::Confirm {
                 epoch,
                 client,
                 index,
                 watermark,
-                version,
             },
             [12, client, index, ..] => Self::Confirmed { client, index },
-            [13, epoch, client, index, answer, watermark, version, ..] => Self::Passing {
+            [13, epoch, client, index, answer, watermark, ..] => Self::Passing {
                 epoch,
                 client,
                 index,
                 answer,
                 watermark,
-                version,
             },
             [14, client, index, answer, ..] => Self::Hit {
                 client,
@@ -379,12 +365,11 @@ impl Packet {
                 same: same != 0,
                 need,
             },
-            [16, client, index, epoch, need, version, ..] => Self::Apart {
+            [16, client, index, epoch, need, ..] => Self::Apart {
                 client,
                 index,
                 epoch,
                 need,
-                version,
             },
             other => unreachable!("nothing packs to {other:?}"),
         }
@@ -412,12 +397,12 @@ impl Network {
     }
 
     /// Sends a packet whose last number allows more the lower it is: of packets that differ only in this number, the
-    /// one with the lowest stays. (A version behind it never falls while that number grows.)
+    /// one with the lowest stays.
     pub fn send_least(&mut self, packet: Packet) {
         let packed = packet.pack();
         // The last number in use: `need`, or `watermark`.
         let shift = match packet {
-            Packet::Confirm { .. } => 24,
+            Packet::Confirm { .. } | Packet::Apart { .. } => 24,
             Packet::Miss { .. } | Packet::Passing { .. } => 16,
             _ => unreachable!("{packet:?} has no such number"),
         };

@@ -55,7 +55,7 @@ impl Protocol {
     }
 
     /// The buckets of these keys.
-    fn buckets(&self, keys: u8) -> impl Iterator<Item = usize> + use<> {
+    pub(crate) fn buckets(&self, keys: u8) -> impl Iterator<Item = usize> + use<> {
         let buckets = self.configuration.buckets;
         let bit = move |key: u8| usize::from(key % buckets);
         (0..2).filter(move |key| keys & (1 << key) != 0).map(bit)
@@ -168,6 +168,9 @@ impl Protocol {
         if self.on(Rule::RecoveredLast) && device.last > device.committed {
             device.index.began = device.last;
         }
+        if self.on(Rule::ReplicaRecovered) {
+            self.answered(device, BOTH);
+        }
         if self.configuration.rebuilds {
             device.index.floor = device.applied;
             for order in device.applied + 1..=device.last {
@@ -231,7 +234,9 @@ impl Protocol {
         }
         if leaves {
             index.changed = true;
+            self.answered(device, keys);
         }
+        let index = &mut device.index;
         if self.on(Rule::Shown) {
             for bucket in self.buckets(keys) {
                 if index.buckets[bucket].order <= watermark {
@@ -252,7 +257,7 @@ impl Protocol {
         let apart = self.apart(device, client, index);
         let apart = apart.filter(|_| !waits && (!silenced || !self.on(Rule::ReplicaLease)));
         if let Some(apart) = apart {
-            state.network.send(apart);
+            state.network.send_least(apart);
         }
         if waits || silenced {
             return apart.is_some();

@@ -1,5 +1,5 @@
-//! Reads from replicas of the store (docs/spec/reads.md §11): a replica is a state that the master has had. The record counts
-//! what changed state without an order, so that a replica shows whether it has that, too.
+//! Reads from replicas of the store (docs/spec/reads.md §11): a replica is a state that the master has had. What changed state without
+//! an order was executed before whatever was admitted behind its answer, so an entry tells whether a replica has it.
 
 use crate::configuration::Call;
 use crate::history::perform;
@@ -9,56 +9,53 @@ use crate::rule::Rule;
 use crate::state::{Device, Server, State, op_of};
 
 impl Protocol {
-    /// Something has changed the state of this store without an order.
-    pub(crate) fn count(&self, state: &mut State, id: u8) {
-        if self.configuration.replicas {
-            state.servers[usize::from(id)].store.version += 1;
-        }
-    }
-
-    /// The head hears how much that was.
-    pub(crate) fn hears(&self, device: &mut Device, version: u8) {
-        if self.configuration.replicas {
-            device.index.version = device.index.version.max(version);
+    /// What changed these keys without an order has been answered: it was executed before whatever is admitted from now on.
+    pub(crate) fn answered(&self, device: &mut Device, keys: u8) {
+        if self.configuration.replicas && self.on(Rule::ReplicaBehind) {
+            for bucket in self.buckets(keys) {
+                device.index.behind[bucket] = device.last + 1;
+            }
         }
     }
 
     /// What a MISS says for those who ask a replica, if it says anything.
     pub(crate) fn apart(&self, device: &Device, client: u8, index: u8) -> Option<Packet> {
-        let rows = &device.index.outstanding;
-        let is_quiet = rows.iter().all(|row| row.is_none()) && !self.has_mark(device);
-        let asks = matches!(
-            self.step(client, index).call,
-            Call::Read | Call::ReadOther | Call::ReadBoth
-        );
+        let step = self.step(client, index);
+        let (rows, mine) = (&device.index.outstanding, step.keys);
+        let closes = |keys: u8| {
+            self.buckets(keys)
+                .any(|at| self.buckets(mine).any(|of| of == at))
+        };
+        let is_quiet = !rows.iter().any(|row| closes(row.keys)) && !self.has_mark(device);
+        let asks = matches!(step.call, Call::Read | Call::ReadOther | Call::ReadBoth);
         let says = self.configuration.replicas && asks;
         (says && (is_quiet || !self.on(Rule::ReplicaQuiet))).then(|| {
-            let known = device.committed.max(device.index.began);
-            let last = self.on(Rule::ReplicaLast);
+            let known = if self.on(Rule::ReplicaLast) {
+                u8::MAX
+            } else {
+                device.committed.max(device.index.began)
+            };
+            let of = |at: usize| {
+                let newest = device.index.buckets[at].order.min(known);
+                newest.max(device.index.behind[at])
+            };
+            let need = self.buckets(mine).map(of).fold(device.index.floor, u8::max);
             Packet::Apart {
                 client,
                 index,
                 epoch: device.epoch,
-                need: if last { device.last } else { known },
-                version: device.index.version,
+                need,
             }
         })
     }
 
-    /// Whether what this store shows may be given to who got that.
+    /// Whether what this store shows may be given to who got that. No epoch is compared: behind a recover-reply, `need` is above all
+    /// that an earlier epoch has applied.
     pub(crate) fn shows(&self, of: &Server, packet: Packet) -> bool {
-        let Packet::Apart {
-            epoch,
-            need,
-            version,
-            ..
-        } = packet
-        else {
+        let Packet::Apart { need, .. } = packet else {
             return false;
         };
-        (of.epoch == epoch || !self.on(Rule::ReplicaEpoch))
-            && (of.store.applied >= need || !self.on(Rule::ReplicaWatermark))
-            && (of.store.version >= version || !self.on(Rule::ReplicaVersion))
+        of.store.applied >= need || !self.on(Rule::ReplicaWatermark)
     }
 
     /// The transaction at any store, a replica or a master that is one no more.

@@ -165,15 +165,15 @@ pub enum Rule {
     MarkAlive,
     /// The same: a store that is left behind is fenced, where anything is passed through.
     OldMasterFenced,
-    /// reads.md §11: a replica's epoch is the MISS's.
-    ReplicaEpoch,
-    /// The same: its A has reached `need`.
+    /// reads.md §11: a replica's A has reached `need`.
     ReplicaWatermark,
-    /// The same: for a replica, `need` is the last order. Without: what is known to be committed.
+    /// The same: for a replica, `need` is not bounded by what is known to be committed.
     ReplicaLast,
-    /// The same: it has everything that changed state without an order, as the head has heard of it.
-    ReplicaVersion,
-    /// The same: nothing that may change state without an order is outstanding at the head.
+    /// The same: it has an entry that was admitted behind every answer to what changed these keys without an order.
+    ReplicaBehind,
+    /// The same: so it has after a recover-reply. Without: what the head has not seen answered need not be there.
+    ReplicaRecovered,
+    /// The same: nothing that may change these keys without an order is outstanding at the head.
     ReplicaQuiet,
     /// The same: the head has its lease when it answers.
     ReplicaLease,

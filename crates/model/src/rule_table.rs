@@ -361,12 +361,6 @@ pub(crate) const TABLE: &[About] = &[
         "marks-moved",
     ),
     about(
-        Rule::ReplicaEpoch,
-        "replica-epoch",
-        "reads.md §11",
-        "replica-promoted",
-    ),
-    about(
         Rule::ReplicaWatermark,
         "replica-watermark",
         "reads.md §11",
@@ -374,10 +368,16 @@ pub(crate) const TABLE: &[About] = &[
     ),
     about(Rule::ReplicaLast, "replica-last", "reads.md §11", "replica"),
     about(
-        Rule::ReplicaVersion,
-        "replica-version",
+        Rule::ReplicaBehind,
+        "replica-behind",
         "reads.md §11",
         "replica-set",
+    ),
+    about(
+        Rule::ReplicaRecovered,
+        "replica-recovered",
+        "reads.md §11",
+        "replica-restart",
     ),
     about(
         Rule::ReplicaQuiet,

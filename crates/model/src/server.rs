@@ -192,17 +192,14 @@ impl Protocol {
         } else if last + 1 == seq {
             server.store.table[session] = seq;
             self.effect(state, id, op);
-            self.count(state, id);
         } else if last < seq {
             return false;
         }
-        let version = state.servers[usize::from(id)].store.version;
         state.network.send_least(Packet::Confirm {
             epoch,
             client,
             index,
             watermark,
-            version,
         });
         true
     }
@@ -236,7 +233,6 @@ impl Protocol {
             return self.respond(state, id, client, index, 1 + id);
         }
         let answer = self.effect(state, id, op);
-        self.count(state, id);
         let store = &mut state.servers[usize::from(id)].store;
         let reply = &mut store.replies[usize::from(client)];
         if fails {
@@ -264,7 +260,6 @@ impl Protocol {
                 index,
                 answer,
                 watermark: store.applied,
-                version: store.version,
             });
             return true;
         }

@@ -116,8 +116,9 @@ pub struct Index {
     /// In this step, something that changed state without an order has left the rows, or the index has begun anew: its
     /// version is another one. (A version never comes again, so that is all that need be known of it.)
     pub changed: bool,
-    /// What changed state without an order, as far as this head has heard (only where replicas are read from).
-    pub version: u8,
+    /// By bucket: what changed it without an order and was answered was executed before whatever is applied with this order or a
+    /// later one (only where replicas are read from).
+    pub behind: [u8; KEYS],
     /// What each client's own session has outstanding.
     pub outstanding: [Outstanding; CLIENTS],
 }
@@ -170,8 +171,6 @@ pub struct Store {
     pub replies: [(Op, Answer); CLIENTS],
     /// The incarnation of this epoch's head that was answered last.
     pub heard: u8,
-    /// How often something has changed state without an order (only where replicas are read from).
-    pub version: u8,
 }
 
 /// A server.
@@ -293,7 +292,7 @@ impl Client {
 
 impl Device {
     /// All but the log.
-    fn bytes(&self) -> [u8; 30] {
+    fn bytes(&self) -> [u8; 31] {
         let Self {
             phase,
             epoch,
@@ -315,7 +314,7 @@ impl Device {
             began,
             // Only within a step.
             changed: _,
-            version,
+            behind: [behind, other],
             outstanding: [one, two],
         } = index;
         let phase = match phase {
@@ -344,7 +343,8 @@ impl Device {
             floor,
             began,
             u8::from(leased),
-            version,
+            behind,
+            other,
             one.bypass,
             one.fallback,
             one.keys,
@@ -352,7 +352,7 @@ impl Device {
             two.fallback,
             two.keys,
         ];
-        let mut bytes = [0; 30];
+        let mut bytes = [0; 31];
         let all = head.into_iter().chain(entries).chain(index);
         for (to, from) in bytes.iter_mut().zip(all) {
             *to = from;
@@ -362,7 +362,7 @@ impl Device {
 }
 
 impl Server {
-    fn bytes(&self) -> [u8; 17] {
+    fn bytes(&self) -> [u8; 16] {
         let Self { epoch, half, .. } = *self;
         let Store {
             applied,
@@ -372,7 +372,6 @@ impl Server {
             ahead,
             replies,
             heard,
-            version,
         } = self.store;
         [
             epoch,
@@ -391,7 +390,6 @@ impl Server {
             replies[1].0,
             replies[1].1,
             heard,
-            version,
         ]
     }
 }

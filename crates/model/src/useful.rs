@@ -88,16 +88,7 @@ impl Protocol {
                 let open = self.stores(state).any(may) || !self.on(Rule::ReadEpoch);
                 waits(client, index) && open
             }
-            Packet::Apart {
-                client,
-                index,
-                epoch,
-                ..
-            } => {
-                let may = |of: &crate::state::Server| of.epoch <= epoch;
-                let open = state.servers.iter().any(may) || !self.on(Rule::ReplicaEpoch);
-                waits(client, index) && open
-            }
+            Packet::Apart { client, index, .. } => waits(client, index),
             Packet::Applied { epoch, order } => {
                 let fenced = self.on(Rule::FencedReclaim);
                 state.devices.iter().any(|device| {

@@ -220,12 +220,9 @@ fn packet(model: &Protocol, packet: Packet) -> String {
             let version = if same { "the same" } else { "another" };
             format!("MISS(epoch {epoch}, {version} version, need {need})")
         }
-        Packet::Apart {
-            epoch,
-            need,
-            version,
-            ..
-        } => format!("MISS(epoch {epoch}, need {need}, {version} without an order)"),
+        Packet::Apart { epoch, need, .. } => {
+            format!("MISS(epoch {epoch}, need {need}) for a replica")
+        }
         Packet::Applied { epoch, order } => format!("applied(epoch {epoch}, up to {order})"),
         Packet::Reply {
             epoch,
