@@ -102,8 +102,14 @@ impl ClientNode {
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused> {
-        self.machine.read(now, hashes, deadline)
+    pub fn read(
+        &mut self,
+        now: Time,
+        hashes: &[u64],
+        replicas: bool,
+        deadline: Time,
+    ) -> Result<CallId, Refused> {
+        self.machine.read(now, hashes, replicas, deadline)
     }
 
     /// See [`Client::open_mark`].

@@ -62,8 +62,14 @@ impl Upstream for ClientNode {
         ClientNode::bypass(self, session, payload, key_hash, read_only, time(deadline))
     }
 
-    fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused> {
-        ClientNode::read(self, time(now), hashes, time(deadline))
+    fn read(
+        &mut self,
+        now: Time,
+        hashes: &[u64],
+        replicas: bool,
+        deadline: Time,
+    ) -> Result<CallId, Refused> {
+        ClientNode::read(self, time(now), hashes, replicas, time(deadline))
     }
 
     fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {

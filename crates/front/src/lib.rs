@@ -18,5 +18,6 @@ mod tracking;
 pub mod upstream;
 mod users;
 
+pub use connection::ReadFrom;
 pub use front::{Cache, Entrance, Front, FrontConfig, FrontError, Stopper};
 pub use users::{Access, Secret};

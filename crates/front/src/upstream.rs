@@ -50,12 +50,18 @@ pub trait Upstream {
     ) -> Result<CallId, Refused>;
 
     /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2); none,
-    /// or more than it takes: for all keys. Ends as [`Event::Read`]. Everything that its caller has sent must be
+    /// or more than it takes: for all keys. `replicas`: the answer may say how fresh a replica of the store must be (§11). Ends as [`Event::Read`]. Everything that its caller has sent must be
     /// committed or answered.
     ///
     /// # Errors
     /// [`Refused`]; nothing was sent.
-    fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused>;
+    fn read(
+        &mut self,
+        now: Time,
+        hashes: &[u64],
+        replicas: bool,
+        deadline: Time,
+    ) -> Result<CallId, Refused>;
 
     /// Opens a *mark*: a session that says, for as long as it is open, that something may change the store which passes no
     /// device (`docs/spec/reads.md` §5). It counts from [`Event::Marked`] on.

@@ -20,6 +20,7 @@ fn counting(redis: &Redis) -> [Running; 2] {
             epoch: 1,
             need: u64::from(knobs.reads.len() % 3 == 0),
             version: 1,
+            replicas: 0,
         }),
         ..Knobs::default()
     };

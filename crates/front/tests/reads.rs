@@ -22,6 +22,7 @@ fn miss(_: &Knobs, _: &[u64]) -> ReadAnswer {
         epoch: EPOCH,
         need: WATERMARK,
         version: 1,
+        replicas: 0,
     }
 }
 
@@ -246,16 +247,19 @@ fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
             epoch: EPOCH,
             need: WATERMARK + 1,
             version: 1,
+            replicas: 0,
         },
         |_, _| ReadAnswer::Miss {
             epoch: EPOCH + 1,
             need: 0,
             version: 1,
+            replicas: 0,
         },
         |_, _| ReadAnswer::Miss {
             epoch: EPOCH - 1,
             need: 0,
             version: 1,
+            replicas: 0,
         },
         |_, _| ReadAnswer::None,
     ];
@@ -371,6 +375,7 @@ fn what_the_store_said_is_not_used_behind_another_version_epoch_or_update() {
         epoch: EPOCH,
         need: WATERMARK,
         version: 2,
+        replicas: 0,
     };
     let said = behind_the_store(both, &mut client, "SET k second", other);
     assert_eq!(said, bulk("second"));
@@ -391,11 +396,13 @@ fn what_the_store_said_is_not_used_behind_another_version_epoch_or_update() {
             epoch: EPOCH,
             need: WATERMARK + 1,
             version: 1,
+            replicas: 0,
         },
         |_, _| ReadAnswer::Miss {
             epoch: EPOCH + 1,
             need: WATERMARK,
             version: 1,
+            replicas: 0,
         },
         |_, _| ReadAnswer::None,
     ];

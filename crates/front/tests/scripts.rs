@@ -95,6 +95,7 @@ fn while_a_script_runs_others_are_told_so() {
             epoch: 1,
             need: 0,
             version: 1,
+            replicas: 0,
         }),
         ..Knobs::default()
     };

@@ -495,6 +495,7 @@ fn no_cache_keeps_what_has_changed() {
             epoch: 0,
             need: 0,
             version: 0,
+            replicas: 0,
         });
         let mut caching: Vec<Caching> = (0..3).map(|_| Caching::new(&front)).collect();
         let writers: Vec<Client> = vec![front.client(), redis.client(), front.client()];

@@ -81,6 +81,12 @@ pub enum Rule {
     StoreEpoch,
     /// reads.md §4: what the store had applied when it answered is not shown any more.
     ShownAbove,
+    /// reads.md §11: a replica must have an entry that was admitted behind every answer to what has no order.
+    ReplicaBehind,
+    /// reads.md §11: so after a recover-reply.
+    ReplicaRecovered,
+    /// reads.md §11: no replica is read from while something that has no order is outstanding.
+    ReplicaQuiet,
 }
 
 /// Whether rules can be switched off in this program: only if it was built for the simulator (feature `rules`).

@@ -72,6 +72,8 @@ pub(crate) struct ClientHost {
     pub(crate) direct_reads: u64,
     /// Those of them that had been read before the head answered.
     pub(crate) reads_at_once: u64,
+    /// Of them, those that a replica of the store has answered.
+    pub(crate) replica_reads: u64,
     /// What the head last said of its index: its epoch, and its version.
     pub(crate) version: Option<(u32, u64)>,
     /// Bypasses that it called since it was asked last, and until when it waits.
@@ -124,6 +126,7 @@ impl ClientHost {
             hits: 0,
             direct_reads: 0,
             reads_at_once: 0,
+            replica_reads: 0,
             version: None,
             called: Vec::new(),
         }

@@ -116,6 +116,8 @@ pub struct WorldConfig {
     pub reads: bool,
     /// Clients ask for HITs of what is applied, too.
     pub kept_reads: bool,
+    /// Reads past the server ask a replica of the store first, all of them and not only half.
+    pub replicas: bool,
     /// Devices that begin as spares, the last ones of all.
     pub spares: usize,
     /// Whether operators let spares and repaired devices join.
@@ -211,6 +213,7 @@ impl WorldConfig {
             directs: false,
             reads: false,
             kept_reads: false,
+            replicas: false,
             spares: 0,
             joins: false,
             lease: 0,
@@ -511,6 +514,10 @@ impl WorldConfig {
             | Place::ReadEpoch
             | Place::ReadNeed
             | Place::ReadDurable => self = self.lacking_of_reads(without.place),
+            Place::Machine(Rule::ReplicaBehind | Rule::ReplicaRecovered | Rule::ReplicaQuiet)
+            | Place::ReplicaNeed => {
+                self = self.lacking_of_replicas(without.place);
+            }
             _ => {}
         }
         self
@@ -576,6 +583,46 @@ impl WorldConfig {
             returns: false,
             detours: false,
             ..reading
+        }
+    }
+
+    /// The same, such that they read from replicas of the store, and little goes wrong with the store itself.
+    fn lacking_of_replicas(self, place: Place) -> WorldConfig {
+        let reading = WorldConfig {
+            store_trouble: 0,
+            store_storms: false,
+            failovers: false,
+            calls: 300,
+            injection: 0,
+            corruption: 0,
+            lost_clients: false,
+            power_cuts: false,
+            partitions: false,
+            ..self.lacking_of_reads(place)
+        };
+        match place {
+            Place::Machine(Rule::ReplicaQuiet) => WorldConfig {
+                updates: 3,
+                loss: 100,
+                clients: 4,
+                accident_every: 200 * MILLISECOND,
+                deadline: 500 * MILLISECOND,
+                ..reading
+            },
+            Place::Machine(Rule::ReplicaRecovered) => WorldConfig {
+                updates: 5,
+                loss: 0,
+                long_delay: 0,
+                accident_every: 3 * MILLISECOND,
+                down_max: MILLISECOND,
+                deadline: 500 * MILLISECOND,
+                replicas: true,
+                ..reading
+            },
+            _ => WorldConfig {
+                replicas: true,
+                ..reading
+            },
         }
     }
 

@@ -1,5 +1,5 @@
 //! A client's reads past the server (`docs/spec/reads.md`): it asks the head how fresh the store must be, and then reads from
-//! the store itself, as a front does.
+//! the store itself or a replica, as a front does.
 //!
 //! Fault model: its connection leads to whichever store it heard of last, an old master too; the answer may be lost. What
 //! cannot be used is asked by an ordinary bypass.
@@ -37,18 +37,33 @@ pub(crate) struct Reading {
 #[derive(Debug)]
 enum Before {
     Nothing,
-    /// Then; what is known of the head's version.
-    Due(Time, (u32, u64)),
+    /// Who is asked then.
+    Due(Time, Ahead),
     /// What it has said.
-    Read(Fresh, (u32, u64)),
+    Read(Fresh, Ahead),
+}
+
+/// Who is asked before the head has answered.
+#[derive(Clone, Copy, Debug)]
+enum Ahead {
+    /// The store; what is known of the head's version.
+    Master((u32, u64)),
+    /// A replica.
+    Replica,
 }
 
 #[derive(Debug)]
 enum Stage {
     /// The head was asked.
     Head(CallId),
-    /// The store is asked then, and must be in this epoch and have applied so much.
-    Store { at: Time, epoch: u32, need: u64 },
+    /// The store is asked then, and must be in this epoch and have applied so much; before it a replica, unless `replicas` is 0, and that
+    /// so much.
+    Store {
+        at: Time,
+        epoch: u32,
+        need: u64,
+        replicas: u64,
+    },
     /// By a bypass, as soon as one can be called.
     Bypass,
 }
@@ -58,6 +73,12 @@ fn is_fresh(found: &Fresh, epoch: u32, need: u64, config: &WorldConfig) -> bool 
     let epoch_fits = found.epoch == epoch || Without::breaks(config.without, Place::ReadEpoch);
     let is_fresh = found.applied >= need || Without::breaks(config.without, Place::ReadNeed);
     epoch_fits && is_fresh
+}
+
+/// Whether a replica that was in this state may be shown; `need`: what it must have applied, 0: none may.
+fn is_fresh_replica(found: &Fresh, epoch: u32, need: u64, config: &WorldConfig) -> bool {
+    let is_fresh = found.applied >= need || Without::breaks(config.without, Place::ReplicaNeed);
+    need > 0 && found.epoch == epoch && is_fresh
 }
 
 /// What it says while something passes no device.
@@ -84,12 +105,19 @@ impl ClientHost {
         if !config.reads || !self.is_clean() {
             return false;
         }
-        let Ok(call) = self.machine.read(now, &[hash(key)], deadline) else {
+        let drawn = self.random.next_u64();
+        let replicas = config.replicas || drawn.is_multiple_of(2);
+        let Ok(call) = self.machine.read(now, &[hash(key)], replicas, deadline) else {
             return false;
         };
-        let before = match self.version {
-            Some(known) if !self.random.next_u64().is_multiple_of(4) => {
-                Before::Due(now + self.random.next_u64() % STORE_MAX, known)
+        let ahead = if replicas {
+            Some(Ahead::Replica)
+        } else {
+            self.version.map(Ahead::Master)
+        };
+        let before = match ahead {
+            Some(ahead) if !(drawn / 2).is_multiple_of(4) => {
+                Before::Due(now + self.random.next_u64() % STORE_MAX, ahead)
             }
             _ => Before::Nothing,
         };
@@ -141,19 +169,27 @@ impl ClientHost {
                     at,
                     epoch: *epoch,
                     need: *order,
+                    replicas: 0,
                 },
             },
             ReadAnswer::Miss {
                 epoch,
                 need,
                 version,
+                replicas,
             } => {
                 self.version = Some((*epoch, *version));
                 match std::mem::replace(&mut reading.before, Before::Nothing) {
-                    Before::Read(found, known)
-                        if Some(known) == self.version
-                            && is_fresh(&found, *epoch, *need, config) =>
+                    Before::Read(found, ahead)
+                        if match ahead {
+                            Ahead::Master(known) => {
+                                Some(known) == self.version
+                                    && is_fresh(&found, *epoch, *need, config)
+                            }
+                            Ahead::Replica => is_fresh_replica(&found, *epoch, *replicas, config),
+                        } =>
                     {
+                        self.replica_reads += u64::from(matches!(ahead, Ahead::Replica));
                         let (observed, _) = &mut self.observed[reading.observed];
                         observed.result = Seen::Read(found.list);
                         observed.returned = Some(world);
@@ -166,6 +202,7 @@ impl ClientHost {
                         at,
                         epoch: *epoch,
                         need: *need,
+                        replicas: *replicas,
                     },
                 }
             }
@@ -178,31 +215,54 @@ impl ClientHost {
         let Some(reading) = &mut self.reading else {
             return;
         };
-        if let Before::Due(at, known) = reading.before
+        if let Before::Due(at, ahead) = reading.before
             && now >= at
         {
-            let found = self.store.read(self.named, reading.key, world);
+            let found = match ahead {
+                Ahead::Master(_) => self.store.read(self.named, reading.key, world),
+                Ahead::Replica => self.store.read_replica(reading.key),
+            };
             reading.before = match found {
                 Some(found) if !self.random.next_u64().is_multiple_of(LOST_EVERY) => {
-                    Before::Read(found, known)
+                    Before::Read(found, ahead)
                 }
                 _ => Before::Nothing,
             };
         }
-        if let Stage::Store { at, epoch, need } = reading.stage
+        if let Stage::Store {
+            at,
+            epoch,
+            need,
+            replicas,
+        } = reading.stage
             && now >= at
         {
-            let found = self.store.read(self.named, reading.key, world);
+            let found = match replicas {
+                0 => self.store.read(self.named, reading.key, world),
+                _ => self.store.read_replica(reading.key),
+            };
             let found = found.filter(|_| !self.random.next_u64().is_multiple_of(LOST_EVERY));
-            let fresh = found.filter(|found| is_fresh(found, epoch, need, config));
+            let fresh = found.filter(|found| match replicas {
+                0 => is_fresh(found, epoch, need, config),
+                _ => is_fresh_replica(found, epoch, replicas, config),
+            });
             let (observed, deadline) = &mut self.observed[reading.observed];
             match fresh {
                 Some(fresh) if now <= *deadline => {
                     observed.result = Seen::Read(fresh.list);
                     observed.returned = Some(world);
                     self.direct_reads += 1;
+                    self.replica_reads += u64::from(replicas > 0);
                     self.reading = None;
                     return;
+                }
+                _ if replicas > 0 => {
+                    reading.stage = Stage::Store {
+                        at: now + self.random.next_u64() % STORE_MAX,
+                        epoch,
+                        need,
+                        replicas: 0,
+                    };
                 }
                 _ => reading.stage = Stage::Bypass,
             }

@@ -267,6 +267,9 @@ impl World {
             let at_once = self.clients[at].reads_at_once;
             self.report
                 .add("of these, asked together with the head", at_once);
+            let replica = self.clients[at].replica_reads;
+            self.report
+                .add("of these, answered by a replica of the store", replica);
             history.calls.extend(observed);
             violations
                 .into_iter()

@@ -32,6 +32,8 @@ pub enum Place {
     ReadEpoch,
     /// In the client's caller: a store is read from only if it has applied what the head named.
     ReadNeed,
+    /// In the client's caller: a replica of the store is read from only if it has applied what the head named.
+    ReplicaNeed,
     /// In the client's caller: only updates that cannot fail are acknowledged early.
     Nilext,
     /// In the log: an entry's checksum covers its payload.
@@ -426,6 +428,30 @@ impl Without {
             Place::ReadDurable,
             2000,
             "reads.md §3: what the store shows is in its replica, if the server waits for that",
+        ),
+        rule(
+            "replica-need",
+            Place::ReplicaNeed,
+            2000,
+            "reads.md §11: a replica that is read from has applied what the head named for replicas",
+        ),
+        machine(
+            "replica-behind",
+            Rule::ReplicaBehind,
+            2000,
+            "reads.md §11: an entry that a replica has was admitted behind every answer to what has no order",
+        ),
+        machine(
+            "replica-recovered",
+            Rule::ReplicaRecovered,
+            2000,
+            "reads.md §11: so was one behind the recover-reply",
+        ),
+        machine(
+            "replica-quiet",
+            Rule::ReplicaQuiet,
+            2000,
+            "reads.md §11: no replica is read from while something that has no order is outstanding",
         ),
     ];
 

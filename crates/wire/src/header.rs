@@ -104,6 +104,10 @@ impl Flags {
     pub const READ_ONLY: Flags = Flags(1);
     /// Read: a HIT may show an update that the store has applied already, as long as the log has it (reads.md §2).
     pub const KEPT: Flags = Flags(1);
+    /// Read: its client may read from a replica of the store (reads.md §11).
+    pub const REPLICAS: Flags = Flags(1 << 1);
+    /// Miss: what a replica must have applied has not been admitted yet (reads.md §11).
+    pub const BEHIND: Flags = Flags(1 << 1);
     /// Open: its client looks for the head. A device that never had an entry does not take it: the chain may be incomplete yet.
     pub const SEARCHES: Flags = Flags(1);
     /// Applied, Durable, Ack, OpenReply, NotLogged: the store is short of room, so the head admits no updates (protocol.md §4).

@@ -207,8 +207,10 @@ impl<W: Pair> Run<W> {
         let mut header = self.header(which, Kind::Read);
         header.seq = 0;
         header.request = raw(self.rng.u64(..));
-        if self.rng.bool() {
-            header.flags = Flags::KEPT;
+        match self.rng.u8(..8) {
+            0..4 => header.flags = Flags::KEPT,
+            4 => header.flags = Flags::REPLICAS,
+            _ => {}
         }
         // One field in twelve is wrong.
         match self.rng.u8(..120) {

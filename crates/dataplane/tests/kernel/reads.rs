@@ -148,6 +148,12 @@ fn what_was_acknowledged_is_shown_by_the_kernel_until_it_is_applied() {
             "several are never shown"
         );
         assert_eq!(head.read(&[]), Miss(order), "all keys");
+        let of_replicas = asked_with(Flags::REPLICAS, head.session, &[other]);
+        assert_eq!(
+            head.said(&of_replicas),
+            Up,
+            "the process knows what a replica must have"
+        );
     }
     let other = head.other();
     let last = head.bench.last();

@@ -2,7 +2,7 @@
 //!
 //! Purpose: where the head will probably say MISS, a batch need not wait for that. What the store says is kept here, with its
 //! record, until the head has spoken, and counts only if the MISS names the version that the front had heard before
-//! it sent the batch. Otherwise the store is asked again.
+//! it sent the batch; of a replica, if it has what the MISS says of replicas. Otherwise the store is asked again.
 //! Invariants: a connection has one such question at a time, also when its batch has been answered without it; what is kept
 //! of its replies is bounded by [`super::reads::BATCH_REPLY_BYTES_MAX`].
 
@@ -51,12 +51,33 @@ impl Heard {
     }
 }
 
+/// Who is asked before the head has answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// The store; it counts if this is still the head's version.
+    Master(Version),
+    /// A replica.
+    Replica,
+}
+
+/// A MISS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Missed {
+    pub(super) epoch: u32,
+    /// What the store must have applied.
+    pub(super) need: u64,
+    /// Of the head; `None`: it said HIT, which was of no use.
+    pub(super) version: Option<Version>,
+    /// What a replica must have applied; 0: none may be read from.
+    pub(super) replicas: u64,
+}
+
 /// A question to the store that did not wait for the head's answer.
 pub(super) struct Before {
     /// Of the question: [`super::StoreRead::batch`].
     pub(super) number: u64,
-    /// What was known when it was asked.
-    pub(super) known: Version,
+    /// Whom it asks.
+    pub(super) asked: Asked,
     /// It has been handed out.
     pub(super) is_sent: bool,
     /// The batch still waits for it.
@@ -81,10 +102,10 @@ pub(super) enum Progress {
 }
 
 impl Before {
-    pub(super) fn new(number: u64, known: Version, count: usize) -> Before {
+    pub(super) fn new(number: u64, asked: Asked, count: usize) -> Before {
         Before {
             number,
-            known,
+            asked,
             is_sent: false,
             is_wanted: true,
             left: count,
@@ -124,8 +145,17 @@ impl Before {
         }
     }
 
+    /// What who is asked must have applied, if what it says may be of use behind this MISS.
+    pub(super) fn must_have(&self, missed: &Missed) -> Option<u64> {
+        let need = match self.asked {
+            Asked::Master(known) => (missed.version == Some(known)).then_some(missed.need),
+            Asked::Replica => (missed.replicas > 0).then_some(missed.replicas),
+        };
+        need.filter(|need| self.may_be_fresh(missed.epoch, *need))
+    }
+
     /// Whether the store may have been as fresh as this when it was read: false once its record says that it was not.
-    pub(super) fn may_be_fresh(&self, epoch: u32, need: u64) -> bool {
+    fn may_be_fresh(&self, epoch: u32, need: u64) -> bool {
         self.record
             .is_none_or(|(of, watermark)| of == epoch && watermark >= need)
     }
@@ -143,18 +173,21 @@ impl Before {
 }
 
 impl Connection {
-    /// Asks the store now, if the head was asked and will probably say MISS.
+    /// Asks the store, or a replica, now, if the head was asked and will probably say MISS.
     pub(super) fn ask_store_at_once(&mut self, shared: &Shared) {
         let Some(batch) = &mut self.reads.batch else {
             return;
         };
-        let useful = matches!(batch.stage, Stage::Asked(_))
-            && self.reads.before.is_none()
-            && shared.reads_from_store(self.settings.protocol);
-        if let Some(known) = shared.heard.expected().filter(|_| useful) {
+        let useful = matches!(batch.stage, Stage::Asked(_)) && self.reads.before.is_none();
+        let reads = shared.reads_from_store(self.settings.protocol);
+        let asked = match batch.asks_replica {
+            true => Some(Asked::Replica),
+            false => shared.heard.expected().filter(|_| reads).map(Asked::Master),
+        };
+        if let Some(asked) = asked.filter(|_| useful) {
             self.reads.questions += 1;
             batch.number = self.reads.questions;
-            self.reads.before = Some(Before::new(batch.number, known, batch.ends.len()));
+            self.reads.before = Some(Before::new(batch.number, asked, batch.ends.len()));
         }
     }
 
@@ -180,7 +213,10 @@ impl Connection {
             return;
         }
         if !before.may_be_fresh(epoch, need) {
-            batch.stage = Stage::Missed { epoch, need };
+            if before.asked == Asked::Replica {
+                shared.replicas.was_of_no_use(shared.now);
+            }
+            batch.stage = batch.at_master(shared, self.settings.protocol);
             return self.drop_before();
         }
         if before.progress() == Progress::Waits {
@@ -190,6 +226,10 @@ impl Connection {
         let count = u64::try_from(replies.len()).unwrap_or(0);
         shared.counters.direct_reads += count;
         shared.counters.reads_at_once += count;
+        if before.asked == Asked::Replica {
+            shared.counters.replica_reads += count;
+            shared.replicas.was_fresh();
+        }
         for reply in replies {
             self.reply(reply);
         }

@@ -19,8 +19,8 @@ use pmnet_resp::{Arguments, reply};
 use pmnet_wire::command::{Commands, Form, Protocol, key_hash};
 use pmnet_wire::packet::READ_KEYS_MAX;
 
-use super::read_before::{Before, Progress, Version};
-use super::{COMMANDS_PER_TURN, Connection, Later, Shared, Wait};
+use super::read_before::{Asked, Before, Missed, Progress, Version};
+use super::{COMMANDS_PER_TURN, Connection, Later, Shared, Wait, lane};
 use crate::limits::BULK_BYTES_MAX;
 use crate::table::{Facts, read_keys, touches_reserved};
 use crate::upstream::{CallId, ReadAnswer, Time, Upstream};
@@ -71,6 +71,14 @@ pub(super) struct Batch {
     hashes: Vec<u64>,
     /// The key, if each of them is a GET of it.
     key: Option<Vec<u8>>,
+    /// None of them is for the master alone.
+    fits_replicas: bool,
+    /// The head is asked what a replica must have applied.
+    pub(super) asks_replica: bool,
+    /// What it has been read from last, or is, is a replica.
+    of_replica: bool,
+    /// The head's answer, if it is no HIT.
+    missed: Option<Missed>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +89,10 @@ pub(super) enum Stage {
     Asked(CallId),
     /// The head has said MISS. What the store was asked before is on its way, and may be fresh enough.
     Awaits { epoch: u32, need: u64 },
-    /// May be read from a store whose record names this epoch and that has applied everything up to `need`.
+    /// May be read from the store if its record names this epoch and it has applied everything up to `need`.
     Missed { epoch: u32, need: u64 },
+    /// The same, of a replica of it.
+    Replica { epoch: u32, need: u64 },
     /// Handed out, to be read from the store.
     HandedOut,
     /// To be sent as bypasses.
@@ -106,6 +116,8 @@ pub struct StoreRead {
     pub count: usize,
     /// How fresh the store must be.
     pub freshness: Freshness,
+    /// From a replica of the store.
+    pub replica: bool,
 }
 
 /// How fresh a store must be that is read from.
@@ -144,6 +156,22 @@ impl Batch {
             unfit: false,
             hashes: Vec::new(),
             key: None,
+            fits_replicas: true,
+            asks_replica: false,
+            of_replica: false,
+            missed: None,
+        }
+    }
+
+    /// Where it is read behind the head's MISS if no replica will do.
+    pub(super) fn at_master(&self, shared: &Shared, protocol: Protocol) -> Stage {
+        match self.missed {
+            Some(Missed { epoch, need, .. })
+                if shared.reads_from_store(protocol) && !self.unfit =>
+            {
+                Stage::Missed { epoch, need }
+            }
+            _ => Stage::Bypassed,
         }
     }
 
@@ -216,6 +244,8 @@ impl Connection {
         let begun = self.times.begun;
         let batch = self.reads.batch.get_or_insert_with(|| Batch::new(begun));
         batch.add(frame, get, keys);
+        // Who keeps what it reads hears of changes from the master. TOUCH is meant for it.
+        batch.fits_replicas &= !self.tracks.on && facts.name != "TOUCH";
         Ok(true)
     }
 
@@ -324,6 +354,7 @@ impl Connection {
                     let count = batch.ends.len();
                     shared.counters.hits += u64::try_from(count).unwrap_or(0);
                     shared.heard.not_missed();
+                    shared.replicas.not_missed();
                     let value = reply::bulk(value);
                     for _ in 0..count {
                         self.reply(value.clone());
@@ -332,16 +363,28 @@ impl Connection {
                 }
                 // Whatever it is, a store that has it is fresh enough.
                 shared.heard.not_missed();
-                Some((epoch, order, None))
+                Some(Missed {
+                    epoch,
+                    need: order,
+                    version: None,
+                    replicas: 0,
+                })
             }
             ReadAnswer::Miss {
                 epoch,
                 need,
                 version,
+                replicas,
             } => {
                 let version = Version { epoch, version };
                 shared.heard.missed(version);
-                Some((epoch, need, Some(version)))
+                shared.replicas.missed();
+                Some(Missed {
+                    epoch,
+                    need,
+                    version: Some(version),
+                    replicas,
+                })
             }
             ReadAnswer::None => {
                 shared.heard.not_missed();
@@ -349,20 +392,28 @@ impl Connection {
                 None
             }
         };
+        batch.missed = missed;
         let before = self.reads.before.as_ref();
         let before = before.filter(|before| before.is_for(batch.number) && before.is_sent);
-        batch.stage = match missed {
-            Some((epoch, need, version))
-                if before.is_some_and(|before| {
-                    version == Some(before.known) && before.may_be_fresh(epoch, need)
-                }) =>
+        batch.stage = match (missed, before) {
+            (Some(missed), Some(before)) if let Some(need) = before.must_have(&missed) => {
+                Stage::Awaits {
+                    epoch: missed.epoch,
+                    need,
+                }
+            }
+            // One that has been asked does not have it.
+            (Some(missed), _)
+                if missed.replicas > 0
+                    && shared.replicas.fit[lane(protocol)]
+                    && !batch.of_replica =>
             {
-                Stage::Awaits { epoch, need }
+                Stage::Replica {
+                    epoch: missed.epoch,
+                    need: missed.replicas,
+                }
             }
-            Some((epoch, need, _)) if shared.reads_from_store(protocol) && !batch.unfit => {
-                Stage::Missed { epoch, need }
-            }
-            _ => Stage::Bypassed,
+            _ => batch.at_master(shared, protocol),
         };
         if !matches!(batch.stage, Stage::Awaits { .. }) {
             self.drop_before();
@@ -374,7 +425,8 @@ impl Connection {
     pub fn take_store_read(&mut self) -> Option<StoreRead> {
         let batch = self.reads.batch.as_mut()?;
         let freshness = match (batch.stage, &mut self.reads.before) {
-            (Stage::Missed { epoch, need }, _) => {
+            (Stage::Missed { epoch, need } | Stage::Replica { epoch, need }, _) => {
+                batch.of_replica = matches!(batch.stage, Stage::Replica { .. });
                 batch.stage = Stage::HandedOut;
                 self.reads.questions += 1;
                 batch.number = self.reads.questions;
@@ -382,6 +434,7 @@ impl Connection {
             }
             (Stage::Asked(_), Some(before)) if before.is_for(batch.number) && !before.is_sent => {
                 before.is_sent = true;
+                batch.of_replica = before.asked == Asked::Replica;
                 Freshness::Told
             }
             _ => return None,
@@ -394,6 +447,7 @@ impl Connection {
             commands: Bytes::copy_from_slice(&batch.commands),
             count: batch.ends.len(),
             freshness,
+            replica: batch.of_replica,
         })
     }
 
@@ -409,7 +463,7 @@ impl Connection {
         if let Some(before) = self.asked_before(number) {
             let progress = before.replied(reply);
             if progress == Progress::Large {
-                self.store_unread(number, Unread::Large, shared.now);
+                self.store_unread(number, Unread::Large, shared);
             } else if progress == Progress::Whole && !before.is_wanted {
                 self.reads.before = None;
             } else {
@@ -422,38 +476,46 @@ impl Connection {
         };
         batch.reply_bytes += reply.len();
         if batch.reply_bytes > BATCH_REPLY_BYTES_MAX {
-            return self.store_unread(number, Unread::Large, shared.now);
+            return self.store_unread(number, Unread::Large, shared);
         }
         batch.done += 1;
         let finished = batch.done == batch.ends.len();
         shared.counters.direct_reads += 1;
+        if batch.of_replica {
+            shared.counters.replica_reads += 1;
+            shared.replicas.was_fresh();
+        }
         self.reply(reply);
         if finished {
             self.finish_batch(shared.now);
         }
     }
 
-    /// The rest of this batch cannot be read from the store.
-    pub fn store_unread(&mut self, number: u64, why: Unread, now: Time) {
-        let mut before = false;
+    /// The rest of this batch cannot be read from the store, or from the replica that was asked.
+    pub fn store_unread(&mut self, number: u64, why: Unread, shared: &mut Shared) {
+        let protocol = self.settings.protocol;
+        let mut wanted = false;
         if let Some(asked) = self.asked_before(number) {
-            before = asked.is_wanted;
+            wanted = asked.is_wanted;
             self.reads.before = None;
         }
-        let asks = if before {
+        let asks = if wanted {
             self.reads.batch.as_mut()
         } else {
             self.handed_out(number)
         };
-        if let Some(batch) = asks {
-            batch.unfit = true;
-            // The head's answer may be a HIT yet.
-            if !matches!(batch.stage, Stage::Asked(_)) {
-                batch.stage = Stage::Bypassed;
-            }
-            if why == Unread::Large {
-                self.reads.no_batch_before = now.saturating_add(LARGE_PAUSE);
-            }
+        let Some(batch) = asks else { return };
+        if batch.of_replica && why == Unread::Unfit {
+            shared.replicas.was_of_no_use(shared.now);
+        }
+        // The master has all that a replica has shown of this batch, but is not asked for a part of it.
+        batch.unfit |= !batch.of_replica || why == Unread::Large || batch.done > 0;
+        // The head's answer may be a HIT yet.
+        if !matches!(batch.stage, Stage::Asked(_)) {
+            batch.stage = batch.at_master(shared, protocol);
+        }
+        if why == Unread::Large {
+            self.reads.no_batch_before = shared.now.saturating_add(LARGE_PAUSE);
         }
     }
 
@@ -471,14 +533,15 @@ impl Connection {
 
 /// Asks the head, if that can be of use.
 fn ask_head<U: Upstream>(
-    batch: &Batch,
+    batch: &mut Batch,
     protocol: Protocol,
     up: &mut U,
     shared: &mut Shared,
 ) -> Stage {
     shared.wants_store_name = true;
     let deadline = batch.begun.saturating_add(shared.call_timeout);
-    let useful = batch.key.is_some() || shared.reads_from_store(protocol);
+    batch.asks_replica = batch.fits_replicas && shared.replicas.are_wanted(protocol, shared.now);
+    let useful = batch.key.is_some() || shared.reads_from_store(protocol) || batch.asks_replica;
     if !useful || shared.now >= deadline {
         return Stage::Bypassed;
     }
@@ -487,7 +550,7 @@ fn ask_head<U: Upstream>(
     } else {
         &batch.hashes[..]
     };
-    match up.read(shared.now, hashes, deadline) {
+    match up.read(shared.now, hashes, batch.asks_replica, deadline) {
         Ok(call) => Stage::Asked(call),
         Err(error) => {
             tracing::trace!(%error, "the head is not asked");

@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::mark::Mark;
 use super::own_write::OwnWrites;
 use super::read_before::Heard;
-use super::{Busy, Pause, StoreAddress};
+use super::{Busy, Pause, ReadFrom, ReplicaReads, StoreAddress};
 use crate::front::Cache;
 use crate::table::Table;
 use crate::tracking::Tracking;
@@ -30,6 +30,8 @@ pub struct Counters {
     pub direct_reads: u64,
     /// Those of them for which head and store were asked at once.
     pub reads_at_once: u64,
+    /// Those of them that a replica of the store answered.
+    pub replica_reads: u64,
     /// By the store, as bypasses, or sent to it so; transactions are not counted.
     pub bypassed_reads: u64,
     /// Connections that were closed because too many replies were unread.
@@ -123,6 +125,8 @@ pub struct Shared {
     ask_head_after: Time,
     /// What the head has said to READs.
     pub(super) heard: Heard,
+    /// Whether reads may go to replicas of the store.
+    pub replicas: ReplicaReads,
     /// Whether reads may be handed out for the store itself, in RESP2 and in RESP3.
     pub store_reads: [bool; 2],
     /// There are reads for which it matters which store the server works on.
@@ -146,6 +150,7 @@ impl Shared {
         call_timeout: Time,
         store: Option<StoreAddress>,
         cache: Cache,
+        read_from: ReadFrom,
         unread_client_max: usize,
     ) -> Shared {
         let store_fixed = store.is_some();
@@ -172,6 +177,7 @@ impl Shared {
             cache,
             ask_head_after: 0,
             heard: Heard::default(),
+            replicas: ReplicaReads::new(read_from),
             store_reads: [false; 2],
             wants_store_name: false,
             own_writes: OwnWrites::default(),

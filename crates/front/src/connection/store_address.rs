@@ -122,6 +122,14 @@ impl StoreAddress {
         })
     }
 
+    /// Another Redis, spoken with in the same way.
+    pub(crate) fn at(&self, address: SocketAddr) -> StoreAddress {
+        StoreAddress {
+            address,
+            ..self.clone()
+        }
+    }
+
     /// Logs in with this password.
     pub(crate) fn set_password(&mut self, password: &Secret) {
         self.password = Some(String::from_utf8_lossy(password.bytes()).into_owned());

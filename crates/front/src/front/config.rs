@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pmnet_tls::ServerTls;
 
-use crate::connection::StoreAddressError;
+use crate::connection::{ReadFrom, StoreAddressError};
 use crate::table::AssumeError;
 use crate::users::{Access, Secret};
 
@@ -29,6 +29,8 @@ pub struct FrontConfig {
     pub assume_ok: Vec<String>,
     /// Who answers reads.
     pub cache: Cache,
+    /// From which stores reads are answered that the head does not answer.
+    pub read_from: ReadFrom,
     /// Bytes of replies that one client may leave unread. Above it no further command is taken; who then reads nothing
     /// for a second is refused.
     pub unread_max: usize,
@@ -67,6 +69,7 @@ impl FrontConfig {
             direct_password: None,
             assume_ok: Vec::new(),
             cache: Cache::default(),
+            read_from: ReadFrom::default(),
             unread_max: 1 << 30,
             unread_total_max: 2 << 30,
             access: Access::default(),

@@ -47,7 +47,7 @@ pub use config::{Cache, FrontConfig, FrontError};
 pub use entrance::Entrance;
 pub(crate) use entrance::Handed;
 use marks::Marks;
-use reads::StoreReads;
+use reads::{REPLICA_TOKENS, StoreReads};
 use silence::Watched;
 use socket::{Client, Transfer};
 use stopper::Ending;
@@ -68,8 +68,10 @@ const READS_RESP3: Token = Token(5);
 const RIGHTS: Token = Token(6);
 const LOGINS: Token = Token(7);
 const TRACKING: Token = Token(8);
+/// Tokens of connections to replicas of the store.
+const FIRST_REPLICA: usize = 16;
 /// Tokens of connections that are logged in as a user.
-const FIRST_WITNESS: usize = 16;
+const FIRST_WITNESS: usize = FIRST_REPLICA + REPLICA_TOKENS;
 /// Tokens of client `i`: this plus 2 i for its own socket, and one more for that to the store.
 const FIRST_CLIENT: usize = FIRST_WITNESS + WITNESSES_MAX;
 /// Events taken from the operating system at once.
@@ -165,6 +167,7 @@ impl<U: Upstream> Front<U> {
             nanos(config.call_timeout),
             store,
             config.cache,
+            config.read_from,
             config.unread_max,
         );
         shared.users = Users::new(config.access.clone());
@@ -188,7 +191,11 @@ impl<U: Upstream> Front<U> {
             serial: 0,
             vigil: Vigil::new(nanos(config.call_timeout)),
             marks: Marks::default(),
-            reads: StoreReads::new([READS_RESP2, READS_RESP3], nanos(config.call_timeout)),
+            reads: StoreReads::new(
+                [READS_RESP2, READS_RESP3],
+                FIRST_REPLICA,
+                nanos(config.call_timeout),
+            ),
             users: UserLinks::new([RIGHTS, LOGINS], nanos(config.call_timeout)),
             tracking: TrackingWire::new(nanos(config.call_timeout)),
             witnesses: Witnesses::new(FIRST_WITNESS, nanos(config.call_timeout)),
@@ -270,6 +277,7 @@ impl<U: Upstream> Front<U> {
                     RIGHTS | LOGINS => {
                         self.users.note(event, &mut self.scratch, &self.shared);
                     }
+                    token if self.reads.own(token) => self.reads.note(event),
                     token if self.witnesses.own(token) => {
                         self.witnesses.note(event, &mut self.scratch, &self.shared);
                     }

@@ -107,8 +107,14 @@ impl<U: Upstream> Upstream for Watched<U> {
         Ok(call)
     }
 
-    fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused> {
-        self.up.read(now, hashes, deadline)
+    fn read(
+        &mut self,
+        now: Time,
+        hashes: &[u64],
+        replicas: bool,
+        deadline: Time,
+    ) -> Result<CallId, Refused> {
+        self.up.read(now, hashes, replicas, deadline)
     }
 
     fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {

@@ -184,6 +184,8 @@ pub struct Knobs {
     pub answer: Option<fn(&Knobs, &[u64]) -> ReadAnswer>,
     /// The head does not answer yet.
     pub is_slow: bool,
+    /// How many READs asked what a replica must have applied.
+    pub asked_replicas: u64,
     /// The hashes of all READs.
     pub reads: Vec<Vec<u64>>,
     /// How often a call was refused.
@@ -417,12 +419,19 @@ impl Upstream for Executor {
         Ok(call)
     }
 
-    fn read(&mut self, _: Time, hashes: &[u64], _: Time) -> Result<CallId, Refused> {
+    fn read(
+        &mut self,
+        _: Time,
+        hashes: &[u64],
+        replicas: bool,
+        _: Time,
+    ) -> Result<CallId, Refused> {
         let mut knobs = self.knobs.lock().expect("knobs");
         let Some(answer) = knobs.answer else {
             return Err(Refused::Busy);
         };
         knobs.reads.push(hashes.to_vec());
+        knobs.asked_replicas += u64::from(replicas);
         self.calls += 1;
         let call = CallId(self.calls);
         if knobs.is_slow {

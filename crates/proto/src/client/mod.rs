@@ -228,7 +228,7 @@ pub struct Client {
     /// The session of the READs.
     reader: Option<SessionHandle>,
     /// One that is being ended.
-    retired: Option<SessionHandle>,
+    retired: Vec<SessionHandle>,
     dirty: Vec<SessionHandle>,
     events: VecDeque<Event>,
     counters: ClientCounters,
@@ -262,7 +262,7 @@ impl Client {
             timers: BTreeSet::new(),
             reads: Reads::default(),
             reader: None,
-            retired: None,
+            retired: Vec::new(),
             dirty: Vec::new(),
             events: VecDeque::new(),
             counters: ClientCounters::default(),
@@ -291,11 +291,17 @@ impl Client {
 
     /// Asks the head how fresh the store must be for the keys with these hashes; for none of them, or more than
     /// [`READ_KEYS_MAX`](pmnet_wire::packet::READ_KEYS_MAX): for all keys. Answered by [`Event::Read`], after
-    /// [`READ_TIMEOUT`] at the latest. What the caller has sent before must have been answered, and be committed.
+    /// [`READ_TIMEOUT`] at the latest. `replicas`: the answer may say what a replica of the store must have applied. What the caller has sent before must have been answered, and be committed.
     ///
     /// # Errors
     /// [`Refused::Busy`]: too many, or nobody has answered READs lately. [`Refused::Sessions`].
-    pub fn read(&mut self, now: Time, hashes: &[u64], deadline: Time) -> Result<CallId, Refused> {
+    pub fn read(
+        &mut self,
+        now: Time,
+        hashes: &[u64],
+        replicas: bool,
+        deadline: Time,
+    ) -> Result<CallId, Refused> {
         if !self.reads.may_ask(now) {
             return Err(Refused::Busy);
         }
@@ -304,7 +310,7 @@ impl Client {
         }
         let call = CallId(self.next_call);
         self.next_call += 1;
-        self.reads.ask(now, call, hashes, deadline);
+        self.reads.ask(now, call, hashes, replicas, deadline);
         Ok(call)
     }
 
@@ -488,7 +494,7 @@ impl Client {
                 }
             }
             Kind::Hit | Kind::Miss if self.reader == Some(handle) => {
-                if let Some((call, answer)) = self.reads.answered(&packet) {
+                if let Some((call, answer)) = self.reads.answered(now, &packet) {
                     self.events.push_back(Event::Read { call, answer });
                 }
                 return;
@@ -554,11 +560,11 @@ impl Client {
         let sent_before = out.len();
         let mut requests = false;
         self.ask_for_head(now, out);
-        if self.reads.is_idle(now) {
-            self.retired = self.reader.take();
-            if let Some(reader) = self.retired {
-                self.end(reader, now + self.config.ping_every);
-            }
+        if self.reads.is_over(now)
+            && let Some(reader) = self.reader.take()
+        {
+            self.retired.push(reader);
+            self.end(reader, now + self.config.ping_every);
         }
         while let Some(&(time, handle)) = self.timers.first() {
             if time > now {
@@ -652,11 +658,11 @@ impl Client {
             self.events.pop_back();
         }
         self.reader = self.reader.filter(|reader| *reader != handle);
-        self.retired = self.retired.filter(|retired| *retired != handle);
+        self.retired.retain(|retired| *retired != handle);
     }
 
     fn forget(&mut self, handle: SessionHandle) {
-        if self.reader == Some(handle) || self.retired == Some(handle) {
+        if self.reader == Some(handle) || self.retired.contains(&handle) {
             self.reader_closed(handle);
         }
         if let Some(session) = self.sessions.remove(&handle) {

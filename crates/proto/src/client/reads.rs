@@ -19,6 +19,8 @@ const AGAIN_AFTER: Nanos = 4 * MILLISECOND;
 const PAUSE: Nanos = SECOND;
 /// Without a READ for so long, the session is ended.
 const IDLE: Nanos = 45 * SECOND;
+/// The session is ended and begun anew, so that there are entries behind what was answered, not more often than this.
+const ANEW_EVERY: Nanos = 100 * MILLISECOND;
 /// READs under way at once, at most.
 const READS_MAX: usize = 4096;
 
@@ -43,6 +45,8 @@ pub enum ReadAnswer {
         /// Of the head's index. As long as it is the same in one epoch, nothing that changed state without an order has
         /// been answered.
         version: u64,
+        /// What a replica of the store must have applied that is read from instead; 0: none may be (reads.md §11).
+        replicas: u64,
     },
     /// No answer in time.
     None,
@@ -53,6 +57,7 @@ struct Asked {
     request: u64,
     call: CallId,
     payload: Vec<u8>,
+    replicas: bool,
     deadline: Time,
     last_sent: Option<Time>,
 }
@@ -68,6 +73,10 @@ pub(super) struct Reads {
     next: Option<Time>,
     /// When something was asked last, while there is a session for it.
     used: Option<Time>,
+    /// The session is to be begun anew.
+    anew: bool,
+    /// Not before this.
+    anew_after: Time,
 }
 
 impl Reads {
@@ -76,7 +85,14 @@ impl Reads {
         now >= self.paused_until && self.asked.len() < READS_MAX
     }
 
-    pub(super) fn ask(&mut self, now: Time, call: CallId, hashes: &[u64], deadline: Time) {
+    pub(super) fn ask(
+        &mut self,
+        now: Time,
+        call: CallId,
+        hashes: &[u64],
+        replicas: bool,
+        deadline: Time,
+    ) {
         let hashes = if hashes.len() > READ_KEYS_MAX {
             &[]
         } else {
@@ -87,6 +103,7 @@ impl Reads {
             request: self.last_request,
             call,
             payload: write_hashes(hashes),
+            replicas,
             deadline: deadline.min(now + READ_TIMEOUT),
             last_sent: None,
         });
@@ -94,17 +111,25 @@ impl Reads {
         self.used = Some(now);
     }
 
-    /// Whether nothing has been asked for long: true once.
-    pub(super) fn is_idle(&mut self, now: Time) -> bool {
-        let idle = self.asked.is_empty() && self.used.is_some_and(|used| now >= used + IDLE);
-        if idle {
+    /// Whether the session is to end: nothing has been asked for long, or replicas of the store need an entry behind what was
+    /// answered. True once.
+    pub(super) fn is_over(&mut self, now: Time) -> bool {
+        let idle = self.used.is_some_and(|used| now >= used + IDLE);
+        let over = self.asked.is_empty() && (idle || self.anew);
+        if over {
             self.used = None;
+            self.anew = false;
+            self.anew_after = now + ANEW_EVERY;
         }
-        idle
+        over
     }
 
     /// The answer to one of them, if it is.
-    pub(super) fn answered(&mut self, packet: &Packet<'_>) -> Option<(CallId, ReadAnswer)> {
+    pub(super) fn answered(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+    ) -> Option<(CallId, ReadAnswer)> {
         let header = &packet.header;
         let (request, answer) = if header.kind == Kind::Hit {
             let hit = Hit::read(header);
@@ -124,7 +149,9 @@ impl Reads {
                 epoch: header.epoch,
                 need: miss.need,
                 version: miss.version,
+                replicas: miss.replicas,
             };
+            self.anew |= miss.behind && now >= self.anew_after;
             (miss.request, answer)
         };
         let at = self
@@ -171,6 +198,7 @@ impl Reads {
                     session: *session,
                     request: asked.request,
                     kept,
+                    replicas: asked.replicas,
                 };
                 out.send(head, &read.header(stamp), &asked.payload);
                 asked.last_sent = Some(now);
@@ -193,6 +221,7 @@ impl Reads {
 
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let idle = self.used.filter(|_| self.asked.is_empty());
-        earliest(self.next, idle.map(|used| used + IDLE))
+        let over = idle.map(|used| if self.anew { used } else { used + IDLE });
+        earliest(self.next, over)
     }
 }

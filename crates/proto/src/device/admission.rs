@@ -367,7 +367,8 @@ impl Device {
             && let Some(session) = self.table.sessions.get_mut(&header.session)
         {
             let fell_back = session.outstanding.falls_back();
-            self.reads.answer_passes(header, session);
+            let (last, rules) = (self.cursors.last, self.config.rules);
+            self.reads.answer_passes(header, session, last, rules);
             let told_short = session.told_short;
             if fell_back && !session.outstanding.falls_back() {
                 self.note_change(header.session);

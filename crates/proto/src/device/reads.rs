@@ -1,5 +1,5 @@
 //! Reads: what the head knows of the newest update of each key, and of what has no order yet
-//! (`docs/spec/reads.md` §1, §2, §4).
+//! (`docs/spec/reads.md` §1, §2, §4, §11).
 //!
 //! Invariants: an update that is acknowledged is in its bucket, or at or below the floor; what passed and may change
 //! state, and has not been answered, closes its bucket, or all of them. May not: look into a payload.
@@ -44,6 +44,8 @@ pub struct Bucket {
     pub shown_above: u64,
     /// How many bypasses are outstanding that may change a key of it.
     pub closed: u32,
+    /// What changed a key of it without an order, and was answered, was executed before whatever is applied with this order or a later one.
+    pub behind: u64,
 }
 
 impl Bucket {
@@ -112,6 +114,11 @@ pub(super) struct Reads {
     shown_above: u64,
     /// How many bypasses are outstanding that may change any key, and how many mark sessions are open.
     all_closed: u64,
+    /// How many are outstanding that may change those of one bucket.
+    some_closed: u64,
+    /// As in [`Bucket`], of all buckets; and the newest of all.
+    behind: u64,
+    behind_newest: u64,
     /// Another one, never the same again, whenever something is not outstanding any more (§3).
     version: u64,
     /// What a fast path must still be told; `None`: there is none.
@@ -142,7 +149,14 @@ impl Reads {
         marks: u64,
         random: &mut Random,
         tells: bool,
+        rules: Rules,
     ) {
+        // What was answered before, nobody here knows.
+        let behind = if rules.hold(Rule::ReplicaRecovered) {
+            last + 1
+        } else {
+            0
+        };
         self.buckets.clear();
         if buckets == 0 {
             self.buckets.shrink_to_fit();
@@ -156,6 +170,9 @@ impl Reads {
             floor: last,
             shown_above: 0,
             all_closed: marks,
+            some_closed: 0,
+            behind,
+            behind_newest: behind,
             version: random.next_u64(),
             untold: tells.then(|| Untold {
                 anew: true,
@@ -234,6 +251,27 @@ impl Reads {
         Answer::Miss(need)
     }
 
+    /// What a replica of the store must have applied that is read from for these keys, or all; `last` has been admitted. `None`: none may be.
+    pub(super) fn replicas(
+        &self,
+        hashes: impl ExactSizeIterator<Item = u64>,
+        last: u64,
+        rules: Rules,
+    ) -> Option<u64> {
+        let of_all = hashes.len() == 0;
+        let mut closed = self.all_closed > 0 || of_all && self.some_closed > 0;
+        let mut need = self.floor.max(self.behind);
+        if of_all {
+            need = need.max(last).max(self.behind_newest);
+        }
+        for hash in hashes {
+            let bucket = &self.buckets[self.place(mix(hash, self.secret))];
+            closed |= bucket.closed > 0;
+            need = need.max(bucket.newest()).max(bucket.behind);
+        }
+        (!closed || !rules.hold(Rule::ReplicaQuiet)).then_some(need)
+    }
+
     /// An entry got its order.
     pub(super) fn admitted(&mut self, entry: &Append, token: u64, session: &mut Session) {
         if !self.answers() {
@@ -303,6 +341,7 @@ impl Reads {
             Some(hash) => {
                 let mixed = mix(hash, self.secret);
                 self.bucket(mixed).closed += 1;
+                self.some_closed += 1;
             }
         }
     }
@@ -315,6 +354,7 @@ impl Reads {
                 let mixed = mix(hash, self.secret);
                 let bucket = self.bucket(mixed);
                 bucket.closed = bucket.closed.saturating_sub(1);
+                self.some_closed = self.some_closed.saturating_sub(1);
             }
         }
     }
@@ -364,12 +404,31 @@ impl Reads {
         self.close(now.1);
     }
 
-    /// The server's answer to a bypass passes on its way to the client.
-    pub(super) fn answer_passes(&mut self, header: &Header, session: &mut Session) {
+    /// Something that may have changed these keys has been answered, after this order was admitted.
+    fn answered(&mut self, keys: Keys, last: u64) {
+        let behind = last + 1;
+        match keys {
+            None => self.behind = behind,
+            Some(hash) => self.bucket(mix(hash, self.secret)).behind = behind,
+        }
+        self.behind_newest = behind;
+    }
+
+    /// The server's answer to a bypass passes on its way to the client; `last` has been admitted.
+    pub(super) fn answer_passes(
+        &mut self,
+        header: &Header,
+        session: &mut Session,
+        last: u64,
+        rules: Rules,
+    ) {
         let answer = Response::read(header);
         let outstanding = &mut session.outstanding;
         for keys in outstanding.keys() {
             self.show_above(keys, answer.applied);
+            if rules.hold(Rule::ReplicaBehind) {
+                self.answered(keys, last);
+            }
         }
         if answer.fallback {
             if let Some((_, last, keys)) = outstanding.fallback
@@ -478,13 +537,15 @@ impl Device {
             session,
             request,
             kept,
+            replicas,
         } = ReadKeys::read(header);
         let showable = Showable {
             committed: self.cursors.committed,
             above: if kept { 0 } else { self.cursors.applied },
         };
         let stamp = self.stamp().tagged(header.tag);
-        match self.reads.answer(hashes, showable, self.config.rules) {
+        let rules = self.config.rules;
+        match self.reads.answer(hashes.clone(), showable, rules) {
             Answer::Hit(order) => {
                 self.counters.read_hits += 1;
                 let hit = Hit {
@@ -496,11 +557,21 @@ impl Device {
             }
             Answer::Miss(need) => {
                 self.counters.read_misses += 1;
+                let last = self.cursors.last;
+                let replicas = if replicas {
+                    self.reads.replicas(hashes, last, rules)
+                } else {
+                    None
+                };
+                // 0 is no order: of a new shard, any replica will do.
+                let replicas = replicas.map_or(0, |need| need.max(1));
                 let miss = Miss {
                     session,
                     version: self.reads.version,
                     need,
                     request,
+                    replicas,
+                    behind: replicas > last,
                 };
                 out.send(from, &miss.header(&stamp), &[]);
                 Verdict::Done
@@ -523,6 +594,8 @@ impl Device {
             version: self.reads.version,
             need: order,
             request,
+            replicas: 0,
+            behind: false,
         };
         miss.header(&self.stamp().tagged(hit.tag))
     }

@@ -510,9 +510,9 @@ impl Device {
         let head = position == 0;
         if head && reads {
             let (marks, tells) = (self.marks(), self.has_fast_path());
-            let buckets = self.config.read_buckets;
+            let (buckets, rules) = (self.config.read_buckets, self.config.rules);
             self.reads
-                .begin(buckets, last, marks, &mut self.random, tells);
+                .begin(buckets, last, marks, &mut self.random, tells, rules);
         }
         self.phase = Phase::Serving(Serving {
             downstream: downstream.collect(),

@@ -59,7 +59,7 @@ fn asked(bench: &mut Bench, hashes: &[u64], ask: &Header) -> Answer {
     }
 }
 
-fn changing(seq: u64, hash: u64) -> Header {
+pub(super) fn changing(seq: u64, hash: u64) -> Header {
     Header {
         key_hash: raw(hash),
         ..update(seq)
@@ -67,13 +67,13 @@ fn changing(seq: u64, hash: u64) -> Header {
 }
 
 /// Admits an update of this key, and makes it durable.
-fn commit(bench: &mut Bench, seq: u64, hash: u64) -> u64 {
+pub(super) fn commit(bench: &mut Bench, seq: u64, hash: u64) -> u64 {
     let order = bench.admit(&changing(seq, hash), b"payload").order;
     bench.device.persisted(order);
     order
 }
 
-fn bypass(seq: u64, id: u64, hash: u64) -> Header {
+pub(super) fn bypass(seq: u64, id: u64, hash: u64) -> Header {
     Header {
         request: raw(id),
         key_hash: raw(hash),
@@ -82,7 +82,7 @@ fn bypass(seq: u64, id: u64, hash: u64) -> Header {
 }
 
 /// The server's answer, by when it had applied so much.
-fn answered(id: u64, applied: u64) -> Header {
+pub(super) fn answered(id: u64, applied: u64) -> Header {
     Header {
         session: SESSION,
         request: raw(id),
@@ -91,7 +91,7 @@ fn answered(id: u64, applied: u64) -> Header {
     }
 }
 
-fn apply(bench: &mut Bench, upto: u64) {
+pub(super) fn apply(bench: &mut Bench, upto: u64) {
     let applied = Header {
         order: upto,
         ..from_hop(Kind::Applied, 0)

@@ -21,6 +21,7 @@ mod device_joining;
 mod device_lease;
 mod device_reads;
 mod device_recovery;
+mod device_replicas;
 mod device_sessions;
 mod server_apply;
 mod server_background;

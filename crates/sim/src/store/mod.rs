@@ -25,7 +25,7 @@ use bytes::Bytes;
 use packets::Packets;
 use pmnet_proto::Time;
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
-use redis::{Changed, Instance};
+use redis::{Changed, Data, Instance};
 use state::{Link, State, retry};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,6 +65,22 @@ pub struct Fresh {
     pub applied: u64,
     /// The list.
     pub list: Vec<u64>,
+}
+
+/// A replica that clients read from gets what its master has at one read in so many.
+const REPLICA_SYNCS_EVERY: u64 = 2;
+/// One read in so many from a replica leads to one that follows a master that was replaced.
+const REPLICA_OLD_EVERY: u64 = 8;
+
+impl Fresh {
+    fn of(data: &Data, key: u8) -> Option<Fresh> {
+        let chain = data.records.get(&b"chain"[..])?;
+        Some(Fresh {
+            epoch: u32::from_be_bytes(*chain.first_chunk()?),
+            applied: data.watermark(),
+            list: data.list(key).to_vec(),
+        })
+    }
 }
 
 /// A server process's connection to the durable state, which outlives the process.
@@ -275,13 +291,21 @@ impl SimStore {
         if now < state.stuck_until && at == state.address {
             return None;
         }
-        let data = &state.instances[at].data;
-        let chain = data.records.get(&b"chain"[..])?;
-        Some(Fresh {
-            epoch: u32::from_be_bytes(*chain.first_chunk()?),
-            applied: data.watermark(),
-            list: data.list(key).to_vec(),
-        })
+        Fresh::of(&state.instances[at].data, key)
+    }
+
+    /// The same, from a replica: mostly of the master, now and then of one that was replaced. It has what that master has, or had.
+    #[must_use]
+    pub fn read_replica(&self, key: u8) -> Option<Fresh> {
+        let mut state = self.lock();
+        let drawn = state.draw();
+        let older = (drawn / REPLICA_SYNCS_EVERY).is_multiple_of(REPLICA_OLD_EVERY);
+        let at = state.address.saturating_sub(usize::from(older));
+        let instance = &mut state.instances[at];
+        if instance.apart.is_none() || drawn.is_multiple_of(REPLICA_SYNCS_EVERY) {
+            instance.apart = Some(Box::new(instance.data.clone()));
+        }
+        Fresh::of(instance.apart.as_ref()?, key)
     }
 
     /// An operation on a client's own connection to the store of this name. The reply, if there is

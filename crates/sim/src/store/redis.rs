@@ -161,6 +161,8 @@ pub(super) struct Instance {
     pub(super) late: Vec<Late>,
     /// What its replica has, if that is not everything.
     pub(super) behind: Option<Data>,
+    /// What a replica has that clients read from: it lags as it likes, and is never promoted.
+    pub(super) apart: Option<Box<Data>>,
 }
 
 /// How a script ended.

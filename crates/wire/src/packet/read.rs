@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!           24        32    40      48        56   64
-//! ReadKeys  | session |     |       | request |    |    |   payload: the hashes of the keys; flag: KEPT
+//! ReadKeys  | session |     |       | request |    |    |   payload: the hashes of the keys; flags: KEPT, REPLICAS
 //! Hit       | session |     | order | request |    |    |   payload: that of the update
-//! Miss      | session | version | need | request |  |    |
+//! Miss      | session | version | need | request | replicas |    |   flag: BEHIND
 //! ```
 //! Stamp of HIT and MISS: the head. Their epoch is the one that the store's record must name.
 
@@ -26,6 +26,8 @@ view! {
     flags {
         /// A HIT may show what the store has applied already, as long as the log has it.
         kept: KEPT,
+        /// A MISS may say what a replica of the store must have applied.
+        replicas: REPLICAS,
     }
 }
 
@@ -53,6 +55,12 @@ view! {
         need: order,
         /// Of the READ.
         request: request,
+        /// What a replica of the store must have applied that is read from instead; 0: none may be.
+        replicas: key_hash,
+    }
+    flags {
+        /// Nothing with the order `replicas` has been admitted yet.
+        behind: BEHIND,
     }
 }
 

@@ -3,12 +3,13 @@
 //! What is read goes as one transaction, for all who ask at that moment:
 //!
 //! ```text
-//! MULTI   HMGET <records> watermark chain store   [SELECT n]   reads …   [SELECT 0]   EXEC
+//! MULTI   HMGET <records> watermark chain store   [ROLE]   [SELECT n]   reads …   [SELECT 0]   EXEC
 //! ```
 //!
 //! A read's reply is used if the records name the epoch that the head named, and the store has applied everything that the head
 //! asks for. Who was not told that yet gets the records. They must also name the very process that this connection leads to: a replica has the same records, and may lack
-//! what has no order. Between transactions database 0 is selected, whatever became of them: nothing has to be remembered when
+//! what has no order. (A replica that is asked as such is asked for that, too: the head's answer is for it.) Now and then the
+//! store also says who its replicas are. Between transactions database 0 is selected, whatever became of them: nothing has to be remembered when
 //! one is aborted. An error is nobody's answer: the store gives it again to the bypass, if it means it.
 //!
 //! Invariants: of what the store sends no more is held than one reply to one read; whoever was taken in is told
@@ -62,6 +63,8 @@ pub(super) enum Told {
     Reply(Reader, Bytes),
     /// The rest is not read.
     Unread(Reader, Unread),
+    /// The replicas of the store, as it sees them; none if it does not say.
+    Replicas(Vec<SocketAddr>),
 }
 
 /// Reads of one client that wait for their turn, or for their replies.
@@ -89,6 +92,7 @@ impl Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Record,
+    Role,
     Select,
     /// A read of the client at this place.
     Read(usize),
@@ -123,11 +127,15 @@ struct Transaction {
     phase: Phase,
     /// The last SELECT succeeded.
     selected: bool,
+    /// The store did not take ROLE.
+    no_role: bool,
 }
 
 /// The connection.
 pub(super) struct Link {
     pub(super) address: SocketAddr,
+    /// It leads to a replica of the store.
+    is_replica: bool,
     outbox: Vec<u8>,
     inbox: BytesMut,
     scanner: Scanner,
@@ -142,7 +150,12 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(store: &StoreAddress, records: &str, protocol: Protocol) -> Link {
+    pub(super) fn new(
+        store: &StoreAddress,
+        records: &str,
+        protocol: Protocol,
+        is_replica: bool,
+    ) -> Link {
         let mut outbox = Vec::new();
         let mut greeting = VecDeque::new();
         if let Some(auth) = store.auth() {
@@ -154,10 +167,15 @@ impl Link {
             greeting.push_back(Own::Setting);
         }
         ask_run_id(&mut outbox);
-        ask_owner(records, &mut outbox);
-        greeting.extend([Own::Info, Own::Owner]);
+        greeting.push_back(Own::Info);
+        // A replica needs no owner, and no name.
+        if !is_replica {
+            ask_owner(records, &mut outbox);
+            greeting.push_back(Own::Owner);
+        }
         Link {
             address: store.address,
+            is_replica,
             outbox,
             inbox: BytesMut::new(),
             scanner: Scanner::new(REPLIES),
@@ -193,12 +211,21 @@ impl Link {
         self.outbox.drain(..count.min(self.outbox.len()));
     }
 
-    /// Begins a transaction for those who wait, as many as it takes.
-    pub(super) fn begin(&mut self, records: &str, waiting: &mut VecDeque<Waiting>) {
+    /// Begins a transaction for those who wait, as many as it takes. `asks_role`: the store is to name its replicas.
+    pub(super) fn begin(
+        &mut self,
+        records: &str,
+        asks_role: bool,
+        waiting: &mut VecDeque<Waiting>,
+    ) {
         let out = &mut self.outbox;
         write_command(out, &["MULTI"]);
         write_command(out, &["HMGET", records, "watermark", "chain", "store"]);
         let (mut steps, mut members) = (vec![Step::Record], Vec::new());
+        if asks_role {
+            write_command(out, &["ROLE"]);
+            steps.push(Step::Role);
+        }
         let mut database = 0;
         while steps.len() < READS_PER_TRANSACTION
             && let Some(next) = waiting.pop_front()
@@ -231,6 +258,7 @@ impl Link {
             steps,
             phase: Phase::Multi,
             selected: true,
+            no_role: false,
         });
     }
 
@@ -276,7 +304,8 @@ impl Link {
             let Some(transaction) = self.transactions.front_mut() else {
                 return Err("it sent what nobody asked for".into());
             };
-            if transaction.take(&value, &self.found.run_id, told)? {
+            let run_id = Some(&self.found.run_id[..]).filter(|_| !self.is_replica);
+            if transaction.take(&value, run_id, told)? {
                 self.proven = true;
                 if let Some(over) = self.transactions.pop_front() {
                     over.finish(told, again);
@@ -348,11 +377,16 @@ impl Member {
 
 impl Transaction {
     /// Takes the next value of what the store answers; of EXEC's reply the head, then each part. Whether it was the last.
-    /// `run_id`: what the store at the other end calls itself.
+    /// `run_id`: what the store at the other end calls itself; none: it is a replica.
     ///
     /// # Errors
     /// It is not an expected reply, or not the store of this epoch.
-    fn take(&mut self, value: &Bytes, run_id: &str, told: &mut Vec<Told>) -> Result<bool, String> {
+    fn take(
+        &mut self,
+        value: &Bytes,
+        run_id: Option<&str>,
+        told: &mut Vec<Told>,
+    ) -> Result<bool, String> {
         let odd = || {
             let text = String::from_utf8_lossy(&value[..value.len().min(FRAMING_BYTES)]);
             format!("it said {:?}", text.trim_end())
@@ -372,6 +406,7 @@ impl Transaction {
                     Step::Read(member) if value.starts_with(b"-") => {
                         self.members[member].refused = true;
                     }
+                    Step::Role if value.starts_with(b"-") => self.no_role = true,
                     _ => return Err(odd()),
                 }
                 self.phase = match at + 1 < self.steps.len() {
@@ -380,7 +415,7 @@ impl Transaction {
                 };
             }
             Phase::Exec => {
-                let refused = self.members.iter().any(|member| member.refused);
+                let refused = self.no_role || self.members.iter().any(|member| member.refused);
                 if refused && value.starts_with(b"-EXECABORT") {
                     return Ok(true);
                 }
@@ -396,7 +431,7 @@ impl Transaction {
                 match self.steps[at] {
                     Step::Record => {
                         let (epoch, watermark, store) = record(value).ok_or_else(odd)?;
-                        if store != run_id.as_bytes() {
+                        if run_id.is_some_and(|run_id| store != run_id.as_bytes()) {
                             return Err("the pmnet server uses another store now".into());
                         }
                         for member in &mut self.members {
@@ -414,6 +449,7 @@ impl Transaction {
                             }
                         }
                     }
+                    Step::Role => told.push(Told::Replicas(replicas(value))),
                     Step::Select => self.selected = value == "+OK\r\n",
                     Step::Read(member) => {
                         let member = &mut self.members[member];
@@ -460,6 +496,23 @@ fn line(bytes: &[u8]) -> Result<Option<usize>, String> {
         None if bytes.len() > LINE_BYTES_MAX => Err("it sent a line without an end".into()),
         end => Ok(end.map(|end| end + 2)),
     }
+}
+
+/// The replicas in a master's reply to ROLE; those are left out whose address is a name, since nobody here waits for a resolver.
+fn replicas(value: &[u8]) -> Vec<SocketAddr> {
+    let parts = read::elements(value).unwrap_or_default();
+    let is_master = parts.first().and_then(|role| read::bulk(role)) == Some(b"master");
+    let all = parts.get(2).and_then(|all| read::elements(all));
+    let all = all.filter(|_| is_master).unwrap_or_default();
+    let address = |replica: &[u8]| {
+        let parts = read::elements(replica)?;
+        let text = |at: usize| std::str::from_utf8(read::bulk(parts.get(at)?)?).ok();
+        Some(SocketAddr::new(
+            text(0)?.parse().ok()?,
+            text(1)?.parse().ok()?,
+        ))
+    };
+    all.into_iter().filter_map(address).collect()
 }
 
 /// Epoch, watermark, and the store in which the epoch began, in the reply about the records.

@@ -1,275 +1,167 @@
-//! Reads from the store itself, on connections of the front's own: one for each version of RESP.
+//! Reads from the store itself, on connections of the front's own: one for each version of RESP; and as many to each replica that
+//! may be read from.
 //!
 //! Purpose: brings together what the clients of one turn have to read, and hands on what comes back. A
 //! connection is made when it is first needed, and used only while it leads to the store that the server works on.
 //! Nobody waits long here: who is not answered in time reads by bypass.
 //! Invariants: each client has at most two questions here, one of them asked before the head has answered, so their number
-//! bounds what waits.
+//! bounds what waits; there are at most [`REPLICAS_MAX`] replicas.
 
+mod lane;
 mod link;
 
-use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
 
+use mio::Token;
 use mio::event::Event;
-use mio::{Registry, Token};
 use pmnet_wire::command::Protocol;
 
 use super::Front;
-use super::wire::Wire;
-use crate::connection::{Shared, StoreRead, Unread, lane};
+use crate::connection::{Shared, StoreRead, Unread};
 use crate::upstream::{Time, Upstream};
-use link::{Link, Told, Waiting};
+use lane::Lane;
+use link::{Reader, Told};
 
-/// Part of a command's time for which the store may say nothing while somebody waits here.
-const SILENCES_PER_TIMEOUT: Time = 8;
-/// Longest such time, in nanoseconds.
-const SILENCE_MAX: Time = 1_000_000_000;
-/// Part of it while the connection is being made: where nothing answers at all, many would wait for it.
-const MAKING_PER_SILENCE: Time = 4;
-/// Part of a command's time after which a read is given up here, whatever the store says.
-const WAITS_PER_TIMEOUT: Time = 2;
-/// Shortest and longest time until a connection that was lost is made again, in nanoseconds.
-const PAUSE_MIN: Time = 100_000_000;
-const PAUSE_MAX: Time = 2_000_000_000;
-/// Most bytes read from one of the connections before the clients get their turn.
-const READ_BYTES_PER_TURN: usize = 1024 * 1024;
 /// How often the server is asked which store it works on while there are reads, in nanoseconds.
 const NAME_EVERY: Time = 1_000_000_000;
+/// Replicas of the store that are read from, at most.
+pub(super) const REPLICAS_MAX: usize = 4;
+/// Connections to them.
+pub(super) const REPLICA_TOKENS: usize = 2 * REPLICAS_MAX;
 
 /// The connections, and who waits for them.
 pub(super) struct StoreReads {
+    /// To the store itself, for RESP2 and for RESP3.
     lanes: [Lane; 2],
+    /// The same to its replicas; a replica keeps its place.
+    replicas: [Option<[Lane; 2]>; REPLICAS_MAX],
+    first_replica_token: usize,
+    /// The replica that the next read goes to, if it can.
+    turn: usize,
     told: Vec<Told>,
+    call_timeout: Time,
     /// When the server may be asked for the store's name again.
     ask_name_after: Time,
 }
 
-/// The connection for one version of RESP.
-struct Lane {
-    protocol: Protocol,
-    token: Token,
-    open: Option<Open>,
-    /// Who waits for a transaction, oldest first.
-    waiting: VecDeque<Waiting>,
-    /// How long the store may say nothing, and how long it may take.
-    silence: Time,
-    wait: Time,
-    /// When the store last said something.
-    heard: Time,
-    pause: Time,
-    connect_after: Time,
-}
-
-struct Open {
-    link: Link,
-    stream: Wire,
-    readable: bool,
-    /// The store will send nothing more: what is there is read to its end.
-    closing: bool,
-}
-
 impl StoreReads {
-    pub(super) fn new(tokens: [Token; 2], call_timeout: Time) -> StoreReads {
-        let lane = |protocol, token| Lane {
-            protocol,
-            token,
-            open: None,
-            waiting: VecDeque::new(),
-            silence: (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX),
-            wait: (call_timeout / WAITS_PER_TIMEOUT).max(1),
-            heard: 0,
-            pause: PAUSE_MIN,
-            connect_after: 0,
-        };
+    /// `first_replica_token`: the first of [`REPLICA_TOKENS`].
+    pub(super) fn new(
+        tokens: [Token; 2],
+        first_replica_token: usize,
+        call_timeout: Time,
+    ) -> StoreReads {
         StoreReads {
-            lanes: [
-                lane(Protocol::Resp2, tokens[0]),
-                lane(Protocol::Resp3, tokens[1]),
-            ],
+            lanes: lanes(tokens, None, call_timeout),
+            replicas: Default::default(),
+            first_replica_token,
+            turn: 0,
             told: Vec::new(),
+            call_timeout,
             ask_name_after: 0,
         }
     }
 
+    fn all(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes
+            .iter()
+            .chain(self.replicas.iter().flatten().flatten())
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        let replicas = self.replicas.iter_mut().flatten().flatten();
+        self.lanes.iter_mut().chain(replicas)
+    }
+
+    /// Whether the token belongs to a connection to a replica.
+    pub(super) fn own(&self, token: Token) -> bool {
+        let tokens = self.first_replica_token..self.first_replica_token + REPLICA_TOKENS;
+        tokens.contains(&token.0)
+    }
+
     /// When somebody has waited long enough.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        self.lanes.iter().filter_map(Lane::due).min()
+        self.all().filter_map(Lane::due).min()
     }
 
     /// Whether there is something to read that no event will announce.
     pub(super) fn has_more(&self) -> bool {
-        let more = |open: &Open| open.readable;
-        self.lanes
-            .iter()
-            .any(|lane| lane.open.as_ref().is_some_and(more))
+        !self.told.is_empty() || self.all().any(Lane::has_more)
     }
 
     /// Remembers what an event says about a connection.
     pub(super) fn note(&mut self, event: &Event) {
-        let mine = |lane: &&mut Lane| lane.token == event.token();
-        if let Some(open) = self
-            .lanes
-            .iter_mut()
-            .find(mine)
-            .and_then(|lane| lane.open.as_mut())
-        {
-            open.readable = true;
-            open.closing |= event.is_read_closed() || event.is_error();
-        }
+        self.all_mut().for_each(|lane| lane.note(event));
     }
 
     /// Takes what a client wants to read; it is sent at the end of the turn.
-    fn submit(&mut self, client: usize, read: StoreRead, now: Time) {
-        self.lanes[lane(read.protocol)].waiting.push_back(Waiting {
+    fn submit(&mut self, client: usize, read: StoreRead, shared: &Shared) {
+        let at = crate::connection::lane(read.protocol);
+        if !read.replica {
+            return self.lanes[at].submit(client, read, shared.now);
+        }
+        for _ in 0..REPLICAS_MAX {
+            self.turn = (self.turn + 1) % REPLICAS_MAX;
+            if let Some(lanes) = &mut self.replicas[self.turn]
+                && lanes[at].is_fit(shared)
+            {
+                return lanes[at].submit(client, read, shared.now);
+            }
+        }
+        let reader = Reader {
             client,
-            read,
-            since: now,
-            again: false,
-        });
-    }
-}
-
-impl Lane {
-    /// By when the store must have said something, or be done with the oldest read.
-    fn due(&self) -> Option<Time> {
-        let sent = self.open.as_ref().and_then(|open| open.link.oldest());
-        let oldest = sent.or_else(|| Some(self.waiting.front()?.since))?;
-        let made = self.open.as_ref().is_some_and(|open| open.link.is_known());
-        let silence = if made {
-            self.silence
-        } else {
-            self.silence / MAKING_PER_SILENCE
+            connection: read.connection,
+            batch: read.batch,
         };
-        let silent = self.heard.max(oldest).saturating_add(silence);
-        Some(silent.min(oldest.saturating_add(self.wait)))
+        self.told.push(Told::Unread(reader, Unread::Unfit));
     }
 
-    /// Whether reads may be handed in: there is a store to read from, and the connection is there or may be made.
-    fn is_fit(&self, shared: &Shared) -> bool {
-        let allowed = shared.name.as_ref().is_some_and(|name| name.reads);
-        allowed
-            && shared.store.is_some()
-            && (self.open.is_some() || shared.now >= self.connect_after)
-    }
-
-    /// Gives the connection up; it is made again after a while.
-    fn give_up(&mut self, why: &str, now: Time, told: &mut Vec<Told>) {
-        tracing::debug!(why, "the connection for reads to the store ends");
-        self.connect_after = now.saturating_add(self.pause);
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
-        if let Some(open) = self.open.take() {
-            open.link.end(told);
-        }
-        self.turn_away(told);
-    }
-
-    /// Nobody who waits is read for.
-    fn turn_away(&mut self, told: &mut Vec<Told>) {
-        for waiting in self.waiting.drain(..) {
-            told.push(Told::Unread(waiting.reader(), Unread::Unfit));
-        }
-    }
-
-    /// Whether the connection leads elsewhere than the server's name for its store.
-    fn leads_astray(&self, shared: &Shared) -> bool {
-        let (Some(open), Some(name), Some(store)) = (&self.open, &shared.name, &shared.store)
-        else {
-            return self.open.is_some();
-        };
-        let known = open.link.is_known();
-        !name.reads
-            || open.link.address != store.address
-            || (known && open.link.found.run_id != name.run_id)
-    }
-
-    fn connect(&mut self, registry: &Registry, shared: &Shared) -> Result<(), String> {
-        let (Some(store), Some(name)) = (&shared.store, &shared.name) else {
-            return Err("it is not known where the store is".into());
-        };
-        let stream = Wire::connect(store.address, store.tls.as_ref(), registry, self.token)
-            .map_err(|error| error.to_string())?;
-        self.open = Some(Open {
-            link: Link::new(store, &name.records, self.protocol),
-            stream,
-            readable: false,
-            closing: false,
-        });
-        Ok(())
-    }
-
-    /// Takes in what has come.
-    fn receive(
-        &mut self,
-        scratch: &mut [u8],
-        shared: &Shared,
-        told: &mut Vec<Told>,
-    ) -> Result<(), String> {
-        let Some(open) = &mut self.open else {
-            return Ok(());
-        };
-        let mut budget = READ_BYTES_PER_TURN;
-        while open.readable && budget > 0 {
-            match open.stream.read(scratch) {
-                Ok(0) => return Err("closed by the store".into()),
-                Ok(count) => {
-                    let name = shared.name.as_ref();
-                    let waiting = &mut self.waiting;
-                    self.heard = shared.now;
-                    open.link.receive(&scratch[..count], name, told, waiting)?;
-                    budget = budget.saturating_sub(count);
-                    open.readable = open.stream.may_have_more(count, scratch.len()) || open.closing;
-                    if open.link.proven {
-                        self.pause = PAUSE_MIN;
-                    }
+    /// The store has said who its replicas are.
+    fn replicas_are(&mut self, found: &[SocketAddr], now: Time) {
+        for place in &mut self.replicas {
+            if let Some(lanes) = place
+                && lanes[0]
+                    .replica()
+                    .is_none_or(|replica| !found.contains(&replica))
+            {
+                tracing::info!(replica = ?lanes[0].replica(), "it is not read from any more: the store does not name it");
+                for lane in lanes {
+                    lane.give_up("it is no replica any more", now, &mut self.told);
                 }
-                Err(error) if is_not_yet(error.kind()) => open.readable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.to_string()),
+                *place = None;
             }
         }
-        Ok(())
-    }
-
-    /// Sends what waits.
-    fn send(&mut self, registry: &Registry, shared: &Shared) -> Result<(), String> {
-        if self.open.is_none() && !self.waiting.is_empty() {
-            self.connect(registry, shared)?;
-        }
-        let (Some(open), Some(name)) = (&mut self.open, &shared.name) else {
-            return Ok(());
-        };
-        while !self.waiting.is_empty() && open.link.has_room() {
-            open.link.begin(&name.records, &mut self.waiting);
-        }
-        while !open.link.unwritten().is_empty() {
-            match open.stream.write(open.link.unwritten()) {
-                Ok(0) => return Err("nothing written".into()),
-                Ok(count) => open.link.wrote(count),
-                Err(error) if is_not_yet(error.kind()) => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.to_string()),
+        for replica in found {
+            let known = |lanes: &[Lane; 2]| lanes[0].replica() == Some(*replica);
+            if self.replicas.iter().flatten().any(known) {
+                continue;
             }
-        }
-        match open.stream.flush() {
-            Err(error) if !is_not_yet(error.kind()) => Err(error.to_string()),
-            _ => Ok(()),
+            let Some(place) = self.replicas.iter().position(Option::is_none) else {
+                tracing::debug!(%replica, "it is not read from: {REPLICAS_MAX} others are");
+                continue;
+            };
+            tracing::info!(%replica, "reads may go to a replica of the store");
+            let token = self.first_replica_token + 2 * place;
+            let tokens = [Token(token), Token(token + 1)];
+            self.replicas[place] = Some(lanes(tokens, Some(*replica), self.call_timeout));
         }
     }
 }
 
-fn is_not_yet(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::WouldBlock | ErrorKind::NotConnected)
+fn lanes(tokens: [Token; 2], replica: Option<SocketAddr>, call_timeout: Time) -> [Lane; 2] {
+    [
+        Lane::new(Protocol::Resp2, tokens[0], replica, call_timeout),
+        Lane::new(Protocol::Resp3, tokens[1], replica, call_timeout),
+    ]
 }
 
 impl<U: Upstream> Front<U> {
     /// Takes in what the store answered.
     pub(super) fn take_store_reads(&mut self) {
         let mut told = std::mem::take(&mut self.reads.told);
-        for (at, lane) in self.reads.lanes.iter_mut().enumerate() {
-            self.shared.store_reads[at] = lane.is_fit(&self.shared);
+        for lane in self.reads.all_mut() {
             let received = lane.receive(&mut self.scratch, &self.shared, &mut told);
-            if let Some(error) = lane.open.as_mut().and_then(|open| open.link.busy.take()) {
+            if let Some(error) = lane.take_busy() {
                 self.shared.busy.heard(&error, self.shared.now);
             }
             if let Err(why) = received {
@@ -277,6 +169,11 @@ impl<U: Upstream> Front<U> {
             }
         }
         self.tell(told);
+        let fit = |lanes: &[Lane; 2], at: usize| lanes[at].is_fit(&self.shared);
+        let replicas = &self.reads.replicas;
+        let any = [0, 1].map(|at| replicas.iter().flatten().any(|lanes| fit(lanes, at)));
+        self.shared.store_reads = [0, 1].map(|at| fit(&self.reads.lanes, at));
+        self.shared.replicas.fit = any;
     }
 
     /// Hands what a client wants to read to the connection for it.
@@ -284,23 +181,19 @@ impl<U: Upstream> Front<U> {
         if let Some(Some(client)) = self.clients.get_mut(index)
             && let Some(read) = client.connection.take_store_read()
         {
-            self.reads.submit(index, read, self.shared.now);
+            self.reads.submit(index, read, &self.shared);
         }
     }
 
     /// The end of a turn: sends what was collected, and ends what takes too long.
     pub(super) fn send_store_reads(&mut self) {
-        let now = self.shared.now;
         let mut told = std::mem::take(&mut self.reads.told);
-        for lane in &mut self.reads.lanes {
-            if lane.leads_astray(&self.shared) {
-                lane.give_up("the server works on another store", now, &mut told);
-            } else if lane.due().is_some_and(|due| now >= due) {
-                lane.give_up("the store does not answer in time", now, &mut told);
-            } else if lane.open.is_none() && now < lane.connect_after {
-                lane.turn_away(&mut told);
-            } else if let Err(why) = lane.send(self.poll.registry(), &self.shared) {
-                lane.give_up(&why, now, &mut told);
+        let mut sought = self.shared.replicas.are_sought(self.shared.now);
+        for lane in self.reads.all_mut() {
+            let asks = sought && lane.replica().is_none();
+            if lane.flush(self.poll.registry(), &self.shared, asks, &mut told) {
+                sought = false;
+                self.shared.replicas.asked(self.shared.now);
             }
         }
         self.tell(told);
@@ -319,7 +212,15 @@ impl<U: Upstream> Front<U> {
     fn tell(&mut self, mut told: Vec<Told>) {
         for word in told.drain(..) {
             let (Told::Record(reader, ..) | Told::Reply(reader, _) | Told::Unread(reader, _)) =
-                &word;
+                &word
+            else {
+                if let Told::Replicas(found) = &word
+                    && self.shared.replicas.are_allowed()
+                {
+                    self.reads.replicas_are(found, self.shared.now);
+                }
+                continue;
+            };
             let index = reader.client;
             let Some(Some(client)) = self.clients.get_mut(index) else {
                 continue;
@@ -344,12 +245,15 @@ impl<U: Upstream> Front<U> {
                 Told::Unread(reader, why) => {
                     client
                         .connection
-                        .store_unread(reader.batch, why, self.shared.now);
+                        .store_unread(reader.batch, why, &mut self.shared);
                 }
+                Told::Replicas(_) => {}
             }
             self.enqueue(index);
             self.mark_dirty(index);
         }
+        // Those of a replica that was taken away are told in the next turn.
+        told.append(&mut self.reads.told);
         self.reads.told = told;
     }
 }

@@ -297,6 +297,7 @@ impl Stand {
                     session: client.session,
                     request: fastrand::u64(1..),
                     kept: false,
+                    replicas: false,
                 };
                 let mut datagram = Vec::new();
                 read.header(&stamp(client.token))

@@ -80,6 +80,9 @@ pub struct RedisArgs {
     /// Who answers commands that only read [default: pending].
     #[arg(long, value_enum)]
     pub(super) cache: Option<CacheArg>,
+    /// Which databases may answer reads that the head does not [default: master].
+    #[arg(long, value_enum)]
+    pub(super) read_from: Option<ReadFromArg>,
     /// How much of its replies a client may leave unread; beyond that its commands wait, and who reads nothing for a second
     /// is closed [default: 1G].
     #[arg(long, value_name = "SIZE")]
@@ -132,6 +135,7 @@ impl RedisArgs {
             deadline_ms: self.deadline_ms.or(below.deadline_ms),
             connections_max: self.connections_max.or(below.connections_max),
             cache: self.cache.or(below.cache),
+            read_from: self.read_from.or(below.read_from),
             unread_max: self.unread_max.or(below.unread_max),
             unread_total_max: self.unread_total_max.or(below.unread_total_max),
         }
@@ -149,6 +153,17 @@ impl RedisArgs {
             ..self
         }
     }
+}
+
+/// Values of `--read-from`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ReadFromArg {
+    /// The one that the server works on.
+    Master,
+    /// Its replicas, too, where the head says that they have everything that the read must see. What other programs write past pmnet,
+    /// a replica may show later than the master.
+    Any,
 }
 
 /// Values of `--cache`.

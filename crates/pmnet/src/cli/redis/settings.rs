@@ -8,13 +8,13 @@ use pmnet_cli::{ConfigError, address, bytes, password};
 use pmnet_client::ClientConfig;
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::limits::REPLY_BYTES_MAX;
-use pmnet_front::{Cache, FrontConfig, Secret};
+use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret};
 use pmnet_wire::record::CHAIN_MAX;
 
 use super::super::access::access;
 use super::super::common::{hop_address, in_etcd, required};
 use super::super::tls::server_tls;
-use super::args::{CacheArg, RedisArgs};
+use super::args::{CacheArg, ReadFromArg, RedisArgs};
 
 /// Longest `--spin-us`: a second. Who wants more wants a core to do nothing else.
 const SPIN_US_MAX: u64 = 1_000_000;
@@ -92,6 +92,12 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
             CacheArg::Pending => Cache::Pending,
             CacheArg::Log => Cache::Log,
             CacheArg::Off => Cache::Off,
+        };
+    }
+    if let Some(from) = args.read_from {
+        front.read_from = match from {
+            ReadFromArg::Master => ReadFrom::Master,
+            ReadFromArg::Any => ReadFrom::Any,
         };
     }
     if let Some(most) = args.connections_max {

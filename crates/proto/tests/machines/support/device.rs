@@ -86,6 +86,7 @@ pub fn ask() -> Header {
         session: SESSION,
         request: 5,
         kept: false,
+        replicas: false,
     };
     read.header(&stamp)
 }
