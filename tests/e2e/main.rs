@@ -24,6 +24,7 @@ mod operator;
 mod promote;
 mod redis_cluster;
 mod refusals;
+mod replicas;
 mod sentinel;
 mod sharding;
 mod three_boxes;
