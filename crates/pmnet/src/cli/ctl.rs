@@ -120,13 +120,10 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
         Word::Drain { via } => {
             let wait = Duration::from_secs(args.wait);
             return match via {
-                Some(_) if args.shard != 0 => Err(anyhow!(
-                    "--shard goes with --fleet: at --via the devices of one shard are named"
-                )),
                 Some(_) if place.is_ok() => Err(anyhow!(
                     "--via and --fleet say both where the devices are: leave one out"
                 )),
-                Some(via) => drain::of(&drain::via(via)?, wait, args),
+                Some(via) => drain::of(&drain::via(via, args.shard)?, wait, args),
                 None => drain::of(&drain::in_fleet(&place?, wait)?, wait, args),
             };
         }

@@ -224,7 +224,7 @@ pub fn each(first: &Settings, shards: u16) -> Result<Vec<Settings>, ConfigError>
     if here && listen.port().abs_diff(next.port()) < shards {
         let more = shards - 1;
         return Err(ConfigError(format!(
-            "--shards {shards}: the ports of --listen {listen} (up to {}) and of --next {next} (up to {}) are partly the              same: a shard would send to another one; give ports that are at least {shards} apart",
+            "--shards {shards}: the ports of --listen {listen} (up to {}) and of --next {next} (up to {}) are partly the same: a shard would send to another one; give ports that are at least {shards} apart",
             listen.port() + more,
             next.port() + more
         )));
