@@ -242,9 +242,9 @@ fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
         assert_eq!(there, Reply::Integer(1));
     }
     for (args, says) in [
-        (&["drain"][..], "--fleet and --etcd are missing"),
+        (&["drain"][..], "where is the shard?"),
         (&["drain", "--via", "x"], "--via"),
-        (&["remove", "1"], "--fleet and --etcd are missing"),
+        (&["remove", "1"], "where is the shard?"),
     ] {
         let text = fails(&[&["ctl"], args].concat());
         assert!(text.contains(says), "{text}");

@@ -41,6 +41,8 @@ pub struct Settings {
     pub fleet: Option<FleetSettings>,
     /// The region of a device that is its shard's server as well, with --store.
     pub store: Option<RegionAddress>,
+    /// `pmnet ctl` may ask it and wire it, outside a fleet.
+    pub ctl: bool,
     /// Given explicitly: an existing log must have exactly these.
     pub wanted: Option<Parameters>,
 }
@@ -179,6 +181,7 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
         direct,
         fleet,
         store: None,
+        ctl: !(flags.no_ctl || file.no_ctl),
         wanted,
     })
 }
