@@ -433,7 +433,7 @@ fn a_spare_that_is_lost_while_it_joins_is_let_go_again() {
     assert_eq!(said.code, Some(1));
     assert!(said.out.contains("is lost"), "{}", said.out);
     assert!(
-        said.out.contains("nobody sends to it any more"),
+        said.out.contains("Nobody sends to the device"),
         "{}",
         said.out
     );

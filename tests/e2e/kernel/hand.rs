@@ -49,3 +49,32 @@ fn a_spare_joins_behind_a_device_past_the_kernels_stack_and_is_left_out_by_hand(
     plan.direct = Some("dram");
     grows_and_shrinks(plan);
 }
+
+/// Clients send to the server, and each switch has an address of its own, by which it is asked and wired.
+#[test]
+fn the_last_of_two_switches_is_detached_and_left_out_by_hand() {
+    let mut plan = Plan::new(Place::Switch);
+    (plan.followers, plan.followers_in_kernel) = (1, true);
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    let mut writer = world.session(CALL_MAX);
+    writer.sets(50, 2);
+    let (code, said) = world.ctl("status");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("the chain is [1, 2]"), "{said}");
+    let (code, said) = world.ctl("remove 2 --to-one");
+    assert!(code == Some(1) && said.contains("--detach"), "{said}");
+    world.stop("follower");
+    let follower = world.process("follower");
+    for flag in ["--detach", "--discard"] {
+        follower.set_flag(flag, None);
+    }
+    follower.relaunch().unwrap();
+    assert!(follower.wait_exit(READY_MAX).unwrap().success());
+    let (code, said) = world.ctl("remove 2 --to-one --is-stopped");
+    assert_eq!(code, Some(0), "{said}");
+    writer.sets(50, 1);
+    assert_eq!(world.status()["copies"], 1);
+    world.check(&writer);
+}

@@ -332,8 +332,16 @@ impl World {
 
     /// `pmnet ctl`, for a shard without a fleet: its exit code, and what it said.
     pub fn ctl(&self, args: &str) -> (Option<i32>, String) {
-        let (device, spare, server) = (self.head(), self.spare(), self.server());
-        let args = format!("ctl --via {device},{spare} --server {server} {args}");
+        let server = self.server();
+        let (device, other) = match self.plan.place {
+            // A switch itself is not where clients send.
+            Place::Switch => (
+                self.address("device", SERVER_PORT),
+                self.follower(FOLLOWERS[0]),
+            ),
+            _ => (self.head(), self.spare()),
+        };
+        let args = format!("ctl --via {device},{other} --server {server} {args}");
         let output = self.run(common::pmnet(), words(&args));
         let text = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);

@@ -173,7 +173,10 @@ fn undo(change: &Change, known: &[SocketAddr], args: &CtlArgs) -> anyhow::Result
         })
     })?;
     Ok(match undone {
-        Ok(()) => ". The device that was to join has not, and nobody sends to it any more",
+        Ok(()) => {
+            ". Nobody sends to the device that was to join any more; should the chain have it all the same in a moment: pmnet ctl \
+             remove it, with --is-stopped"
+        }
         Err(_) => {
             ". The chain's last device sends to the one that was to join, and could not be told otherwise: start it again, with \
              --next to the server"
