@@ -1,7 +1,7 @@
 //! One question, one answer, over TCP: a line of JSON each, bounded in length and in time.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -18,12 +18,15 @@ const LINE_MAX: usize = 16 * 1024;
 const LINE_SECONDS: Duration = Duration::from_secs(2);
 /// A device has ended within this time, or says that it has not.
 pub(super) const END_MAX: Duration = Duration::from_secs(10);
-/// The door looks so often whether somebody is there.
-const LOOK: Duration = Duration::from_millis(20);
+/// Pause after a connection that could not be taken: too many files are open, say.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The thread is woken within this time, or is left to the end of the process.
+const WAKE_MAX: Duration = Duration::from_millis(250);
 
-/// A thread that answers. It ends when this is dropped.
+/// A thread that answers, and sleeps until somebody comes. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Door {
+    at: SocketAddr,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -35,7 +38,7 @@ impl Door {
         mut answer: impl FnMut(Asked) -> Answered + Send + 'static,
     ) -> io::Result<Door> {
         let listener = TcpListener::bind(listen)?;
-        listener.set_nonblocking(true)?;
+        let at = listener.local_addr()?;
         let over = Arc::new(AtomicBool::new(false));
         let ends = over.clone();
         let thread = std::thread::Builder::new()
@@ -43,13 +46,16 @@ impl Door {
             .spawn(move || {
                 while !ends.load(Ordering::Acquire) {
                     match listener.accept() {
+                        // It only wakes this thread.
+                        Ok(_) if ends.load(Ordering::Acquire) => {}
                         // Whoever goes away, or sends something else, harms nobody.
                         Ok((stream, _)) => drop(serve(stream, &mut answer)),
-                        Err(_) => std::thread::park_timeout(LOOK),
+                        Err(_) => std::thread::sleep(PAUSE),
                     }
                 }
             })?;
         Ok(Door {
+            at,
             over,
             thread: Some(thread),
         })
@@ -59,8 +65,15 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
+        let mut at = self.at;
+        if at.ip().is_unspecified() {
+            at.set_ip(match at {
+                SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        let woken = TcpStream::connect_timeout(&at, WAKE_MAX).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
             // A panic there was printed.
             let _ = thread.join();
         }
@@ -68,7 +81,6 @@ impl Drop for Door {
 }
 
 fn serve(mut stream: TcpStream, answer: &mut impl FnMut(Asked) -> Answered) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
     let answer = match read_line(&mut stream, LINE_SECONDS)? {
         Some(asked) => answer(asked),
         None => Answered::Refused("what was asked is not understood: another version?".into()),
@@ -163,6 +175,10 @@ mod tests {
             assert!(said.is_empty() || said.contains("not understood"), "{said}");
         }
         assert_eq!(ask(at, &Asked::Who), Ok(Answered::Refused("Who".into())));
+        drop(door);
+        let everywhere = SocketAddr::from(([0, 0, 0, 0], at.port()));
+        let door = Door::open(everywhere, |_| Answered::Done).unwrap();
+        assert_eq!(ask(at, &Asked::Who), Ok(Answered::Done));
         drop(door);
         assert!(ask(at, &Asked::Who).unwrap_err().contains("nobody answers"));
     }
