@@ -3,7 +3,7 @@
 mod ctl;
 pub mod etcd;
 mod front;
-mod heal;
+pub mod heal;
 mod members;
 mod server;
 mod shards;
@@ -25,10 +25,10 @@ const DEADLINE: Duration = Duration::from_millis(2_970);
 const NOTED: Duration = Duration::from_millis(1_500);
 
 /// What a client saw: each write that was acknowledged, and when.
-type Acknowledged = Vec<(String, Instant)>;
+pub type Acknowledged = Vec<(String, Instant)>;
 
 /// One client that writes new keys until the end, one at a time.
-fn write_until(end: &AtomicBool, address: std::net::SocketAddr, name: &str) -> Acknowledged {
+pub fn write_until(end: &AtomicBool, address: std::net::SocketAddr, name: &str) -> Acknowledged {
     let mut client = connect(address);
     let mut acknowledged = Vec::new();
     while !end.load(Ordering::Relaxed) {

@@ -4,6 +4,7 @@
 mod begin;
 mod direct;
 mod end;
+mod hand;
 mod lease;
 mod linear;
 mod load;

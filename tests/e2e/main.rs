@@ -15,6 +15,7 @@ mod failovers;
 mod fleet;
 mod full_log;
 mod full_store;
+mod hand;
 mod histories;
 mod joining;
 mod kernel;

@@ -231,7 +231,10 @@ fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
         .unwrap()
         .signal(Signal::CONT)
         .unwrap();
-    let (code, out) = drain(&["--json"]);
+    // Nobody of another shard is there.
+    let (code, out) = drain(&["--shard", "7", "--wait", "1"]);
+    assert_eq!(code, Some(1), "{out}");
+    let (code, out) = drain(&["--shard", "0", "--json"]);
     assert_eq!(code, Some(0), "{out}");
     assert!(out.contains(r#""drained":true"#), "{out}");
     for number in 0..100 {
@@ -239,9 +242,9 @@ fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
         assert_eq!(there, Reply::Integer(1));
     }
     for (args, says) in [
-        (&["drain"][..], "--fleet and --etcd are missing"),
+        (&["drain"][..], "where is the shard?"),
         (&["drain", "--via", "x"], "--via"),
-        (&["remove", "1"], "--fleet and --etcd are missing"),
+        (&["remove", "1"], "where is the shard?"),
     ] {
         let text = fails(&[&["ctl"], args].concat());
         assert!(text.contains(says), "{text}");

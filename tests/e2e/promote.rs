@@ -73,6 +73,7 @@ fn a_master_hands_over_and_one_that_is_gone_is_replaced() {
     assert!(text.contains("is no master"), "{text}");
     let text = refused(&words("127.0.0.1:1"));
     assert!(text.contains("127.0.0.1:1"), "{text}");
+    assert!(!text.contains("retried"), "nobody tries again: {text}");
     let dry = promote(&[store[0], store[1], store[2], &to_second, "--dry-run"]);
     let (out, _) = said(&{ dry }.output().unwrap(), 0);
     assert!(out.contains("nothing is lost"), "{out}");

@@ -32,18 +32,18 @@ pub struct RelayConfig {
     pub device: DeviceConfig,
     /// Microseconds to poll after activity before blocking.
     pub spin_micros: u64,
-    /// With `device.leased`: where its leases come from.
+    /// Who may end the loop, and hears where the device is; with `device.leased`: where its leases come from.
     pub lease: Option<Lease>,
 }
 
-/// A device's side of its lease.
+/// A device's side of its lease, or of who wires it.
 #[derive(Clone, Debug)]
 pub struct Lease {
     /// What it and its agent tell each other.
     pub words: Arc<LeaseWords>,
     /// The clock of both.
     pub clock: Clock,
-    /// How long the lease store keeps a lease, or less.
+    /// How long the lease store keeps a lease, or less; 0 without one.
     pub length: Nanos,
 }
 
@@ -278,21 +278,33 @@ pub fn run_with<N: Served>(
     })
 }
 
+/// Where a device is: the epoch that it serves, or 0; whether it holds everything; the epoch in which it is ready to join, or 0.
+type Place = (u32, bool, u32);
+
 /// Tells the agent what the device needs, and where it is, if that is new. `told`: what was told last.
-fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Option<u32>, bool, u32)>) {
-    let epoch = machine.needs_lease();
+fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Place, Option<String>)>) {
+    let epoch = if machine.is_serving() {
+        machine.epoch()
+    } else {
+        0
+    };
     let joins = machine.ready_to_join().unwrap_or(0);
     let news = (epoch, machine.holds_everything(), joins);
-    if *told != Some(news) {
-        *told = Some(news);
+    let waits = machine.waits_for();
+    let is_old = told
+        .as_ref()
+        .is_some_and(|(place, waited)| *place == news && waited.as_deref() == waits);
+    if !is_old {
+        *told = Some((news, waits.map(str::to_owned)));
         words.say(Standing {
-            epoch: epoch.unwrap_or(0),
+            epoch,
             chain: machine.chain().collect(),
             whole: news.1,
             joins,
+            waits: waits.map(str::to_owned),
         });
     }
-    words.want(epoch);
+    words.want(machine.needs_lease());
 }
 
 /// Tells the agent of a device's lease what becomes of it, and everybody: when it serves, and when it does not for long.

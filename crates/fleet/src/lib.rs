@@ -2,7 +2,8 @@
 //!
 //! Purpose: what an operator would know of a shard's devices is known from etcd. An [`Agent`] keeps the lease of one device, in a
 //! thread of its own; a [`ServerAgent`] says which chain the store has on record. A [`Follower`] tells clients where the devices are. A [`Controller`]
-//! says who is stopped, and how the rest is wired. An [`Intent`] is what a person wants changed. Invariant: a lease is granted by agreement of all members of etcd, together with the look at the
+//! says who is stopped, and how the rest is wired. An [`Intent`] is what a person wants changed. Without etcd a person does that by
+//! [`hand`]. Invariant: a lease is granted by agreement of all members of etcd, together with the look at the
 //! word about its device. May not: see a packet, a log or a store; be waited for by a loop that serves.
 
 mod agent;
@@ -10,6 +11,7 @@ mod controller;
 mod ctl;
 mod etcd;
 mod follow;
+pub mod hand;
 mod heal;
 mod plan;
 mod record;

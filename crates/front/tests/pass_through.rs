@@ -49,6 +49,7 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
         ("CONFIG SET hz 10 maxmemory 1mb", "change it in Redis"),
         ("CONFIG SET no-appendfsync-on-rewrite yes", "change it in"),
         ("SHUTDOWN NOSAVE", "stop the store under the log"),
+        ("CLUSTER RESET HARD", "at its nodes themselves"),
         ("DEBUG SLEEP 0", "send it to the Redis server itself"),
         ("REPLICAOF 127.0.0.1 1", "on the Redis server itself"),
         ("SLAVEOF 127.0.0.1 1", "on the Redis server itself"),

@@ -53,6 +53,16 @@ pub enum StoreError {
     Fatal(String),
 }
 
+impl StoreError {
+    /// What went wrong, for somebody who asks once and tries nothing again.
+    #[must_use]
+    pub fn into_text(self) -> String {
+        match self {
+            StoreError::Retry(text) | StoreError::Fatal(text) => text,
+        }
+    }
+}
+
 /// A database that applies updates exactly once, because it keeps the records atomically with them.
 ///
 /// Every call is bounded in time by the store's own deadlines (some seconds at most).

@@ -18,6 +18,8 @@ pub struct Standing {
     pub whole: bool,
     /// The epoch in which it is ready to join; 0: it is not.
     pub joins: u32,
+    /// What it waits for, if it says so.
+    pub waits: Option<String>,
 }
 
 /// The words between one run of a loop and the agent.

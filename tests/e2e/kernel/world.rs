@@ -316,7 +316,7 @@ impl World {
 
     /// An ordinary device on the server's machine that waits for a place in the chain.
     pub fn start_spare(&mut self) {
-        let (listen, server) = (self.address(RELAYS[0], SPARE_PORT), self.server());
+        let (listen, server) = (self.spare(), self.server());
         let log = self.scratch.memory().join("spare.log");
         let args = format!(
             "device --join --listen {listen} --next {server} --id 9 --media dram --log {}{}",
@@ -324,6 +324,30 @@ impl World {
             self.fleet_flags()
         );
         self.own("spare", "server", words(&args));
+    }
+
+    fn spare(&self) -> SocketAddr {
+        self.address(RELAYS[0], SPARE_PORT)
+    }
+
+    /// `pmnet ctl`, for a shard without a fleet: its exit code, and what it said.
+    pub fn ctl(&self, args: &str) -> (Option<i32>, String) {
+        let server = self.server();
+        let (device, other) = match self.plan.place {
+            // A switch itself is not where clients send.
+            Place::Switch => (
+                self.address("device", SERVER_PORT),
+                self.follower(FOLLOWERS[0]),
+            ),
+            _ => (self.head(), self.spare()),
+        };
+        let args = format!("ctl --via {device},{other} --server {server} {args}");
+        let output = self.run(common::pmnet(), words(&args));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        println!("{args}:\n{text}");
+        assert!(!text.contains("panicked"), "{text}");
+        (output.status.code(), text)
     }
 
     /// All of it, serving. `None`: not possible here.

@@ -97,6 +97,7 @@ impl Rule {
     }
 }
 
+const NODES: &str = "it would change the cluster under the log; do that at its nodes themselves";
 const REPLICATION: &str =
     "it changes who the store is; do it on the Redis server itself, with pmnet stopped";
 const STREAM: &str =
@@ -272,7 +273,43 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             "may be repeated after a loss, which does no harm",
         ),
         "PFSELFTEST" | "LOLWUT" => (Rule::Read, ""),
-        "CLUSTER" | "ASKING" | "READONLY" | "READWRITE" => {
+        "CLUSTER" => (
+            Rule::Container {
+                reads: &[
+                    "INFO",
+                    "MYID",
+                    "NODES",
+                    "SLOTS",
+                    "SHARDS",
+                    "LINKS",
+                    "KEYSLOT",
+                    "COUNTKEYSINSLOT",
+                    "GETKEYSINSLOT",
+                    "REPLICAS",
+                    "SLAVES",
+                    "COUNT-FAILURE-REPORTS",
+                    "HELP",
+                ],
+                refused: &[
+                    ("RESET", NODES),
+                    ("FORGET", NODES),
+                    ("FAILOVER", NODES),
+                    ("REPLICATE", NODES),
+                    ("MEET", NODES),
+                    ("SETSLOT", NODES),
+                    ("ADDSLOTS", NODES),
+                    ("ADDSLOTSRANGE", NODES),
+                    ("DELSLOTS", NODES),
+                    ("DELSLOTSRANGE", NODES),
+                    ("FLUSHSLOTS", NODES),
+                    ("BUMPEPOCH", NODES),
+                    ("SET-CONFIG-EPOCH", NODES),
+                    ("SAVECONFIG", NODES),
+                ],
+            },
+            "a store that is not a cluster says so",
+        ),
+        "ASKING" | "READONLY" | "READWRITE" => {
             (Rule::Read, "the store is not a cluster, and says so")
         }
 

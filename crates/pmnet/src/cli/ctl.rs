@@ -1,6 +1,7 @@
-//! `pmnet ctl`: changes the chain of a fleet, or which Redis is a shard's master, and waits until that is done.
+//! `pmnet ctl`: changes the chain of a shard, in a fleet or by hand, or which Redis is its master, and waits until that is done.
 
 mod drain;
+mod hand;
 mod promote;
 mod shards;
 
@@ -21,16 +22,27 @@ Examples:
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 remove 2
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 add
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 drain
-  pmnet ctl drain --via 10.0.0.5:51000,10.0.0.6:51000   (without etcd)
+
+  without etcd:
+  pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000 status
+  pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000,10.0.0.8:51000 replace 2 --dry-run
+  pmnet ctl --via 10.0.0.5:51000 --server 10.0.0.3:51500 remove 2 --is-stopped
+  pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000 drain
   pmnet ctl promote --store redis+sentinel://10.0.0.4:26379,10.0.0.5:26379,10.0.0.6:26379/mymaster
   pmnet ctl promote --store redis://10.0.0.4:6379 --to 10.0.0.5:6379 --dry-run
   pmnet ctl shards /etc/pmnet/shards.toml --new shards.toml
 
-What is wanted of a chain is written into etcd. Everything else is done by the devices and by the controllers,
+With --fleet what is wanted of a chain is written into etcd. Everything else is done by the devices and by the controllers,
 of which at least one must run: a device that is to leave ends and gives its lease back, if another
 one that holds everything has a lease; then it is left out like any device without a lease, only
 without the wait for that lease to end. It does not come back as a spare before
 `pmnet ctl add --device ID`, whoever starts it again.
+
+With --via the devices that are named, and those that they send to, are asked themselves, by TCP at their
+addresses, and so is the server. Name spares, too, and the server (--server) if the last device of the chain is gone.
+A device that is to join does so before the other one leaves; a device that leaves ends its process; one
+that does not answer is left out only if you know that it is stopped for good (--is-stopped). Every device that stays
+is wired anew while it runs, and the server decides, as ever, who is in the chain.
 
 Each says first what it will do, and how many copies an acknowledgement has meanwhile. What cannot
 be done now is refused with a sentence. Progress is on stderr. The exit code is 0 when it is done
@@ -53,8 +65,14 @@ pub struct CtlArgs {
     /// The members of etcd, http://HOST:2379, with commas between them.
     #[arg(long, value_name = "URL,…", requires = "fleet")]
     etcd: Option<String>,
+    /// Without a fleet: devices of the shard, HOST:PORT, with commas between them; spares, too.
+    #[arg(long, global = true, value_name = "ADDR,…")]
+    via: Option<String>,
+    /// With --via: the server, HOST:PORT, if no device that answers sends to it.
+    #[arg(long, global = true, value_name = "ADDR")]
+    server: Option<String>,
     /// Number of the shard.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, global = true, default_value_t = 0)]
     shard: u32,
     /// Only say what would be done, or why it cannot be.
     #[arg(long, global = true)]
@@ -81,8 +99,12 @@ enum Word {
     },
     /// One copy less: this device leaves the chain.
     Remove {
-        /// The device.
-        id: u32,
+        /// The device. Without a fleet also several that are stopped.
+        #[arg(required = true)]
+        ids: Vec<u32>,
+        /// Without a fleet: you know that it is stopped for good, and not only cut off.
+        #[arg(long)]
+        is_stopped: bool,
         /// Also if one copy alone is left, so that the loss of that device loses what is not applied.
         #[arg(long)]
         to_one: bool,
@@ -91,13 +113,12 @@ enum Word {
     Replace {
         /// The device.
         id: u32,
+        /// Without a fleet: you know that it is stopped for good, and not only cut off.
+        #[arg(long)]
+        is_stopped: bool,
     },
     /// Wait until the database has everything that was acknowledged before this began. Clients may go on.
-    Drain {
-        /// Instead of --fleet: the devices of the shard, HOST:PORT, with commas between them.
-        #[arg(long, value_name = "ADDR,…")]
-        via: Option<String>,
-    },
+    Drain,
     /// A replica of the shard's Redis becomes its master (without etcd).
     Promote(promote::PromoteArgs),
     /// Look at the file of a front of many shards: slots, whether each shard answers, which Redis it has (without etcd).
@@ -106,47 +127,56 @@ enum Word {
 
 /// Does it; false if it could not be done in time.
 pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
+    match &args.word {
+        Word::Promote(what) => return promote::of(what, args),
+        Word::Shards(what) => return shards::of(what, args),
+        _ => {}
+    }
     let place = match (&args.fleet, &args.etcd) {
-        (Some(fleet), Some(etcd)) => Ok(InFleet {
+        (Some(_), _) if args.via.is_some() => {
+            return Err(anyhow!(
+                "--via and --fleet say both where the devices are: leave one out"
+            ));
+        }
+        (Some(fleet), Some(etcd)) => InFleet {
             fleet: fleet.clone(),
             etcd: etcd.clone(),
             shard: args.shard,
-        }),
-        _ => Err(anyhow!(
-            "--fleet and --etcd are missing: only promote and shards can do without, and drain (with --via)"
-        )),
+        },
+        _ => return hand::of(args),
     };
+    if args.server.is_some() {
+        return Err(anyhow!(
+            "--server goes with --via: in a fleet etcd knows where it is"
+        ));
+    }
     let want = match &args.word {
-        Word::Drain { via } => {
+        Word::Drain => {
             let wait = Duration::from_secs(args.wait);
-            return match via {
-                Some(_) if args.shard != 0 => Err(anyhow!(
-                    "--shard goes with --fleet: at --via the devices of one shard are named"
-                )),
-                Some(_) if place.is_ok() => Err(anyhow!(
-                    "--via and --fleet say both where the devices are: leave one out"
-                )),
-                Some(via) => drain::of(&drain::via(via)?, wait, args),
-                None => drain::of(&drain::in_fleet(&place?, wait)?, wait, args),
-            };
+            return drain::of(&drain::in_fleet(&place, wait)?, wait, args);
         }
-        Word::Promote(what) => return promote::of(what, args),
-        Word::Shards(what) => return shards::of(what, args),
-        Word::Status => {
-            let place = place?;
-            return of_fleet(&place.fleet, &place.etcd, place.shard, args.json);
+        Word::Status => return of_fleet(&place.fleet, &place.etcd, place.shard, args.json),
+        Word::Remove { is_stopped, .. } | Word::Replace { is_stopped, .. } if *is_stopped => {
+            return Err(anyhow!(
+                "--is-stopped is for a shard without a fleet: in a fleet a device that is gone is left out when its lease is over"
+            ));
         }
         Word::Add { device: None } => Want::Add,
         Word::Add {
             device: Some(device),
         } => Want::TakeBack(*device),
-        Word::Remove { id, to_one } => Want::Remove {
-            device: *id,
-            to_one: *to_one,
+        Word::Remove { ids, to_one, .. } => match ids[..] {
+            [device] => Want::Remove {
+                device,
+                to_one: *to_one,
+            },
+            _ => return Err(anyhow!("in a fleet one device at a time is removed")),
         },
-        Word::Replace { id } => Want::Replace(*id),
+        Word::Replace { id, .. } => Want::Replace(*id),
+        // Done above.
+        Word::Promote(_) | Word::Shards(_) => return Ok(false),
     };
-    let (endpoints, names) = place?.in_etcd()?;
+    let (endpoints, names) = place.in_etcd()?;
     let mut etcd = Etcd::new(endpoints, ETCD_MAX);
     let mut said = None;
     for _ in 0..TRIES {
@@ -180,13 +210,14 @@ fn read(etcd: &mut Etcd, names: &Names) -> anyhow::Result<Shard> {
 /// Looks until it is done, or the time is over; what is waited for then. It is told on stderr, too, each time that it is something else.
 fn until<T>(
     seconds: u64,
+    pause: Duration,
     mut look: impl FnMut() -> anyhow::Result<Result<T, String>>,
 ) -> anyhow::Result<Result<T, String>> {
     let begun = Instant::now();
     let until = begun + Duration::from_secs(seconds);
     let mut said = String::new();
     loop {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(pause);
         let waits = match look()? {
             Ok(done) => return Ok(Ok(done)),
             Err(waits) => waits,
@@ -203,7 +234,7 @@ fn until<T>(
 
 /// Until it is done, or the time is over.
 fn wait(etcd: &mut Etcd, names: &Names, intent: &Intent, args: &CtlArgs) -> anyhow::Result<bool> {
-    let done = until(args.wait, || {
+    let done = until(args.wait, LOOK, || {
         Ok(match Shard::read(etcd, names) {
             Ok(shard) => intent.is_done(&shard).map(|()| shard),
             Err(text) => Err(format!("etcd: {text}")),
@@ -276,12 +307,16 @@ fn as_text(intent: &Intent) -> String {
         }
         (_, None, None) => format!("the chain is {now:?}"),
     };
+    text + &copies_text(intent.copies_meanwhile(), intent.copies)
+}
+
+/// What an acknowledgement survives while something is done, and in the end.
+fn copies_text(meanwhile: usize, after: usize) -> String {
     let copies = |count: usize| match count {
         1 => "1 copy, which survives the loss of no device".to_owned(),
         count => format!("{count} copies, which survive the loss of {}", count - 1),
     };
-    let (meanwhile, after) = (intent.copies_meanwhile(), intent.copies);
-    let mut text = format!("{text}. An acknowledgement has {}", copies(meanwhile));
+    let mut text = format!(". An acknowledgement has {}", copies(meanwhile));
     if after != meanwhile {
         text += &format!("; in the end {}", copies(after));
     }

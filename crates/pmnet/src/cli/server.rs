@@ -10,6 +10,7 @@ use clap::Args;
 use pmnet_cli::{ConfigError, password, warn_of_password};
 use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
+use pmnet_fleet::hand::ServerDoor;
 use pmnet_fleet::{Candidate, LEASE_SECONDS, LEASE_SECONDS_USUAL, ServerAgentConfig};
 use pmnet_server::serve::{ServeConfig, ServerWords, serve};
 use pmnet_server::{Feed, ServerConfig};
@@ -82,6 +83,9 @@ pub struct ServerArgs {
     /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
     #[arg(long, value_name = "URL,…")]
     etcd: Option<String>,
+    /// Do not tell `pmnet ctl` which chain the store has on record (outside a fleet: by TCP, at the address of --listen).
+    #[arg(long)]
+    no_ctl: bool,
     /// With --fleet: for so long etcd shows a server that is gone [default: 3].
     #[arg(long, value_name = "N")]
     lease_seconds: Option<u64>,
@@ -200,7 +204,8 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
         flags.standby || file.standby,
     )?;
     let standby = fleet.as_ref().is_some_and(|config| config.standby);
-    let words = fleet.as_ref().map(|_| Arc::new(ServerWords::default()));
+    let by_hand = fleet.is_none() && listen.port() != 0 && !(flags.no_ctl || file.no_ctl);
+    let words = (fleet.is_some() || by_hand).then(|| Arc::new(ServerWords::default()));
     let config = ServeConfig {
         listen,
         words: words.clone(),
@@ -218,6 +223,13 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     {
         return Ok(true);
     }
+    let door = words.clone().filter(|_| by_hand).map(|words| {
+        ServerDoor::open(listen, shard, words).inspect_err(|error| {
+            tracing::warn!("`pmnet ctl` cannot reach this server: TCP {listen}: {error}");
+        })
+    });
+    // It closes when this process ends.
+    let _door = door.and_then(Result::ok);
     let store = pmnet_store::open_with(&store, password.as_deref(), shard)?;
     let feed = flags
         .device_log

@@ -88,7 +88,7 @@ fn as_json(status: &Status) -> Value {
         "device": status.device,
         "incarnation": status.incarnation,
         "epoch": status.epoch,
-        "lease": status.answers_until.is_some(),
+        "lease": has_served(status).then_some(status.answers_until.is_some()),
         "silent_in_ms": silent_in(status),
         "copies": status.copies,
         "role": role(status),
@@ -107,6 +107,10 @@ fn as_json(status: &Status) -> Value {
 fn silent_in(status: &Status) -> Option<u64> {
     let left = |until: Time| until.since(Clock::boottime().now()) / MILLISECOND;
     status.answers_until.map(left)
+}
+
+const fn has_served(status: &Status) -> bool {
+    status.copies != 0
 }
 
 const fn role(status: &Status) -> &'static str {
@@ -140,6 +144,10 @@ fn as_text(status: &Status) -> String {
     };
     match silent_in(status) {
         None => {}
+        // Whether it is to have one is not known in the kernel before it has served.
+        Some(0) if !has_served(status) => {
+            text += "  it has not served yet: the kernel answers nobody\n";
+        }
         Some(0) => text += "  no lease: the kernel answers nobody\n",
         Some(left) => {
             text += &format!("  lease: the kernel answers for {left} ms unless it is renewed\n");

@@ -138,11 +138,11 @@ pub fn open((host, port): &(String, u16), url: &RedisUrl) -> Result<Connection, 
         port: *port,
         ..url.clone()
     };
-    let mut link = Connection::open_within(&url, ASK_SECONDS).map_err(|error| error.to_string())?;
+    let mut link = Connection::open_within(&url, ASK_SECONDS).map_err(StoreError::into_text)?;
     if let Some(password) = &url.password {
         let user = url.user.as_deref().unwrap_or("default");
         let reply = link.call(&[b"AUTH", user.as_bytes(), password.as_bytes()]);
-        let reply = reply.map_err(|error| error.to_string())?;
+        let reply = reply.map_err(StoreError::into_text)?;
         if let Some(error) = read::error(&reply) {
             return Err(error.to_owned());
         }
@@ -152,7 +152,7 @@ pub fn open((host, port): &(String, u16), url: &RedisUrl) -> Result<Connection, 
 
 fn nodes(link: &mut Connection) -> Result<Vec<Node>, String> {
     let reply = link.call(&[b"CLUSTER", b"NODES"]);
-    let reply = reply.map_err(|error| error.to_string())?;
+    let reply = reply.map_err(StoreError::into_text)?;
     if let Some(error) = read::error(&reply) {
         return Err(error.to_owned());
     }

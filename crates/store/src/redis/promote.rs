@@ -6,6 +6,7 @@
 //! Whoever serves the shard begins a new epoch at the new master: that is waited for.
 
 use pmnet_resp::read;
+use pmnet_server::StoreError;
 
 use super::config::parse_info;
 use super::connection::Connection;
@@ -448,7 +449,7 @@ fn see(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
 /// One command, whose reply is no error.
 fn ask(link: &mut Connection, place: &Place, command: &[&[u8]]) -> Result<bytes::Bytes, String> {
     let reply = link.call(command);
-    let reply = reply.map_err(|error| error.to_string())?;
+    let reply = reply.map_err(StoreError::into_text)?;
     match read::error(&reply) {
         None => Ok(reply),
         Some(error) => Err(format!(

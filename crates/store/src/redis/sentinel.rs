@@ -1,6 +1,7 @@
 //! Redis Sentinel: what one Sentinel says of a master (`super::masters` asks all of them).
 
 use pmnet_resp::read;
+use pmnet_server::StoreError;
 
 use super::connection::Connection;
 use super::masters::{ASK_SECONDS, Master};
@@ -19,11 +20,11 @@ pub fn ask(
         Some(link) => link,
         None => link.insert(
             Connection::open_within(&RedisUrl::plain(host, *port), ASK_SECONDS)
-                .map_err(|error| error.to_string())?,
+                .map_err(StoreError::into_text)?,
         ),
     };
     let reply = link.call(&[b"SENTINEL", b"MASTER", name.as_bytes()]);
-    let reply = reply.map_err(|error| error.to_string())?;
+    let reply = reply.map_err(StoreError::into_text)?;
     if let Some(error) = read::error(&reply) {
         return Err(error.to_owned());
     }

@@ -14,9 +14,12 @@ use super::CtlArgs;
 use crate::cli::common::InFleet;
 use crate::cli::redis::{NOWHERE, devices, located};
 
-/// The devices of `--via`.
-pub(super) fn via(via: &str) -> Result<ClientConfig, ConfigError> {
-    devices(via)
+/// The devices of `--via`, of this shard.
+pub(super) fn via(via: &str, shard: u32) -> Result<ClientConfig, ConfigError> {
+    Ok(ClientConfig {
+        shard,
+        ..devices(via)?
+    })
 }
 
 /// The devices that etcd knows.

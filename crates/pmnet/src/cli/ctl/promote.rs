@@ -9,7 +9,7 @@ use pmnet_cli::{password, warn_of_password};
 use pmnet_store::{Progress, Promotion};
 use serde_json::json;
 
-use super::{CtlArgs, until};
+use super::{CtlArgs, LOOK, until};
 
 /// What is promoted, and where.
 #[derive(Debug, Args)]
@@ -65,7 +65,7 @@ pub(super) fn of(args: &PromoteArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
 /// Until a server serves the shard at the new master, or the time is over.
 fn wait(promotion: &Promotion, ctl: &CtlArgs) -> anyhow::Result<bool> {
     let begun = Instant::now();
-    let served = until(ctl.wait, || {
+    let served = until(ctl.wait, LOOK, || {
         Ok(match promotion.look().map_err(|text| anyhow!(text))? {
             Progress::Served(at) => Ok(at),
             Progress::Waits(text) => Err(text),

@@ -134,6 +134,9 @@ pub struct DeviceArgs {
     /// With --fleet: length of a lease in seconds, 2 to 60 [default: 3].
     #[arg(long, value_name = "N")]
     pub lease_seconds: Option<u64>,
+    /// Take no orders of `pmnet ctl` (outside a fleet: by TCP, at the address of --listen).
+    #[arg(long)]
+    pub no_ctl: bool,
     /// Join a chain that holds data, as its last device; a log that was used is erased first (see below).
     #[arg(long, conflicts_with = "declare_data_loss")]
     pub join: bool,

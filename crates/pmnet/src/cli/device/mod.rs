@@ -3,6 +3,7 @@
 mod args;
 mod direct;
 mod fleet;
+mod hand;
 mod kernel;
 mod kernel_settings;
 mod relay;
@@ -59,6 +60,10 @@ soon as the device is in it; when that changes, the device begins anew in the sa
 another ready line. With --join as well the device is a spare: --next is the server, and it joins by
 itself when the chain is shorter than it shall be. --shrink-chain and --declare-data-loss count until the
 chain in etcd changes again.
+
+Outside a fleet `pmnet ctl` may ask the device where it stands, wire it anew and let it end, by TCP at the
+address of --listen. How it was wired last it remembers in the file LOG.wiring, as long as --next is what it
+was then; another --next, --shrink-chain and --declare-data-loss are newer, and count. --no-ctl: none of that.
 
   in the kernel, in front of the server's own network interface (needs root):
     pmnet device --mode nic --dev eth0 --listen 10.0.0.2:51000 --next 127.0.0.1:51500
@@ -161,6 +166,9 @@ fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     }
     if settings.fleet.is_some() {
         return fleet::serve(settings, stop, json);
+    }
+    if let Some(door) = hand::open(&settings) {
+        return hand::serve(&settings, door, stop, json);
     }
     if settings.kernel.is_some() {
         return kernel::serve(&settings, stop, json);

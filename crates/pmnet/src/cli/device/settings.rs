@@ -41,6 +41,8 @@ pub struct Settings {
     pub fleet: Option<FleetSettings>,
     /// The region of a device that is its shard's server as well, with --store.
     pub store: Option<RegionAddress>,
+    /// `pmnet ctl` may ask it and wire it, outside a fleet.
+    pub ctl: bool,
     /// Given explicitly: an existing log must have exactly these.
     pub wanted: Option<Parameters>,
 }
@@ -179,6 +181,7 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
         direct,
         fleet,
         store: None,
+        ctl: !(flags.no_ctl || file.no_ctl),
         wanted,
     })
 }
@@ -224,7 +227,7 @@ pub fn each(first: &Settings, shards: u16) -> Result<Vec<Settings>, ConfigError>
     if here && listen.port().abs_diff(next.port()) < shards {
         let more = shards - 1;
         return Err(ConfigError(format!(
-            "--shards {shards}: the ports of --listen {listen} (up to {}) and of --next {next} (up to {}) are partly the              same: a shard would send to another one; give ports that are at least {shards} apart",
+            "--shards {shards}: the ports of --listen {listen} (up to {}) and of --next {next} (up to {}) are partly the same: a shard would send to another one; give ports that are at least {shards} apart",
             listen.port() + more,
             next.port() + more
         )));

@@ -103,6 +103,8 @@ pub fn settings(
         direct,
         fleet: None,
         store: Some(region),
+        // Its chain is another matter: its server is within it.
+        ctl: false,
         wanted: None,
     })
 }

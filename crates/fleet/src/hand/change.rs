@@ -1,0 +1,477 @@
+//! What a person wants of a chain without a fleet, whether it may be had now, and what is to be done next: pure functions of what
+//! devices and server say.
+//!
+//! The chain that the server has on record counts, and only the server changes it. Here it is said how devices are to be wired, and
+//! when the head states that somebody is stopped. Everything is decided anew from each look, so it can be begun again at any point.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use super::{DeviceSaid, Looked, Meant, ServerSaid};
+use crate::plan::{CHAIN_MAX, Order, Place, Plan};
+
+/// What is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HandWant {
+    /// One copy more.
+    Add,
+    /// The chain without these devices.
+    Remove {
+        /// Their ids; several only if they are stopped.
+        devices: Vec<u32>,
+        /// Also if one copy alone is left.
+        to_one: bool,
+    },
+    /// A spare in the place of this device.
+    Replace(u32),
+}
+
+/// What is being done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The chain as it was, head first.
+    pub now: Vec<u32>,
+    /// The devices that leave it.
+    pub leaves: Vec<u32>,
+    /// The spare that joins it.
+    pub joins: Option<u32>,
+    /// The operator knows that those who leave are stopped for good.
+    pub is_stopped: bool,
+    /// Those who have said that they have ended.
+    ended: BTreeSet<u32>,
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HandStep {
+    /// This device is to be wired so.
+    Wire(Doing, Order),
+    /// This device is to end.
+    Leave(Doing),
+    /// Nothing: a sentence about what is waited for.
+    Wait(String),
+    /// It is done.
+    Done,
+}
+
+/// The device that something is asked of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doing {
+    /// Where it is asked.
+    pub at: SocketAddr,
+    /// Which one is meant.
+    pub to: Meant,
+}
+
+impl Change {
+    /// Whether this can be had now, and how.
+    ///
+    /// # Errors
+    /// A sentence that says why not, and what to do.
+    pub fn plan(looked: &Looked, want: &HandWant, is_stopped: bool) -> Result<Change, String> {
+        let server = server(looked)?;
+        let now = server.chain.clone();
+        let leaves = match want {
+            HandWant::Add => Vec::new(),
+            HandWant::Remove { devices, .. } => devices.clone(),
+            HandWant::Replace(device) => vec![*device],
+        };
+        if is_stopped && leaves.is_empty() {
+            return Err("--is-stopped is about a device that leaves".into());
+        }
+        let joins_wanted = !matches!(want, HandWant::Remove { .. });
+        let stays: Vec<u32> = now
+            .iter()
+            .copied()
+            .filter(|id| !leaves.contains(id))
+            .collect();
+        for id in &leaves {
+            leaver(looked, &now, *id, is_stopped)?;
+        }
+        if leaves.iter().collect::<BTreeSet<_>>().len() != leaves.len() {
+            return Err("the same device is named twice".into());
+        }
+        if leaves.len() > 1 && !is_stopped {
+            return Err("one device at a time leaves a chain while it lives".into());
+        }
+        if stays.is_empty() && (is_stopped || !joins_wanted) {
+            return Err(match is_stopped {
+                false => format!(
+                    "device {} is the only one: what is not applied is there alone. Let another one join first (pmnet ctl add)",
+                    leaves[0]
+                ),
+                true => format!(
+                    "nobody would be left of the chain {now:?}: what was acknowledged and is not applied is gone with it. Start one \
+                     of its devices again; if there is none, that is a loss to be declared (--declare-data-loss)"
+                ),
+            });
+        }
+        if let HandWant::Remove { to_one: false, .. } = want
+            && stays.len() == 1
+        {
+            return Err(
+                "one copy would be left: an acknowledgement would survive the loss of no device. If that is meant: --to-one; to \
+                 keep as many as there are: pmnet ctl replace"
+                    .into(),
+            );
+        }
+        for id in &stays {
+            device(looked, *id)?;
+        }
+        if !is_stopped {
+            settled(looked, server)?;
+        }
+        let joins = joins_wanted
+            .then(|| spare(looked, server))
+            .transpose()?
+            .map(|said| said.who.id);
+        let most = if is_stopped { stays.len() } else { now.len() };
+        if joins.is_some() && most >= CHAIN_MAX {
+            return Err(format!("a chain has at most {CHAIN_MAX} devices"));
+        }
+        of_one_kind(looked, server, stays.iter().copied().chain(joins))?;
+        Ok(Change {
+            now,
+            leaves,
+            joins,
+            is_stopped,
+            ended: BTreeSet::new(),
+        })
+    }
+
+    /// Devices of the chain in the end.
+    #[must_use]
+    pub fn copies(&self) -> usize {
+        self.now.len() - self.leaves.len() + usize::from(self.joins.is_some())
+    }
+
+    /// Copies that an acknowledgement has while this is done, at least.
+    #[must_use]
+    pub fn copies_meanwhile(&self) -> usize {
+        if self.joins_first() {
+            self.now.len()
+        } else {
+            self.now.len() - self.leaves.len()
+        }
+    }
+
+    /// Nobody leaves before the new one has everything.
+    const fn joins_first(&self) -> bool {
+        self.joins.is_some() && !self.is_stopped
+    }
+
+    /// This device has said that it has ended.
+    pub fn has_ended(&mut self, id: u32) {
+        self.ended.insert(id);
+    }
+
+    /// What is to be done next.
+    ///
+    /// # Errors
+    /// A sentence: it cannot go on.
+    pub fn next(&self, looked: &Looked) -> Result<HandStep, String> {
+        let Ok(server) = server(looked) else {
+            return Ok(HandStep::Wait("the server does not answer".into()));
+        };
+        let chain = &server.chain;
+        let joined = self.joins.is_none_or(|id| chain.contains(&id));
+        let gone = !self.leaves.iter().any(|id| chain.contains(id));
+        let mut expected: Vec<u32> = self.now.clone();
+        expected.retain(|id| !(gone && self.leaves.contains(id)));
+        expected.extend(self.joins.filter(|_| joined));
+        if *chain != expected {
+            return Err(format!(
+                "the chain is {chain:?} now: somebody else changes it. Look (pmnet ctl status), and ask again"
+            ));
+        }
+        if joined && gone {
+            return Ok(match settled(looked, server) {
+                Ok(()) => HandStep::Done,
+                Err(text) => HandStep::Wait(text),
+            });
+        }
+        if gone || (self.joins_first() && !joined) {
+            Ok(self.join(looked, server))
+        } else {
+            self.leave(looked, server)
+        }
+    }
+
+    /// The tail gets another next hop.
+    fn join(&self, looked: &Looked, server: &ServerSaid) -> HandStep {
+        let Some(joiner) = self.joins.and_then(|id| looked.devices.get(&id)) else {
+            return HandStep::Wait("the device that is to join does not answer".into());
+        };
+        let tail = match server.chain.last().map(|id| device(looked, *id)) {
+            Some(Ok(tail)) => tail,
+            _ => return HandStep::Wait("the chain's last device does not answer".into()),
+        };
+        let order = Order {
+            next: joiner.listen,
+            shrink: None,
+        };
+        if is_wired(tail, order) {
+            return HandStep::Wait(format!(
+                "device {} is to join behind device {}{}",
+                joiner.who.id,
+                tail.who.id,
+                waits(tail)
+            ));
+        }
+        if let Err(text) = settled(looked, server) {
+            return HandStep::Wait(text);
+        }
+        if joiner.joins != server.epoch {
+            return HandStep::Wait(format!(
+                "device {} is not ready to join in epoch {} yet{}",
+                joiner.who.id,
+                server.epoch,
+                waits(joiner)
+            ));
+        }
+        HandStep::Wire(doing(tail), order)
+    }
+
+    /// Who leaves ends; then the others are wired without it, the head last: it states that nobody else is left out.
+    fn leave(&self, looked: &Looked, server: &ServerSaid) -> Result<HandStep, String> {
+        for id in &self.leaves {
+            match (looked.devices.get(id), self.is_stopped) {
+                (Some(said), true) => return Err(answers(said)),
+                (Some(said), false) if self.ended.contains(id) => {
+                    return Err(format!(
+                        "device {id} had ended, and was started again, at {}: stop what starts it, and ask again. It is a member of \
+                         the chain as before",
+                        said.listen
+                    ));
+                }
+                (Some(said), false) => {
+                    return Ok(match settled(looked, server) {
+                        Ok(()) => HandStep::Leave(doing(said)),
+                        Err(text) => HandStep::Wait(text),
+                    });
+                }
+                (None, false) if !self.ended.contains(id) => {
+                    return Err(format!(
+                        "device {id} does not answer any more, and has not said that it has ended: start it again; or, if it is \
+                         stopped for good, ask again with --is-stopped"
+                    ));
+                }
+                (None, _) => {}
+            }
+        }
+        let mut places = Vec::new();
+        for id in server.chain.iter().filter(|id| !self.leaves.contains(id)) {
+            match device(looked, *id) {
+                Ok(said) => places.push(Place {
+                    id: *id,
+                    at: said.listen,
+                    whole: said.whole,
+                }),
+                Err(text) => return Ok(HandStep::Wait(text)),
+            }
+        }
+        let plan = Plan {
+            epoch: server.epoch,
+            says: Some(server.epoch),
+            places,
+            joins: false,
+            server: server.listen,
+            copies: self.copies(),
+        };
+        let ids = plan.ids();
+        let Some(head) = ids.first() else {
+            return Err("nobody is left".into());
+        };
+        for id in ids.iter().rev() {
+            let (said, order) = (&looked.devices[id], plan.order(*id));
+            let Some(order) = order else { continue };
+            if said.ends {
+                return Ok(HandStep::Wait(format!("device {id} begins anew")));
+            }
+            // It stated it, and the path still led through somebody who is left out now: another device was not wired yet.
+            let unheard = id == head
+                && said.epoch == server.epoch
+                && said.shrink == order.shrink
+                && said.chain == server.chain;
+            if !is_wired(said, order) || unheard {
+                return Ok(HandStep::Wire(doing(said), order));
+            }
+        }
+        Ok(HandStep::Wait(format!(
+            "the server is to write that the chain is {ids:?}{}",
+            waits(&looked.devices[head])
+        )))
+    }
+
+    /// Whether the chain's last device sends to one that has not joined and does not answer: nothing is acknowledged meanwhile.
+    #[must_use]
+    pub fn joiner_is_lost(&self, looked: &Looked) -> bool {
+        let answers = self.joins.is_none_or(|id| looked.devices.contains_key(&id));
+        !answers && self.undo(looked).is_some()
+    }
+
+    /// What has to be taken back if it is not done in time: the chain's last device sends to somebody who has not joined.
+    #[must_use]
+    pub fn undo(&self, looked: &Looked) -> Option<HandStep> {
+        let server = server(looked).ok()?;
+        let joiner = self.joins.filter(|id| !server.chain.contains(id))?;
+        let tail = looked.devices.get(server.chain.last()?)?;
+        let order = Order {
+            next: server.listen,
+            shrink: None,
+        };
+        let leads_there = looked
+            .devices
+            .get(&joiner)
+            .map_or(tail.next != order.next, |said| tail.next == said.listen);
+        leads_there.then(|| HandStep::Wire(doing(tail), order))
+    }
+}
+
+fn doing(said: &DeviceSaid) -> Doing {
+    Doing {
+        at: said.listen,
+        to: said.who.clone(),
+    }
+}
+
+fn is_wired(said: &DeviceSaid, order: Order) -> bool {
+    let has = Order {
+        next: said.next,
+        shrink: said.shrink,
+    };
+    !has.is_to_become(order)
+}
+
+/// What it says that it waits for, if that is not for us.
+fn waits(said: &DeviceSaid) -> String {
+    let text = said.waits.as_ref().filter(|_| said.joins == 0);
+    text.map_or_else(String::new, |text| {
+        format!(". Device {} waits: {text}", said.who.id)
+    })
+}
+
+/// The server, if it knows its chain.
+fn server(looked: &Looked) -> Result<&ServerSaid, String> {
+    match &looked.server {
+        Some(server) if server.epoch > 0 => Ok(server),
+        Some(server) => Err(format!(
+            "the server at {} has no chain on record, or has not read its store yet (its log says why): nothing can be changed now",
+            server.listen
+        )),
+        None => Err(format!(
+            "no server answers{}: nothing can be changed without it. Where is it? --server HOST:PORT",
+            because(looked)
+        )),
+    }
+}
+
+fn because(looked: &Looked) -> String {
+    if looked.silent.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", looked.silent.join("; "))
+    }
+}
+
+/// A member that answers.
+fn device(looked: &Looked, id: u32) -> Result<&DeviceSaid, String> {
+    looked.devices.get(&id).ok_or_else(|| {
+        format!(
+            "device {id} of the chain does not answer{}: is its address in --via? If it is gone, too: pmnet ctl remove it with \
+             --is-stopped",
+            because(looked)
+        )
+    })
+}
+
+fn answers(said: &DeviceSaid) -> String {
+    format!(
+        "device {} is not stopped: it answers at {}. Leave --is-stopped out: it ends by itself",
+        said.who.id, said.listen
+    )
+}
+
+/// Whether this device may leave.
+fn leaver(looked: &Looked, now: &[u32], id: u32, is_stopped: bool) -> Result<(), String> {
+    if !now.contains(&id) {
+        return Err(format!("device {id} is not in the chain {now:?}"));
+    }
+    match (looked.devices.get(&id), is_stopped) {
+        (Some(said), true) => Err(answers(said)),
+        (None, false) => Err(format!(
+            "device {id} does not answer{}. One that is only cut off could go on acknowledging. If you know that it is stopped for \
+             good: --is-stopped",
+            because(looked)
+        )),
+        (Some(said), false) if said.in_kernel => Err(format!(
+            "device {id} is in the kernel, where it answers on without its process: take it out there (pmnet device … --detach), \
+             then say --is-stopped"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the chain is served as it is on record, and all of it hold everything.
+fn settled(looked: &Looked, server: &ServerSaid) -> Result<(), String> {
+    for id in &server.chain {
+        let said = device(looked, *id)?;
+        let serves = said.epoch == server.epoch && said.chain == server.chain && !said.ends;
+        if !serves {
+            return Err(format!(
+                "device {id} does not serve the chain {:?} of epoch {} yet{}",
+                server.chain,
+                server.epoch,
+                waits(said)
+            ));
+        }
+        if !said.whole {
+            return Err(format!(
+                "device {id} has joined and does not hold everything yet"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A spare that is ready to join.
+fn spare<'a>(looked: &'a Looked, server: &ServerSaid) -> Result<&'a DeviceSaid, String> {
+    let others = || {
+        let all = looked.devices.values();
+        all.filter(|said| !server.chain.contains(&said.who.id))
+    };
+    if let Some(said) = others().find(|said| said.joins == server.epoch) {
+        return Ok(said);
+    }
+    let waiting: String = others().map(waits).collect();
+    Err(format!(
+        "no spare is ready to join: start a device with --join, with --next to the server and an empty log, wait until it says that it \
+         is ready, and name it in --via{waiting}{}",
+        because(looked)
+    ))
+}
+
+/// Devices that are told of each other must reach each other: either all are on this machine, or each has an address for the others.
+fn of_one_kind(
+    looked: &Looked,
+    server: &ServerSaid,
+    ids: impl Iterator<Item = u32>,
+) -> Result<(), String> {
+    let mut all: Vec<SocketAddr> = ids
+        .filter_map(|id| Some(looked.devices.get(&id)?.listen))
+        .collect();
+    all.push(server.listen);
+    let here = |at: &&SocketAddr| at.ip().is_loopback();
+    let lonely = all.iter().find(here);
+    let elsewhere = all.iter().find(|at| !here(at));
+    match (lonely, elsewhere) {
+        (Some(here), Some(there)) => Err(format!(
+            "{here} is an address on this machine, and {there} is not: name all of them (--via, --server) by addresses at which \
+             the others reach them"
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,340 @@
+//! What a device says to a person, and what it does for one: it is wired anew, or ends.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use pmnet_udp::LeaseWords;
+
+use super::door::{Door, END_MAX};
+use super::memory::Memory;
+use super::{Answered, Asked, DeviceSaid, Meant, process};
+use crate::plan::Order;
+
+/// Settings of a device's door.
+#[derive(Clone, Debug)]
+pub struct DeviceDoorConfig {
+    /// Where it listens, by TCP: the address of the device itself.
+    pub listen: SocketAddr,
+    /// Shard.
+    pub shard: u32,
+    /// Device id.
+    pub id: u32,
+    /// The next hop that its command line names.
+    pub next: SocketAddr,
+    /// A person has said by its flags how it starts (`--shrink-chain`, `--declare-data-loss`): they count.
+    pub by_hand: bool,
+    /// It is in the kernel.
+    pub in_kernel: bool,
+    /// Where it remembers how it was wired last; `None`: nowhere.
+    pub memory: Option<PathBuf>,
+}
+
+/// One run of the device's loop.
+#[derive(Debug)]
+struct Run {
+    words: Arc<LeaseWords>,
+    order: Order,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    run: Option<Run>,
+    /// How it is to be wired, if a person has said so.
+    order: Option<Order>,
+    /// That was said in an earlier life of its process.
+    remembered: bool,
+    leaves: bool,
+    /// It has ended.
+    left: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: DeviceDoorConfig,
+    memory: Memory,
+    process: String,
+    state: Mutex<State>,
+    left: Condvar,
+}
+
+/// The door of a device. It closes when this is dropped.
+#[derive(Debug)]
+pub struct DeviceDoor {
+    shared: Arc<Shared>,
+    _door: Door,
+}
+
+impl DeviceDoor {
+    /// Listens.
+    ///
+    /// # Errors
+    /// Somebody else listens there, or the system gives no thread or no random numbers.
+    pub fn open(config: DeviceDoorConfig) -> std::io::Result<DeviceDoor> {
+        let memory = Memory {
+            path: config.memory.clone(),
+            shard: config.shard,
+            id: config.id,
+            flag: config.next,
+        };
+        let listen = config.listen;
+        let by_hand = config.by_hand;
+        let shared = Arc::new(Shared {
+            config,
+            memory,
+            process: process()?,
+            state: Mutex::default(),
+            left: Condvar::new(),
+        });
+        let answers = shared.clone();
+        let door = Door::open(listen, move |asked| answers.answer(asked))?;
+        let next = shared.memory.recall(by_hand);
+        let mut state = shared.state();
+        state.order = next.map(|next| Order { next, shrink: None });
+        state.remembered = next.is_some();
+        drop(state);
+        Ok(DeviceDoor {
+            shared,
+            _door: door,
+        })
+    }
+
+    /// How the device is to be wired, if a person has said so.
+    #[must_use]
+    pub fn order(&self) -> Option<Order> {
+        self.shared.state().order
+    }
+
+    /// The device runs, wired so. `words`: of this run alone. The run is ended by them when the device is to be wired otherwise, or
+    /// to end.
+    pub fn attend(&self, words: Arc<LeaseWords>, order: Order) {
+        let mut state = self.shared.state();
+        let stale = state.order.is_some_and(|wanted| wanted != order) || state.leaves;
+        if stale {
+            // Said between the end of one run and the beginning of this one.
+            words.end();
+        }
+        state.run = Some(Run { words, order });
+    }
+
+    /// Whether a person wants the device to end.
+    #[must_use]
+    pub fn leaves(&self) -> bool {
+        self.shared.state().leaves
+    }
+
+    /// Forgets how it was wired, if that was said in an earlier life of its process; whether it was.
+    #[must_use]
+    pub fn forget_remembered(&self) -> bool {
+        let mut state = self.shared.state();
+        if !std::mem::take(&mut state.remembered) {
+            return false;
+        }
+        self.shared.memory.forget_all();
+        (state.order, state.run) = (None, None);
+        true
+    }
+
+    /// **The device has ended**: nobody is acknowledged by it any more. Who asked for it is told so.
+    pub fn left(self) {
+        // Where it was wired is no place of its own any more.
+        self.shared.memory.forget_all();
+        self.shared.state().left = true;
+        self.shared.left.notify_all();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn who(&self) -> Meant {
+        Meant {
+            shard: self.config.shard,
+            id: self.config.id,
+            process: self.process.clone(),
+        }
+    }
+
+    fn answer(&self, asked: Asked) -> Answered {
+        match asked {
+            Asked::Who => Answered::Device(Box::new(self.says())),
+            Asked::Wire { to, .. } | Asked::Leave { to } if to != self.who() => {
+                Answered::Refused(format!(
+                    "this is device {} of shard {}, in another life than the one that is meant",
+                    self.config.id, self.config.shard
+                ))
+            }
+            Asked::Wire { next, shrink, .. } => self.wire(Order { next, shrink }),
+            Asked::Leave { .. } => self.leave(),
+        }
+    }
+
+    fn says(&self) -> DeviceSaid {
+        let state = self.state();
+        let config = &self.config;
+        let order = state.run.as_ref().map_or(
+            Order {
+                next: config.next,
+                shrink: None,
+            },
+            |run| run.order,
+        );
+        let standing = state.run.as_ref().map(|run| run.words.standing());
+        let standing = standing.unwrap_or_default();
+        DeviceSaid {
+            who: self.who(),
+            listen: config.listen,
+            flag: config.next,
+            next: order.next,
+            shrink: order.shrink,
+            ends: state.run.as_ref().is_none_or(|run| run.words.is_to_end()),
+            epoch: standing.epoch,
+            chain: standing.chain,
+            whole: standing.whole,
+            joins: standing.joins,
+            waits: standing.waits,
+            in_kernel: config.in_kernel,
+        }
+    }
+
+    fn wire(&self, order: Order) -> Answered {
+        let config = &self.config;
+        let refused = |text: String| Answered::Refused(text);
+        if order.next.is_ipv4() != config.listen.is_ipv4() || order.next.port() == 0 {
+            return refused(format!(
+                "{} cannot be the next hop of a device at {}",
+                order.next, config.listen
+            ));
+        }
+        if order.next == config.listen {
+            return refused(format!("{} is this device itself", order.next));
+        }
+        let mut state = self.state();
+        if state.leaves {
+            return refused("this device is about to end".into());
+        }
+        match self.memory.keep(order.next) {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!(
+                "this device does not remember how it is wired: write --next {} into its unit file",
+                order.next
+            ),
+            Err(error) => {
+                return refused(format!(
+                    "this device cannot remember how it is wired: {error}"
+                ));
+            }
+        }
+        let Order { next, shrink } = order;
+        tracing::warn!(%next, shrink, "`pmnet ctl` says how this device is wired: it begins anew");
+        (state.order, state.remembered) = (Some(order), false);
+        if let Some(run) = &state.run {
+            run.words.end();
+        }
+        Answered::Done
+    }
+
+    fn leave(&self) -> Answered {
+        if self.config.in_kernel {
+            return Answered::Refused(
+                "this device is in the kernel, where it answers on without its process: take it out with --detach".into(),
+            );
+        }
+        let mut state = self.state();
+        state.leaves = true;
+        if let Some(run) = &state.run {
+            run.words.end();
+        }
+        let waited = self
+            .left
+            .wait_timeout_while(state, END_MAX, |state| !state.left);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if state.left {
+            Answered::Done
+        } else {
+            Answered::Refused(format!(
+                "it has not ended within {} s: look at its log",
+                END_MAX.as_secs()
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hand::ask;
+
+    #[test]
+    fn a_device_is_wired_anew_and_ends_when_it_has_ended() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listen = free.local_addr().unwrap();
+        drop(free);
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let door = DeviceDoor::open(DeviceDoorConfig {
+            listen,
+            shard: 2,
+            id: 7,
+            next: at(1),
+            by_hand: false,
+            in_kernel: false,
+            memory: None,
+        })
+        .unwrap();
+        let says = || match ask(listen, &Asked::Who) {
+            Ok(Answered::Device(said)) => *said,
+            other => panic!("{other:?}"),
+        };
+        let order = |port, shrink| Order {
+            next: at(port),
+            shrink,
+        };
+        let words = Arc::new(LeaseWords::default());
+        assert!(says().ends, "it does not run yet");
+        door.attend(words.clone(), order(1, None));
+        let who = says().who;
+        assert_eq!((who.shard, who.id, says().next), (2, 7, at(1)));
+        let wire = |to: &Meant, next: SocketAddr| {
+            let asked = Asked::Wire {
+                to: to.clone(),
+                next,
+                shrink: Some(4),
+            };
+            ask(listen, &asked).unwrap()
+        };
+        // Nobody else's orders.
+        let other = Meant {
+            process: "x".into(),
+            ..who.clone()
+        };
+        assert!(
+            matches!(wire(&other, at(2)), Answered::Refused(text) if text.contains("another life"))
+        );
+        assert!(matches!(wire(&who, listen), Answered::Refused(text) if text.contains("itself")));
+        let v6 = SocketAddr::from(([0; 8], 2));
+        assert!(matches!(wire(&who, v6), Answered::Refused(text) if text.contains("next hop")));
+        assert!(!words.is_to_end());
+        assert_eq!(wire(&who, at(2)), Answered::Done);
+        assert!(words.is_to_end() && says().ends);
+        assert_eq!(door.order(), Some(order(2, Some(4))));
+        let words = Arc::new(LeaseWords::default());
+        door.attend(words.clone(), order(2, Some(4)));
+        assert!(!says().ends && !words.is_to_end());
+        assert_eq!((says().next, says().shrink), (at(2), Some(4)));
+        // What was said while nothing ran ends the run that does not know of it.
+        let late = Arc::new(LeaseWords::default());
+        door.attend(late.clone(), order(1, None));
+        assert!(late.is_to_end());
+        door.attend(words.clone(), order(2, Some(4)));
+
+        let leaver = std::thread::spawn(move || ask(listen, &Asked::Leave { to: who }));
+        while !door.leaves() {
+            std::thread::yield_now();
+        }
+        assert!(words.is_to_end() && !leaver.is_finished());
+        door.left();
+        assert_eq!(leaver.join().unwrap(), Ok(Answered::Done));
+    }
+}

@@ -1,0 +1,124 @@
+//! One look at a shard: who answers, and what they say.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::door::ask_patiently;
+use super::{Answered, Asked, DeviceSaid, ServerSaid};
+
+/// Addresses that are asked in one look, at most.
+const ASKED_MAX: usize = 24;
+
+/// What was seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// The server, and where it was reached.
+    pub server: Option<ServerSaid>,
+    /// Devices that answer, by id.
+    pub devices: BTreeMap<u32, DeviceSaid>,
+    /// Addresses where nobody answers, or somebody else, and why.
+    pub silent: Vec<String>,
+}
+
+/// Asks everybody at these addresses, and whoever they send to. `listen` and `next` in what they say are addresses at which they can be
+/// reached. `patience`: so long it waits for each connection.
+///
+/// # Errors
+/// A sentence: what answers there cannot be one shard.
+pub fn look(at: &[SocketAddr], shard: u32, patience: Duration) -> Result<Looked, String> {
+    let mut looked = Looked::default();
+    let mut waiting: VecDeque<SocketAddr> = at.iter().copied().collect();
+    let mut asked = BTreeSet::new();
+    while let Some(at) = waiting.pop_front() {
+        if asked.len() >= ASKED_MAX || !asked.insert(at) {
+            continue;
+        }
+        match ask_patiently(at, &Asked::Who, patience) {
+            Ok(Answered::Device(said)) => {
+                let mut said = *said;
+                said.listen = reached(said.listen, at);
+                said.next = reached(said.next, at);
+                said.flag = reached(said.flag, at);
+                waiting.push_back(said.next);
+                looked.take_device(said, shard)?;
+            }
+            Ok(Answered::Server(mut said)) => {
+                said.listen = reached(said.listen, at);
+                looked.take_server(said, shard)?;
+            }
+            Ok(other) => looked.silent.push(format!("{at} says {other:?}")),
+            Err(why) => looked.silent.push(why),
+        }
+    }
+    Ok(looked)
+}
+
+/// What somebody at `by` calls `told`, as it is called from elsewhere: its own machine, and any address of its own, are where it is.
+fn reached(told: SocketAddr, by: SocketAddr) -> SocketAddr {
+    let own = told.ip().is_unspecified() || (told.ip().is_loopback() && !by.ip().is_loopback());
+    if own {
+        SocketAddr::new(by.ip(), told.port())
+    } else {
+        told
+    }
+}
+
+impl Looked {
+    pub(super) fn take_device(&mut self, said: DeviceSaid, shard: u32) -> Result<(), String> {
+        if said.who.shard != shard {
+            return Err(format!(
+                "device {} at {} is of shard {}, and shard {shard} was asked for (--shard)",
+                said.who.id, said.listen, said.who.shard
+            ));
+        }
+        if let Some(other) = self.devices.get(&said.who.id)
+            && other.who.process != said.who.process
+        {
+            return Err(format!(
+                "both the device at {} and that at {} say that they are device {}: give one of them another --id",
+                other.listen, said.listen, said.who.id
+            ));
+        }
+        self.devices.entry(said.who.id).or_insert(said);
+        Ok(())
+    }
+
+    pub(super) fn take_server(&mut self, said: ServerSaid, shard: u32) -> Result<(), String> {
+        if said.shard != shard {
+            return Err(format!(
+                "the server at {} is of shard {}, and shard {shard} was asked for (--shard)",
+                said.listen, said.shard
+            ));
+        }
+        if let Some(other) = &self.server
+            && other.process != said.process
+        {
+            return Err(format!(
+                "two servers answer, at {} and at {}: name the devices of one shard",
+                other.listen, said.listen
+            ));
+        }
+        self.server.get_or_insert(said);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_as_they_are_reached() {
+        let at = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        for (told, by, is) in [
+            ("0.0.0.0:1", "10.0.0.2:7", "10.0.0.2:1"),
+            ("127.0.0.1:1", "10.0.0.2:7", "10.0.0.2:1"),
+            ("127.0.0.1:1", "127.0.0.1:7", "127.0.0.1:1"),
+            ("10.0.0.3:1", "10.0.0.2:7", "10.0.0.3:1"),
+            ("10.0.0.3:1", "127.0.0.1:7", "10.0.0.3:1"),
+        ] {
+            assert_eq!(reached(at(told), at(by)), at(is), "{told} {by}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What a device remembers of its wiring: a file beside its log, so that a restart with the old flags does not wire it as before.
+//!
+//! It counts as long as the command line names the next hop that it named then. Whoever changes `--next` has spoken later.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// As it is written.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    shard: u32,
+    id: u32,
+    /// What the command line named.
+    flag: SocketAddr,
+    /// What a person said later.
+    next: SocketAddr,
+}
+
+/// The memory of a device.
+#[derive(Clone, Debug)]
+pub(super) struct Memory {
+    pub(super) path: Option<PathBuf>,
+    pub(super) shard: u32,
+    pub(super) id: u32,
+    pub(super) flag: SocketAddr,
+}
+
+impl Memory {
+    /// The next hop that a person said last, if that counts.
+    pub(super) fn recall(&self, by_hand: bool) -> Option<SocketAddr> {
+        let path = self.path.as_ref()?;
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot read how this device was wired last: its flags count");
+                return None;
+            }
+        };
+        let record: Option<Record> = serde_json::from_slice(&bytes).ok();
+        let Some(record) = record else {
+            tracing::warn!(path = %path.display(), "this file does not say how the device was wired last: its flags count");
+            return None;
+        };
+        let same = (record.shard, record.id, record.flag) == (self.shard, self.id, self.flag);
+        if !same || by_hand {
+            tracing::info!(path = %path.display(), "the flags of this device are newer than what `pmnet ctl` said: they count");
+            self.forget(path);
+            return None;
+        }
+        tracing::warn!(
+            "this device was wired by `pmnet ctl`: its next hop is {}, and not that of --next {}. Write --next {} into its \
+             unit file",
+            record.next,
+            self.flag,
+            record.next
+        );
+        Some(record.next)
+    }
+
+    /// A person has said this. False: there is no place to remember it.
+    pub(super) fn keep(&self, next: SocketAddr) -> std::io::Result<bool> {
+        let Some(path) = &self.path else {
+            return Ok(false);
+        };
+        if next == self.flag {
+            self.forget(path);
+            return Ok(true);
+        }
+        let record = Record {
+            shard: self.shard,
+            id: self.id,
+            flag: self.flag,
+            next,
+        };
+        // Whole, or not at all: never half of it.
+        let mut beside = path.clone().into_os_string();
+        beside.push(".new");
+        let beside = PathBuf::from(beside);
+        let mut file = std::fs::File::create(&beside)?;
+        file.write_all(&crate::record::bytes(&record))?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)?;
+        Ok(true)
+    }
+
+    /// What was said is over.
+    pub(super) fn forget_all(&self) {
+        if let Some(path) = &self.path {
+            self.forget(path);
+        }
+    }
+
+    fn forget(&self, path: &Path) {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), %error, device = self.id, "cannot remove what is over");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_last_counts() {
+        let name = format!("pmnet-wiring-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let at = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        let memory = |flag| Memory {
+            path: Some(path.clone()),
+            shard: 0,
+            id: 7,
+            flag: at(flag),
+        };
+        assert_eq!(memory(1).recall(false), None);
+        assert!(memory(1).keep(at(2)).unwrap());
+        // As often as it is started with the old flag.
+        assert_eq!(memory(1).recall(false), Some(at(2)));
+        assert_eq!(memory(1).recall(false), Some(at(2)));
+        // A new flag is newer, for good.
+        assert_eq!(memory(3).recall(false), None);
+        assert_eq!(memory(1).recall(false), None);
+        // So is a person's word in the flags.
+        memory(1).keep(at(2)).unwrap();
+        assert_eq!(memory(1).recall(true), None);
+        assert_eq!(memory(1).recall(false), None);
+        // Back to what the flag says: nothing to remember.
+        memory(1).keep(at(2)).unwrap();
+        memory(1).keep(at(1)).unwrap();
+        assert!(!path.exists());
+        // Another device's, and rubbish, do not count.
+        memory(1).keep(at(2)).unwrap();
+        let other = Memory { id: 8, ..memory(1) };
+        assert_eq!(other.recall(false), None);
+        std::fs::write(&path, "{").unwrap();
+        assert_eq!(memory(1).recall(false), None);
+        std::fs::remove_file(&path).unwrap();
+        let nowhere = Memory {
+            path: None,
+            ..memory(1)
+        };
+        assert!(!nowhere.keep(at(2)).unwrap());
+    }
+}

@@ -1,0 +1,320 @@
+//! `pmnet ctl --via`: the chain of a shard without a fleet. Devices and server are asked themselves.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use pmnet_fleet::Order;
+use pmnet_fleet::hand::{Answered, Asked, Change, Doing, HandStep, HandWant, Looked, ask, look};
+use serde_json::json;
+
+use super::{CtlArgs, Word, copies_text, drain, until};
+use crate::cli::common::hop_address;
+
+/// A device's last next hop is taken back within this time, or that is left to a person.
+const UNDO_SECONDS: u64 = 15;
+/// Between two looks: nothing is acknowledged while a chain is wired anew.
+const LOOK: Duration = Duration::from_millis(25);
+/// A device that is to join, that is sent to and that does not answer for so long, is given up.
+const LOST: Duration = Duration::from_secs(3);
+/// For each connection: at first, and while something is done.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE_THEN: Duration = Duration::from_millis(250);
+
+/// Does it; false if it was not done in time.
+pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
+    let Some(via) = &args.via else {
+        return Err(anyhow!(
+            "where is the shard? In a fleet --fleet and --etcd; without one --via HOST:PORT,…, its devices (promote and shards \
+             need neither)"
+        ));
+    };
+    let (want, is_stopped) = match &args.word {
+        Word::Drain => {
+            let wait = Duration::from_secs(args.wait);
+            return drain::of(&drain::via(via, args.shard)?, wait, args);
+        }
+        Word::Add { device: None } => (HandWant::Add, false),
+        Word::Add { device: Some(_) } => {
+            return Err(anyhow!(
+                "--device is for a fleet: without one, start the device with --join, and name it in --via"
+            ));
+        }
+        Word::Remove {
+            ids,
+            to_one,
+            is_stopped,
+        } => {
+            let want = HandWant::Remove {
+                devices: ids.clone(),
+                to_one: *to_one,
+            };
+            (want, *is_stopped)
+        }
+        Word::Replace { id, is_stopped } => (HandWant::Replace(*id), *is_stopped),
+        Word::Status => return status(args, via),
+        // Done elsewhere.
+        Word::Promote(_) | Word::Shards(_) => return Ok(false),
+    };
+    let at = addresses(args, via)?;
+    let looked = see(&at, args, PATIENCE)?;
+    let mut change = Change::plan(&looked, &want, is_stopped).map_err(|text| anyhow!(text))?;
+    say(&change, &want, args.json);
+    if args.dry_run {
+        return Ok(true);
+    }
+    // Who was seen once is asked again, also if nobody sends to it any more.
+    let mut known = at.clone();
+    known.extend(looked.devices.values().map(|said| said.listen));
+    known.extend(looked.server.iter().map(|said| said.listen));
+    let mut lost: Option<Instant> = None;
+    let done = until(args.wait, LOOK, || {
+        let looked = see(&known, args, PATIENCE_THEN)?;
+        let is_lost = change.joiner_is_lost(&looked);
+        lost = lost
+            .or_else(|| is_lost.then(Instant::now))
+            .filter(|_| is_lost);
+        if lost.is_some_and(|since| since.elapsed() >= LOST) {
+            return Ok(Ok(None));
+        }
+        match change.next(&looked).map_err(|text| anyhow!(text))? {
+            HandStep::Done => Ok(Ok(Some(looked))),
+            HandStep::Wait(text) => Ok(Err(text)),
+            HandStep::Wire(doing, order) => Ok(Err(wire(&doing, order))),
+            HandStep::Leave(doing) => match ask(
+                doing.at,
+                &Asked::Leave {
+                    to: doing.to.clone(),
+                },
+            ) {
+                Ok(Answered::Done) => {
+                    change.has_ended(doing.to.id);
+                    Ok(Err(format!("device {} has ended", doing.to.id)))
+                }
+                Ok(other) => Ok(Err(refused(&doing, &other))),
+                Err(text) => Ok(Err(text)),
+            },
+        }
+    });
+    match done? {
+        Ok(Some(looked)) => {
+            end(&looked, true, "done", args.json);
+            Ok(true)
+        }
+        Ok(None) => not_done("the device that was to join is lost", &change, &known, args),
+        Err(waits) => not_done(&format!("not done in time: {waits}"), &change, &known, args),
+    }
+}
+
+/// What is left then.
+fn not_done(
+    why: &str,
+    change: &Change,
+    known: &[SocketAddr],
+    args: &CtlArgs,
+) -> anyhow::Result<bool> {
+    let what = undo(change, known, args)?;
+    let looked = see(known, args, PATIENCE_THEN)?;
+    end(&looked, false, &format!("{why}{what}"), args.json);
+    Ok(false)
+}
+
+/// What is named.
+fn addresses(args: &CtlArgs, via: &str) -> anyhow::Result<Vec<SocketAddr>> {
+    let mut at = Vec::new();
+    for address in via.split(',') {
+        at.push(hop_address("--via", address.trim())?);
+    }
+    if let Some(server) = &args.server {
+        at.push(hop_address("--server", server.trim())?);
+    }
+    Ok(at)
+}
+
+fn see(at: &[SocketAddr], args: &CtlArgs, patience: Duration) -> anyhow::Result<Looked> {
+    look(at, args.shard, patience).map_err(|text| anyhow!(text))
+}
+
+/// Has a device wired; what is waited for then.
+fn wire(doing: &Doing, Order { next, shrink }: Order) -> String {
+    let asked = Asked::Wire {
+        to: doing.to.clone(),
+        next,
+        shrink,
+    };
+    match ask(doing.at, &asked) {
+        Ok(Answered::Done) if shrink.is_some() => format!(
+            "device {} sends to {next}, and states that nobody else is in the chain",
+            doing.to.id
+        ),
+        Ok(Answered::Done) => format!("device {} sends to {next}", doing.to.id),
+        Ok(other) => refused(doing, &other),
+        Err(text) => text,
+    }
+}
+
+fn refused(doing: &Doing, answer: &Answered) -> String {
+    match answer {
+        Answered::Refused(text) => format!("device {}: {text}", doing.to.id),
+        other => format!("device {} says {other:?}", doing.to.id),
+    }
+}
+
+/// Nobody who has not joined is sent to any more; a sentence about that.
+fn undo(change: &Change, known: &[SocketAddr], args: &CtlArgs) -> anyhow::Result<&'static str> {
+    if change.undo(&see(known, args, PATIENCE_THEN)?).is_none() {
+        return Ok(". What was begun goes on by itself, or is begun again by the same command");
+    }
+    let undone = until(UNDO_SECONDS, LOOK, || {
+        Ok(match change.undo(&see(known, args, PATIENCE_THEN)?) {
+            Some(HandStep::Wire(doing, order)) => Err(wire(&doing, order)),
+            _ => Ok(()),
+        })
+    })?;
+    Ok(match undone {
+        Ok(()) => {
+            ". Nobody sends to the device that was to join any more; should the chain have it all the same in a moment: pmnet ctl \
+             remove it, with --is-stopped"
+        }
+        Err(_) => {
+            ". The chain's last device sends to the one that was to join, and could not be told otherwise: start it again, with \
+             --next to the server"
+        }
+    })
+}
+
+fn say(change: &Change, want: &HandWant, json: bool) {
+    let Change {
+        now,
+        leaves,
+        joins,
+        is_stopped,
+        ..
+    } = change;
+    if json {
+        let wants = match want {
+            HandWant::Add => "add",
+            HandWant::Remove { .. } => "remove",
+            HandWant::Replace(_) => "replace",
+        };
+        println!(
+            "{}",
+            json!({
+                "wants": wants,
+                "chain": now,
+                "leaves": leaves,
+                "joins": joins,
+                "is_stopped": is_stopped,
+                "copies_meanwhile": change.copies_meanwhile(),
+                "copies": change.copies(),
+            })
+        );
+        return;
+    }
+    let gone: Vec<String> = leaves.iter().map(u32::to_string).collect();
+    let gone = gone.join(", ");
+    let text = match (&leaves[..], joins, is_stopped) {
+        ([], Some(joins), _) => format!("device {joins} joins the chain {now:?}"),
+        (_, None, false) => format!("device {gone} leaves the chain {now:?}, and its process ends"),
+        (_, None, true) => {
+            format!("device {gone}, which is said to be stopped, is left out of the chain {now:?}")
+        }
+        (_, Some(joins), false) => format!(
+            "device {joins} joins the chain {now:?}; when it has everything, device {gone} leaves it, and its process ends"
+        ),
+        (_, Some(joins), true) => format!(
+            "device {gone}, which is said to be stopped, is left out of the chain {now:?}; then device {joins} joins it"
+        ),
+    };
+    println!(
+        "{text}{}",
+        copies_text(change.copies_meanwhile(), change.copies())
+    );
+}
+
+/// What came of it, and which flags are old now.
+fn end(looked: &Looked, done: bool, what: &str, json: bool) {
+    let chain = looked.server.as_ref().map(|server| server.chain.clone());
+    let chain = chain.unwrap_or_default();
+    let members = looked.devices.values();
+    let members = members.filter(|said| chain.contains(&said.who.id));
+    let old: BTreeMap<u32, &pmnet_fleet::hand::DeviceSaid> = members
+        .filter(|said| said.next != said.flag)
+        .map(|said| (said.who.id, said))
+        .collect();
+    if json {
+        let next: BTreeMap<String, String> = old
+            .iter()
+            .map(|(id, said)| (id.to_string(), said.next.to_string()))
+            .collect();
+        println!(
+            "{}",
+            json!({ "done": done, "chain": chain, "says": what, "next_is_now": next })
+        );
+        return;
+    }
+    println!("{what}; the chain is {chain:?}");
+    for (id, said) in old {
+        println!(
+            "device {id} was started with --next {}, and sends to {} now: write that into its unit file",
+            said.flag, said.next
+        );
+    }
+}
+
+/// Who answers, and where it stands; false if that is not a chain that is served.
+fn status(args: &CtlArgs, via: &str) -> anyhow::Result<bool> {
+    let looked = see(&addresses(args, via)?, args, PATIENCE)?;
+    let chain = looked.server.as_ref().map(|server| &server.chain);
+    let place = |id: u32| chain.and_then(|chain| chain.iter().position(|one| *one == id));
+    if args.json {
+        let devices: Vec<_> = looked.devices.values().collect();
+        println!(
+            "{}",
+            json!({ "server": looked.server, "devices": devices, "silent": looked.silent })
+        );
+    } else {
+        match &looked.server {
+            Some(server) if server.epoch == 0 => println!(
+                "server at {}: it has no chain on record, or has not read its store yet",
+                server.listen
+            ),
+            Some(server) => println!(
+                "server at {}: epoch {}, the chain is {:?}",
+                server.listen, server.epoch, server.chain
+            ),
+            None => println!("no server answers"),
+        }
+        for (id, said) in &looked.devices {
+            let place = place(*id).map_or_else(String::new, |at| {
+                format!(
+                    " ({} of {} in the chain)",
+                    at + 1,
+                    chain.map_or(0, Vec::len)
+                )
+            });
+            let is = match (said.epoch, said.joins, &said.waits) {
+                (0, 0, Some(waits)) => format!("it waits: {waits}"),
+                (0, 0, None) => "it does not serve".to_owned(),
+                (0, joins, _) => format!("it is ready to join in epoch {joins}"),
+                (epoch, ..) => format!("it serves epoch {epoch}, with {} copies", said.chain.len()),
+            };
+            println!(
+                "device {id}{place} at {}, next {}: {is}",
+                said.listen, said.next
+            );
+        }
+        for text in &looked.silent {
+            println!("{text}");
+        }
+    }
+    let served = looked.server.as_ref().is_some_and(|server| {
+        let serves = |id: &u32| {
+            let said = looked.devices.get(id);
+            said.is_some_and(|said| said.epoch == server.epoch)
+        };
+        server.epoch > 0 && server.chain.iter().all(serves)
+    });
+    Ok(served)
+}

@@ -1,0 +1,454 @@
+//! `pmnet ctl --via`: the chain of a shard without a fleet is changed under load, and nothing that runs is started again by hand.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pmnet_lab::harness::{Cluster, Medium, Process, Role, StoreKind, Topology, free_port, settle};
+use pmnet_lab::resp::Reply;
+use rustix::process::Signal;
+
+use crate::common;
+use crate::fleet::heal::EndOnDrop;
+use crate::fleet::{Acknowledged, write_until};
+use crate::support::{Answer, Caller, eventually, launch, ok};
+
+/// Until something that is waited for is so.
+const DONE_MAX: Duration = Duration::from_secs(30);
+/// Longest time without an acknowledgement, on a machine that does other things.
+const GAP_MAX: Duration = Duration::from_secs(6);
+/// Clients that write.
+const WRITERS: usize = 3;
+
+struct World {
+    cluster: Cluster,
+    spares: Vec<Process>,
+    /// Addresses by id: of the chain, and of spares.
+    at: BTreeMap<u32, SocketAddr>,
+}
+
+/// What `pmnet ctl` said.
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn run(args: &[&str]) -> Said {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(common::pmnet())
+        .arg("ctl")
+        .args(args)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let said = Said {
+        code: status.code(),
+        out: text(stdout),
+        err: text(stderr),
+    };
+    println!("ctl {}:\n{}{}", args.join(" "), said.out, said.err);
+    assert!(!said.err.contains("panicked"));
+    said
+}
+
+impl World {
+    /// A chain of so many, and so many spares that do not run yet; the front knows all addresses.
+    fn start(name: &str, devices: usize, spares: usize, medium: Medium) -> Option<World> {
+        let mut topology = Topology::new(StoreKind::Redis, devices, medium);
+        // Longer than anything here, so that no call ends unknown.
+        topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
+        let mut cluster = common::start(name, topology)?;
+        let mut at = BTreeMap::new();
+        for index in 0..devices {
+            let listens = listens(cluster.process(Role::Device(index)).unwrap());
+            at.insert(u32::from(listens.port()), listens);
+        }
+        for _ in 0..spares {
+            let port = free_port().unwrap();
+            at.insert(port.into(), SocketAddr::from(([127, 0, 0, 1], port)));
+        }
+        let via: Vec<String> = at.values().map(SocketAddr::to_string).collect();
+        let front = cluster.process(Role::Front).unwrap();
+        front.set_flag("--via", Some(&via.join(",")));
+        cluster.restart(Role::Front).unwrap();
+        Some(World {
+            cluster,
+            spares: Vec::new(),
+            at,
+        })
+    }
+
+    /// The id of a device that the cluster started.
+    fn id(&mut self, index: usize) -> u32 {
+        let process = self.cluster.process(Role::Device(index)).unwrap();
+        listens(process).port().into()
+    }
+
+    /// The ids that are not of the chain at first.
+    fn spare_ids(&mut self) -> Vec<u32> {
+        let chain: Vec<u32> = self.cluster.chain().iter().map(|at| self.id(*at)).collect();
+        let all = self.at.keys().copied();
+        all.filter(|id| !chain.contains(id)).collect()
+    }
+
+    /// Starts a spare, and waits until it is ready.
+    fn spare(&mut self, id: u32) {
+        let listen = self.at[&id].to_string();
+        let log = self.cluster.folder().join(format!("spare{id}.log"));
+        let next = self.cluster.server().unwrap().to_string();
+        let medium = self.cluster.topology().medium.name();
+        let args = [
+            "device",
+            "--join",
+            "--listen",
+            &listen,
+            "--next",
+            &next,
+            "--media",
+            medium,
+            "--log",
+            log.to_str().unwrap(),
+        ];
+        let name = format!("spare{id}");
+        let process = launch(&name, self.cluster.folder(), &args);
+        eventually("it is ready to join", DONE_MAX, || {
+            process.stderr().contains("is ready to join")
+        });
+        self.spares.push(process);
+    }
+
+    /// `pmnet ctl` with all addresses and the server's.
+    fn ctl(&self, args: &[&str]) -> Said {
+        let via: Vec<String> = self.at.values().map(SocketAddr::to_string).collect();
+        let (via, server) = (via.join(","), self.cluster.server().unwrap().to_string());
+        run(&[&["--via", &via, "--server", &server][..], args].concat())
+    }
+
+    fn does(&self, args: &[&str]) -> String {
+        let said = self.ctl(args);
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        said.out
+    }
+
+    /// Writes while something is done, and until a while after it.
+    fn under_load<T>(
+        &mut self,
+        name: &str,
+        act: impl FnOnce(&mut World) -> T,
+    ) -> (Acknowledged, T) {
+        let endpoint = self.cluster.endpoint().unwrap();
+        let end = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _ends = EndOnDrop(&end);
+            let end = &end;
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|at| scope.spawn(move || write_until(end, endpoint, &format!("{name}{at}"))))
+                .collect();
+            std::thread::sleep(Duration::from_millis(500));
+            let begun = Instant::now();
+            let result = act(self);
+            std::thread::sleep(Duration::from_millis(500));
+            end.store(true, Ordering::Relaxed);
+            let mut all: Acknowledged = Vec::new();
+            for writer in writers {
+                all.extend(writer.join().unwrap());
+            }
+            all.sort_by_key(|(_, at)| *at);
+            let gaps = all.windows(2).map(|pair| pair[1].1 - pair[0].1);
+            let gap = gaps.max().expect("writes went on");
+            let last = all.last().expect("writes went on").1;
+            println!("{name}: {} acknowledged, longest gap {gap:?}", all.len());
+            assert!(last > begun && gap < GAP_MAX, "{name}: {gap:?}");
+            (all, result)
+        })
+    }
+
+    /// Everything that was acknowledged is in Redis.
+    fn nothing_is_lost(&self, acknowledged: &Acknowledged) {
+        settle(&self.cluster).unwrap();
+        let mut direct = self.cluster.reader().unwrap();
+        for (key, _) in acknowledged {
+            let reply = direct.call(&["GET", key]).unwrap();
+            assert_eq!(reply, Reply::Bulk(key.clone().into_bytes()), "{key}");
+        }
+        println!("{} writes acknowledged, none lost", acknowledged.len());
+    }
+}
+
+/// Where a device listens.
+fn listens(process: &Process) -> SocketAddr {
+    let said = process.stdout();
+    let (_, rest) = said.split_once(" listen=").expect("a ready line");
+    let text = rest.split_whitespace().next().unwrap_or_default();
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
+    let Some(mut world) = World::start("hand", 2, 2, Medium::File) else {
+        return;
+    };
+    let (head, tail) = (world.id(0), world.id(1));
+    let spares = world.spare_ids();
+    let (first, second) = (spares[0], spares[1]);
+
+    // Nothing is done if it is only asked.
+    world.spare(first);
+    let out = world.does(&["add", "--dry-run", "--json"]);
+    assert!(out.contains(r#""copies":3"#), "{out}");
+    let chain = |world: &World, ids: &[u32]| {
+        let out = world.does(&["status"]);
+        assert!(out.contains(&format!("the chain is {ids:?}")), "{out}");
+    };
+    chain(&world, &[head, tail]);
+
+    let (mut all, out) = world.under_load("add", |world| world.does(&["add"]));
+    assert!(out.contains("done; the chain is"), "{out}");
+    assert!(
+        out.contains(&format!("device {tail} was started with --next")),
+        "{out}"
+    );
+    chain(&world, &[head, tail, first]);
+
+    // The processes begin anew by their old flags: they are wired as they were told last.
+    let (more, ()) = world.under_load("again", |world| {
+        for role in [Role::Device(1), Role::Server] {
+            world.cluster.kill(role).unwrap();
+            world.cluster.restart(role).unwrap();
+        }
+        let said = world.cluster.process(Role::Device(1)).unwrap().stderr();
+        assert!(
+            said.contains("this device was wired by `pmnet ctl`"),
+            "{said}"
+        );
+    });
+    all.extend(more);
+    chain(&world, &[head, tail, first]);
+
+    // The middle one is lost.
+    let (more, ()) = world.under_load("replace", |world| {
+        world.cluster.kill(Role::Device(1)).unwrap();
+        let id = tail.to_string();
+        let said = world.ctl(&["replace", &id]);
+        assert!(said.code == Some(1) && said.err.contains("--is-stopped"));
+        let said = world.ctl(&["replace", &id, "--is-stopped"]);
+        assert!(said.code == Some(1) && said.err.contains("no spare is ready"));
+        world.spare(second);
+        world.does(&["replace", &id, "--is-stopped"]);
+    });
+    all.extend(more);
+    chain(&world, &[head, first, second]);
+
+    // The head leaves alive: its process ends by itself, in good order.
+    let (more, out) = world.under_load("remove", |world| {
+        world.does(&["remove", &head.to_string(), "--json"])
+    });
+    all.extend(more);
+    assert!(out.contains(r#""done":true"#), "{out}");
+    let process = world.cluster.process(Role::Device(0)).unwrap();
+    assert!(process.wait_exit(DONE_MAX).unwrap().success());
+    chain(&world, &[first, second]);
+    // The one that was lost is no member any more, whoever starts it: neither where it was wired last, nor as its flags say.
+    let process = world.cluster.process(Role::Device(1)).unwrap();
+    process.relaunch().unwrap();
+    assert!(!process.wait_exit(DONE_MAX).unwrap().success());
+    let said = process.stderr();
+    assert!(said.contains("its flags count"), "{said}");
+    assert!(said.contains("is not a member of the chain"), "{said}");
+    // As a spare the first one may come back, in the place of another one, which leaves when it has everything.
+    let process = world.cluster.process(Role::Device(0)).unwrap();
+    process.set_flag("--join", None);
+    let next = world.cluster.server().unwrap().to_string();
+    let process = world.cluster.process(Role::Device(0)).unwrap();
+    process.set_flag("--next", Some(&next));
+    process.relaunch().unwrap();
+    eventually("it is ready to join", DONE_MAX, || {
+        process.stderr().contains("is ready to join")
+    });
+    let (more, out) = world.under_load("moved", |world| {
+        world.does(&["replace", &second.to_string()])
+    });
+    all.extend(more);
+    assert!(out.contains("An acknowledgement has 2 copies"), "{out}");
+    chain(&world, &[first, head]);
+    let drained = world.does(&["drain"]);
+    assert!(drained.contains("is in the database"), "{drained}");
+    world.nothing_is_lost(&all);
+}
+
+#[test]
+fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
+    let Some(mut world) = World::start("hand-wrong", 1, 1, Medium::Dram) else {
+        return;
+    };
+    let only = world.id(0);
+    let other = world.spare_ids()[0];
+    let mut caller = Caller::new(world.cluster.endpoint().unwrap());
+    assert_eq!(caller.call(&["SET", "k", "v"]), Answer::Reply(ok()));
+    let refused = |world: &World, args: &[&str], says: &str| {
+        let said = world.ctl(args);
+        assert_eq!(said.code, Some(1), "{args:?}: {}{}", said.out, said.err);
+        assert!(said.err.contains(says), "{args:?}: {says}: {}", said.err);
+    };
+    let id = only.to_string();
+    refused(&world, &["remove", "7"], "is not in the chain");
+    refused(&world, &["add"], "no spare is ready");
+    refused(&world, &["add", "--device", "7"], "for a fleet");
+    refused(&world, &["remove", &id, "--is-stopped"], "is not stopped");
+    refused(&world, &["--shard", "3", "add"], "is of shard 0");
+    for (args, says) in [
+        (&["add"][..], "where is the shard?"),
+        (
+            &["--via", "127.0.0.1:1", "add"],
+            "nobody answers at 127.0.0.1:1",
+        ),
+        (&["--via", "127.0.0.1:1", "status"], ""),
+        (&["--via", "x", "add"], "--via"),
+        (
+            &[
+                "--via",
+                "127.0.0.1:1",
+                "--fleet",
+                "f",
+                "--etcd",
+                "http://127.0.0.1:1",
+                "add",
+            ],
+            "leave one out",
+        ),
+        (
+            &[
+                "--fleet",
+                "f",
+                "--etcd",
+                "http://127.0.0.1:1",
+                "remove",
+                "1",
+                "--is-stopped",
+            ],
+            "without a fleet",
+        ),
+    ] {
+        let said = run(args);
+        assert!(matches!(said.code, Some(1 | 2)), "{args:?}");
+        assert!(said.err.contains(says), "{args:?}: {}", said.err);
+    }
+
+    // What only the last device has, since the server stands still, is not given up.
+    let server = world.cluster.process(Role::Server).unwrap();
+    server.signal(Signal::STOP).unwrap();
+    assert_eq!(caller.call(&["SET", "k", "w"]), Answer::Reply(ok()));
+    refused(&world, &["remove", &id], "no server answers");
+    let server = world.cluster.process(Role::Server).unwrap();
+    server.signal(Signal::CONT).unwrap();
+    refused(&world, &["remove", &id], "is the only one");
+    refused(&world, &["remove", &id, "--to-one"], "is the only one");
+
+    // A spare under the same id as the member.
+    let listen = world.at[&other].to_string();
+    let (log, next) = (
+        world.cluster.folder().join("twin.log"),
+        world.cluster.server().unwrap().to_string(),
+    );
+    let log = log.to_str().unwrap();
+    let args = [
+        "device", "--join", "--listen", &listen, "--next", &next, "--media", "dram", "--log", log,
+        "--id", &id, "--no-ctl",
+    ];
+    // One that takes no orders is not seen at all.
+    let mut twin = launch("twin", world.cluster.folder(), &args);
+    assert!(
+        !twin.wait_exit(DONE_MAX).unwrap().success(),
+        "the server refuses it"
+    );
+    refused(&world, &["add"], "no spare is ready");
+    std::fs::remove_file(log).unwrap();
+    let waits = ["device", "--listen", &listen, "--next", "127.0.0.1:1"];
+    let rest = ["--media", "dram", "--log", log, "--id", &id];
+    let mut twin = launch(
+        "twin2",
+        world.cluster.folder(),
+        &[&waits[..], &rest].concat(),
+    );
+    eventually("it is seen", DONE_MAX, || {
+        world
+            .ctl(&["add"])
+            .err
+            .contains("give one of them another --id")
+    });
+    twin.kill().unwrap();
+
+    // One joins, is lost before it is told, and nobody is sent there any more.
+    world.spare(other);
+    let out = world.does(&["replace", &id, "--dry-run"]);
+    assert!(out.contains("when it has everything"), "{out}");
+    let out = world.does(&["add"]);
+    assert!(out.contains("2 copies"), "{out}");
+    refused(&world, &["remove", &id], "--to-one");
+    world.does(&["remove", &id, "--to-one"]);
+    assert_eq!(caller.call(&["SET", "k", "x"]), Answer::Reply(ok()));
+    let last = other.to_string();
+    world.spares[0].kill().unwrap();
+    refused(
+        &world,
+        &["remove", &last, "--is-stopped"],
+        "--declare-data-loss",
+    );
+    // It comes back by itself: a member as before.
+    world.spares[0].relaunch().unwrap();
+    world.spares[0].wait_ready(DONE_MAX).unwrap();
+    settle(&world.cluster).unwrap();
+    let value = world.cluster.reader().unwrap().call(&["GET", "k"]).unwrap();
+    assert_eq!(value, Reply::Bulk(b"x".to_vec()));
+}
+
+/// The server cannot write that it joins, since its database stands still; and then it is lost. Nobody sends to it for long.
+#[test]
+fn a_spare_that_is_lost_while_it_joins_is_let_go_again() {
+    let Some(mut world) = World::start("hand-lost", 2, 1, Medium::Dram) else {
+        return;
+    };
+    let spare = world.spare_ids()[0];
+    world.spare(spare);
+    let mut caller = Caller::new(world.cluster.endpoint().unwrap());
+    assert_eq!(caller.call(&["SET", "k", "v"]), Answer::Reply(ok()));
+    settle(&world.cluster).unwrap();
+    let redis = world.cluster.process(Role::Redis).unwrap();
+    redis.signal(Signal::STOP).unwrap();
+    let said = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| world.ctl(&["add", "--wait", "30"]));
+        eventually("it is sent to", DONE_MAX, || {
+            let told = format!("next {}: ", world.at[&spare]);
+            world.ctl(&["status"]).out.contains(&told)
+        });
+        world.spares[0].signal(Signal::KILL).unwrap();
+        asked.join().unwrap()
+    });
+    assert_eq!(said.code, Some(1));
+    assert!(said.out.contains("is lost"), "{}", said.out);
+    assert!(
+        said.out.contains("Nobody sends to the device"),
+        "{}",
+        said.out
+    );
+    let redis = world.cluster.process(Role::Redis).unwrap();
+    redis.signal(Signal::CONT).unwrap();
+    // Perhaps the server had decided that it joins, and writes that down now: then it is left out as any other.
+    eventually("the chain is served again", DONE_MAX, || {
+        let out = world.ctl(&["status"]);
+        if out.out.contains(&format!(", {spare}]")) {
+            world.ctl(&["remove", &spare.to_string(), "--is-stopped"]);
+        }
+        out.code == Some(0)
+    });
+    assert_eq!(caller.call(&["SET", "k", "w"]), Answer::Reply(ok()));
+    settle(&world.cluster).unwrap();
+    let value = world.cluster.reader().unwrap().call(&["GET", "k"]).unwrap();
+    assert_eq!(value, Reply::Bulk(b"w".to_vec()));
+}
