@@ -35,6 +35,15 @@ struct Device {
 struct Killed;
 
 impl Device {
+    /// Its next process has another port.
+    fn moved(mut self, port: u16) -> Device {
+        let address = SocketAddr::from((NEAR, port));
+        let (kernel, _) = Kernel::load(&config(address), self.scratch.0.clone()).unwrap();
+        self.kernel = Mutex::new(kernel);
+        self.port = port;
+        self
+    }
+
     fn new(port: u16) -> Device {
         let scratch = Scratch::new();
         let address = SocketAddr::from((NEAR, port));
@@ -262,6 +271,8 @@ enum Mender {
     Itself,
     /// If there is one.
     Another,
+    /// It is taken out at once.
+    Leaves,
 }
 
 #[test]
@@ -277,7 +288,7 @@ fn killed_between_any_two_steps() {
         let others = &others[..count];
         let rest = || others.iter().map(|other| (other, true));
         for doing in [Doing::Coming, Doing::Replacing, Doing::Going] {
-            for mender in [Mender::Itself, Mender::Another] {
+            for mender in [Mender::Itself, Mender::Another, Mender::Leaves] {
                 for number in 0.. {
                     assert!(number < STEPS_MAX, "it goes on for ever");
                     for other in others {
@@ -304,6 +315,10 @@ fn killed_between_any_two_steps() {
                         Net::check_status(rest());
                         let is_there = victim.status().interfaces == [INTERFACE];
                         net.check([(victim, is_there)]);
+                    }
+                    if let Mender::Leaves = mender {
+                        victim.go(&net.link);
+                        net.check(rest().chain([(victim, false)]));
                     }
                     assert!(!victim.attach_or_die(&net.link, names, None));
                     net.check(rest().chain([(victim, doing != Doing::Going)]));
@@ -433,4 +448,50 @@ fn names_with_a_dot_are_names_of_their_own() {
     assert_eq!(device.status().interfaces, names[1..]);
     assert!(!device.attach_or_die(&net.link, &names[..1], None));
     assert_eq!(device.status().interfaces, names[..1]);
+}
+
+#[test]
+fn who_comes_back_with_another_port_is_there_once() {
+    if skipped() || crate::link::skipped() {
+        return;
+    }
+    let net = Net::new();
+    for others in [0, 1] {
+        let others = devices(others);
+        for other in &others {
+            other.come(&net.link);
+        }
+        let device = Device::new(PORT + 20);
+        device.come(&net.link);
+        let device = device.moved(PORT + 21);
+        device.come(&net.link);
+        let all = || others.iter().chain([&device]).map(|device| (device, true));
+        net.check(all());
+        let before = device.packets();
+        net.far.send_to(b"a datagram", (NEAR, PORT + 20)).unwrap();
+        net.flush();
+        assert_eq!(device.packets(), before, "it is at its old port too");
+        // That port is free.
+        let next = Device::new(PORT + 20);
+        next.come(&net.link);
+        net.check(all().chain([(&next, true)]));
+    }
+}
+
+/// Somebody removed the pins of a device by hand.
+#[test]
+fn whose_maps_are_gone_is_nobody() {
+    if skipped() || crate::link::skipped() {
+        return;
+    }
+    let net = Net::new();
+    let devices = devices(2);
+    for device in &devices {
+        device.come(&net.link);
+    }
+    std::fs::remove_file(devices[0].scratch.0.path("pm_image")).unwrap();
+    let twin = Device::new(PORT);
+    twin.come(&net.link);
+    net.check([(&twin, true), (&devices[1], true)]);
+    assert_eq!(folders([&devices[0]]), 0);
 }
