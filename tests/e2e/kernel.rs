@@ -2,6 +2,7 @@
 //! dead, and nothing is lost, doubled or reordered whoever is killed (`docs/spec/protocol.md` §10).
 
 mod begin;
+mod beside;
 mod direct;
 mod end;
 mod hand;

@@ -64,6 +64,11 @@ COMMANDS = {
         "cargo test --offline --release -p pmnet-dataplane --test kernel lease:: -- --test-threads=1",
         240,
     ),
+    "kernel-several": (
+        "cargo test --offline --release -p pmnet-dataplane --test kernel --no-run",
+        "env PMNET_PACKETS=16000 cargo test --offline --release -p pmnet-dataplane --test kernel -- several:: attach:: --test-threads=1",
+        240,
+    ),
     "media": ("cargo test --offline -p pmnet-media --no-run", "cargo test --offline -p pmnet-media", 240),
     "packet-store": (
         "cargo test --offline -p pmnet-packet-store --no-run",

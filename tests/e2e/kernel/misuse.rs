@@ -61,10 +61,10 @@ fn mistakes_get_a_sentence() {
 
     let (good, said) = world.device_with(&[]);
     assert!(!good && said.contains("another process serves"), "{said}");
-    // Under another name it is another device, but the interface has one already.
+    // Under another name it is another device, but the interface has one with this port already.
     let other = format!("{}-other", world.name());
     let said = fails(&world, 1, with(&world, "--name", &other));
-    assert!(said.contains("cannot attach to eth0"), "{said}");
+    assert!(said.contains("has port 51000 at eth0"), "{said}");
     writer.sets(10, 1);
     world.check(&writer);
     remove(&world, &other);

@@ -84,7 +84,8 @@ pub struct Plan {
     pub folder: Option<PathBuf>,
     /// Devices and server are a fleet, with an etcd and a controller on the server's machine.
     pub fleet: bool,
-    /// Shards of the device, at most 2, each with a server of its own. Every interface at its link has as many queues.
+    /// Shards, at most 2, each with a server of its own. One device has both, and every interface at its link has as
+    /// many queues; or in the kernel [`World::start_beside`] starts another device.
     pub shards: u32,
 }
 
@@ -159,7 +160,7 @@ impl World {
         let hops = u8::try_from(hops).unwrap();
         let layout = Layout::new(&format!("pmnet-{pid}-k{number}-"), 1, hops);
         let network = Network::create(layout).expect("a network");
-        if plan.shards > 1 {
+        if plan.shards > 1 && plan.direct.is_some() {
             // A program at one end needs as many receive queues there as the other end sends by.
             for (node, queues) in [
                 ("client1", "rx 2 tx 1"),
@@ -404,6 +405,27 @@ impl World {
         }
     }
 
+    /// Starts another device in the kernel at the device's interfaces, for shard 1, as the process `beside`: without waiting. It is
+    /// saved when it is stopped.
+    pub fn start_beside(&mut self) {
+        let pinned = Pinned::new(1_000 * (COUNT.fetch_add(1, Ordering::Relaxed) + 1));
+        let mut next = self.server();
+        next.set_port(next.port() + 1);
+        let mut args = self.device_args();
+        for (option, value) in [
+            ("--listen", self.head_of(1).to_string()),
+            ("--next", next.to_string()),
+            ("--name", pinned.name().to_owned()),
+        ] {
+            let at = args.iter().position(|known| known == option).unwrap();
+            args[at + 1] = value.into();
+        }
+        let saved = self.scratch.disk().join("beside.log");
+        args.extend(words(&format!("--shard 1 --spill {}", saved.display())));
+        self.followers_pinned.push(pinned);
+        self.own("beside", self.node("device"), args);
+    }
+
     /// An ordinary device on the server's machine, which need not ever serve.
     pub fn start_relay(&mut self, index: usize, listen: SocketAddr, next: SocketAddr) {
         let name = RELAYS[index];
@@ -602,7 +624,7 @@ impl World {
         self.status_of(self.name())
     }
 
-    /// The same of a device behind it.
+    /// The same of a device behind it, or beside it.
     pub fn follower_status(&self) -> serde_json::Value {
         self.status_of(self.followers_pinned[0].name())
     }

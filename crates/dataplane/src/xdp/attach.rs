@@ -1,12 +1,10 @@
 //! Attaches the pipeline to interfaces.
 //!
-//! Invariants: the link to an interface is pinned, so the pipeline stays attached when the process ends. A link that is
-//! pinned already gets the new program without a gap. Spec: `docs/spec/pipeline.md` §6. May not: fall back to the
-//! generic mode of XDP.
+//! Invariants: a mark in the device's folder is there before the device is at an interface, and goes after it: so whoever
+//! ends the device finds where it is. Others at the same interface stay as they are ([`super::beside`]). Spec:
+//! `docs/spec/pipeline.md` §6 and §9. May not: fall back to the generic mode of XDP.
 
-use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::{ProgramError, XdpMode};
-
+use super::beside::{Interface, Member, Steps};
 use super::error::KernelError;
 use super::kernel::{Kernel, program};
 
@@ -16,51 +14,54 @@ impl Kernel {
     /// slow, and never chosen for you.
     ///
     /// # Errors
-    /// [`KernelError::Attach`] says which one; [`KernelError::FileSystem`].
+    /// [`KernelError::Attach`] says which one; so do [`KernelError::PortTaken`] and its like, about other devices there;
+    /// [`KernelError::FileSystem`].
     pub fn attach(&mut self, interfaces: &[String], native: bool) -> Result<(), KernelError> {
+        self.attach_by_steps(interfaces, native, &mut |_| ())
+    }
+
+    /// The same. `step` is called before each step.
+    ///
+    /// # Errors
+    /// As [`Kernel::attach`].
+    #[doc(hidden)]
+    pub fn attach_by_steps(
+        &mut self,
+        interfaces: &[String],
+        native: bool,
+        step: Steps<'_>,
+    ) -> Result<(), KernelError> {
         for interface in interfaces {
-            self.attach_one(interface, native)
-                .map_err(|error| KernelError::Attach {
-                    interface: interface.clone(),
-                    source: Box::new(error),
+            self.attach_one(interface, native, step)
+                .map_err(|error| match error {
+                    // They say which one by themselves.
+                    KernelError::PortTaken { .. }
+                    | KernelError::Crowded(_)
+                    | KernelError::OtherMode(_)
+                    | KernelError::Contended(_) => error,
+                    error => KernelError::Attach {
+                        interface: interface.clone(),
+                        source: Box::new(error),
+                    },
                 })?;
         }
-        self.pins.remove_links_but(interfaces)
+        self.pins.leave_all_but(interfaces, step)
     }
 
-    fn attach_one(&mut self, interface: &str, native: bool) -> Result<(), KernelError> {
-        let name = "pipeline";
-        let failed = |source| KernelError::Program { name, source };
-        let path = self.pins.link(interface);
-        let program = program(&mut self.ebpf, name)?;
-        if path.exists() {
-            let link: FdLink = PinnedLink::from_pin(&path)?.into();
-            match program.attach_to_link(link.try_into()?) {
-                // The pin keeps the link alive.
-                Ok(id) => {
-                    drop(program.take_link(id).map_err(failed)?);
-                    return Ok(());
-                }
-                Err(error) if is_severed(&error) => self.pins.remove_link(interface)?,
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        let mode = if native {
-            XdpMode::Driver
-        } else {
-            XdpMode::Skb
+    fn attach_one(&mut self, name: &str, native: bool, step: Steps<'_>) -> Result<(), KernelError> {
+        let interface = Interface::named(name)?;
+        let member = Member {
+            port: self.port,
+            device: self.pins.name(),
         };
-        let id = program.attach(interface, mode).map_err(failed)?;
-        let link: FdLink = program.take_link(id).map_err(failed)?.try_into()?;
-        let pinned = link
-            .pin(&path)
-            .map_err(|error| KernelError::pin(path.display().to_string(), error))?;
-        drop(pinned);
-        Ok(())
+        step("mark");
+        let is_new = self.pins.mark(name, &interface, step)?;
+        let pipeline = program(&mut self.ebpf, "pipeline")?;
+        let joined = interface.join(name, &member, pipeline, !native, step);
+        if joined.is_err() && is_new {
+            // The error that counts is the first one.
+            let _ = self.pins.unmark(name);
+        }
+        joined
     }
-}
-
-/// The interface of this link is gone. Another one may have its name now.
-fn is_severed(error: &ProgramError) -> bool {
-    matches!(error, ProgramError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::ENOLINK))
 }

@@ -78,6 +78,32 @@ pub enum KernelError {
         /// Why.
         source: Box<KernelError>,
     },
+    /// Two devices with one port at one interface.
+    #[error(
+        "the device {device} has port {port} at {interface}: give this one another port (--listen), or take that one out with \
+         --detach"
+    )]
+    PortTaken {
+        /// Which interface.
+        interface: String,
+        /// The port.
+        port: u16,
+        /// Name of the other one.
+        device: String,
+    },
+    /// No room for one more device at this interface.
+    #[error("{max} devices are at {0}, which is the most that one interface can have", max = super::shared::DEVICES_MAX)]
+    Crowded(String),
+    /// All devices at one interface are attached in one way.
+    #[error(
+        "the other devices at {0} are attached in the other way: all with --xdp-generic, or all without"
+    )]
+    OtherMode(String),
+    /// Another process changes the devices at this interface, and does not end.
+    #[error(
+        "{0}: another process has been changing the devices at this interface for seconds; try again"
+    )]
+    Contended(PathBuf),
     /// The pipeline's lock could not be had in time.
     #[error(
         "program {0}: a CPU has been inside the pipeline's lock for three seconds, where it needs less than a microsecond: is the \
@@ -120,6 +146,12 @@ pub enum OpenError {
 }
 
 impl KernelError {
+    pub(crate) fn file(path: &std::path::Path, source: std::io::Error) -> KernelError {
+        KernelError::FileSystem {
+            path: path.to_owned(),
+            source,
+        }
+    }
     pub(crate) fn map(what: impl Into<String>, source: MapError) -> KernelError {
         KernelError::Map {
             what: what.into(),

@@ -49,6 +49,7 @@ pub fn header() -> String {
     define("BEHIND_MAX", pmnet_wire::record::CHAIN_MAX - 1);
     define("READ_KEYS_MAX", READ_KEYS_MAX);
     define("WAY_INTERFACE", shared::WAY_INTERFACE);
+    define("DEVICES_MAX", shared::DEVICES_MAX);
     define("TOOK_NS", shared::TOOK_NS);
     define("TOOK_SLOTS", shared::TOOK_SLOTS);
     // The first eight bytes of a header, read as one number in this machine's byte order.

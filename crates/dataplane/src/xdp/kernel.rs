@@ -53,6 +53,8 @@ pub struct Kernel {
     pub(super) stamp: Stamp,
     /// Devices of the chain.
     pub(super) copies: u8,
+    /// Its UDP port.
+    pub(super) port: u16,
     /// Its address is one of IPv4, as are those of all with whom it talks.
     pub(super) is_ipv4: bool,
 }

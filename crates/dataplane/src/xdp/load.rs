@@ -94,6 +94,7 @@ impl Kernel {
             held: false,
             stamp: Stamp::default(),
             copies: 1,
+            port: config.address.port(),
             is_ipv4: config.address.is_ipv4(),
         };
         kernel.shard().layout.store(LAYOUT, Relaxed);

@@ -1,7 +1,8 @@
 //! The device's fast path in the kernel, and what else runs there.
 //!
 //! - Life of a device: `open`, `detach`, `stage`, `spill`, `pins`.
-//! - The pipeline: `load`, `attach`, `kernel` (runs its programs), `fast_path` (what the device uses).
+//! - The pipeline: `load`, `kernel` (runs its programs), `fast_path` (what the device uses).
+//! - At interfaces: `attach`, `beside` (the devices at one interface), `dispatcher`, `links`.
 //! - What it shares with user space: `shared` (the fields), `names`, `maps`, `sessions` and `rows`, `chain`,
 //!   `reads` (the index), `image` (the log).
 //! - Beside it, for other processes: `status`, `reader`.
@@ -9,13 +10,16 @@
 //! Spec: `docs/spec/pipeline.md`. May not: decide anything that the machine decides.
 
 mod attach;
+mod beside;
 mod chain;
 mod detach;
+mod dispatcher;
 mod error;
 mod fast_path;
 mod image;
 mod interface;
 mod kernel;
+mod links;
 mod load;
 mod maps;
 mod names;
@@ -32,6 +36,7 @@ mod status;
 mod words;
 
 pub use detach::{Detached, detach};
+pub use dispatcher::Dispatcher;
 pub use error::{KernelError, OpenError};
 pub use image::MapMedia;
 pub use interface::hardware_address;
@@ -40,4 +45,5 @@ pub use load::{KernelConfig, Own};
 pub use open::{Found, OpenConfig, Opened, open};
 pub use pins::Pins;
 pub use reader::LogReader;
+pub use shared::DEVICES_MAX;
 pub use status::Status;

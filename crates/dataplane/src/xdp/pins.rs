@@ -1,26 +1,22 @@
-//! The folder of the BPF file system in which a device's maps, and its links to interfaces, are pinned.
+//! The folder of the BPF file system in which a device's maps are pinned, with a mark for each interface at which it is.
 //!
-//! Invariants: what is pinned goes on without any process. Links are removed before maps. Spec: `docs/spec/pipeline.md` §6.
+//! Invariants: what is pinned goes on without any process. A device leaves its interfaces before its maps go. Spec: `docs/spec/pipeline.md` §6.
 //! May not: know what is in a map.
 
-#![allow(unsafe_code)]
-
-use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::beside::{Interface, Steps};
 use super::error::KernelError;
+use super::links;
 use super::names::IMAGE;
 
 /// Where the BPF file system usually is.
 const USUAL: &str = "/sys/fs/bpf";
 /// `f_type` of a BPF file system (linux/magic.h).
 const MAGIC: u64 = 0xcafe_4a11;
-/// Commands of the system call (linux/bpf.h).
-const BPF_OBJ_GET: libc::c_int = 7;
-const BPF_LINK_DETACH: libc::c_int = 34;
-/// First part of the name of a pinned link.
+/// First part of the name of a mark: a symbolic link to the interface's folder.
+const MARK: &str = "at-";
+/// First part of the name of a pinned link. Devices have none here, but others use such folders too.
 const LINK: &str = "link";
 
 /// One device's folder.
@@ -86,11 +82,11 @@ impl Pins {
         self.folder.join(name)
     }
 
-    /// Where the link to an interface is pinned. (The BPF file system allows no dot in a name: it becomes `_`.)
+    /// The device's name.
     #[must_use]
-    pub fn link(&self, interface: &str) -> PathBuf {
-        self.folder
-            .join(format!("{LINK}-{}", interface.replace('.', "_")))
+    pub(super) fn name(&self) -> String {
+        let name = self.folder.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
     }
 
     /// Names of what is in the folder; none if it is not there.
@@ -102,50 +98,85 @@ impl Pins {
             .collect()
     }
 
-    /// Interfaces to which a link is pinned, with `_` for a dot in a name.
+    /// Interfaces at which the device is.
     pub(super) fn interfaces(&self) -> Vec<String> {
-        let entries = self.entries();
-        let mut names: Vec<String> = entries
-            .iter()
-            .filter_map(|name| name.strip_prefix(LINK)?.strip_prefix('-'))
-            .map(str::to_owned)
+        let mut names: Vec<String> = self
+            .marks()
+            .into_iter()
+            .filter(|(_, interface)| interface.has(&self.name()))
+            .map(|(name, _)| name)
             .collect();
         names.sort();
         names
     }
 
-    /// Removes the pin of the link to an interface. With its last reference gone, the program is detached.
-    ///
-    /// # Errors
-    /// [`KernelError::FileSystem`].
-    pub fn remove_link(&self, interface: &str) -> Result<(), KernelError> {
-        let path = self.link(interface);
-        std::fs::remove_file(&path).map_err(|source| KernelError::FileSystem { path, source })
+    /// The marks: names of interfaces, and where these are.
+    fn marks(&self) -> Vec<(String, Interface)> {
+        let read = |file: &String| {
+            let name = decoded(file.strip_prefix(MARK)?);
+            let folder = std::fs::read_link(self.folder.join(file)).ok()?;
+            Some((name, Interface::of(folder)))
+        };
+        self.entries().iter().filter_map(read).collect()
     }
 
-    /// Removes the links to all interfaces but these.
+    fn mark_of(&self, interface: &str) -> PathBuf {
+        self.folder.join(format!("{MARK}{}", encoded(interface)))
+    }
+
+    /// Marks that the device is at this interface, or will be. Another interface that had the name is left. Whether the mark is
+    /// new.
+    pub(super) fn mark(
+        &self,
+        name: &str,
+        interface: &Interface,
+        step: Steps<'_>,
+    ) -> Result<bool, KernelError> {
+        let path = self.mark_of(name);
+        if let Ok(folder) = std::fs::read_link(&path) {
+            if folder == interface.folder() {
+                return Ok(false);
+            }
+            Interface::of(folder).leave(&self.name(), step)?;
+            self.unmark(name)?;
+        }
+        std::os::unix::fs::symlink(interface.folder(), &path)
+            .map_err(|error| KernelError::file(&path, error))?;
+        Ok(true)
+    }
+
+    /// Takes a mark away.
+    pub(super) fn unmark(&self, name: &str) -> Result<(), KernelError> {
+        let path = self.mark_of(name);
+        std::fs::remove_file(&path).map_err(|error| KernelError::file(&path, error))
+    }
+
+    /// Leaves all interfaces but these.
     ///
     /// # Errors
-    /// [`KernelError::FileSystem`].
-    pub fn remove_links_but(&self, interfaces: &[String]) -> Result<(), KernelError> {
-        let failed = |source| KernelError::FileSystem {
-            path: self.folder.clone(),
-            source,
-        };
-        let kept: Vec<PathBuf> = interfaces.iter().map(|name| self.link(name)).collect();
-        for entry in std::fs::read_dir(&self.folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let is_link = entry.file_name().to_string_lossy().starts_with(LINK);
-            if is_link && !kept.contains(&entry.path()) {
-                detach(&entry.path());
-                std::fs::remove_file(entry.path()).map_err(failed)?;
+    /// [`KernelError`].
+    pub(super) fn leave_all_but(
+        &self,
+        names: &[String],
+        step: Steps<'_>,
+    ) -> Result<(), KernelError> {
+        let (kept, others): (Vec<_>, Vec<_>) = self
+            .marks()
+            .into_iter()
+            .partition(|(name, _)| names.contains(name));
+        for (name, interface) in others {
+            // One that has another name now is not left.
+            if !kept.iter().any(|(_, other)| *other == interface) {
+                interface.leave(&self.name(), step)?;
             }
+            step("unmark");
+            self.unmark(&name)?;
         }
         Ok(())
     }
 
-    /// Removes everything that is pinned here, and the folder: links first, so the program is detached. The kernel frees a
-    /// map when its last reference is gone.
+    /// Leaves all interfaces, and removes everything that is pinned here, and the folder. The kernel frees a map when its last
+    /// reference is gone.
     ///
     /// # Errors
     /// [`KernelError::FileSystem`].
@@ -159,6 +190,7 @@ impl Pins {
 
     /// The same, but leaves the empty folder.
     pub(super) fn clear(&self) -> Result<(), KernelError> {
+        self.leave_all_but(&[], &mut |_| ())?;
         let failed = |source| KernelError::FileSystem {
             path: self.folder.clone(),
             source,
@@ -171,7 +203,7 @@ impl Pins {
         for name in names {
             let path = self.folder.join(&name);
             if name.to_string_lossy().starts_with(LINK) {
-                detach(&path);
+                links::detach(&path);
             }
             std::fs::remove_file(path).map_err(failed)?;
         }
@@ -179,43 +211,41 @@ impl Pins {
     }
 }
 
-/// Detaches the program from the interface of a pinned link, now. The kernel also does that when the last reference to the
-/// link is gone, but some time later. Before Linux 5.9 it happens only then.
-fn detach(link: &Path) {
-    let Ok(name) = CString::new(link.as_os_str().as_bytes()) else {
-        return;
-    };
-    let at = name.as_ptr().addr() as u64;
-    let Ok(fd) = RawFd::try_from(bpf(BPF_OBJ_GET, [at, 0])) else {
-        return;
-    };
-    if fd < 0 {
-        return;
-    }
-    // SAFETY: the call has just opened it, and nothing else owns it.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    bpf(
-        BPF_LINK_DETACH,
-        [u64::from(fd.as_raw_fd().unsigned_abs()), 0],
-    );
+/// The BPF file system allows no dot in a name.
+fn encoded(interface: &str) -> String {
+    interface.replace('_', "__").replace('.', "_d")
 }
 
-/// The system call bpf(2) with the first two words of its attributes; the rest are zero.
-fn bpf(command: libc::c_int, words: [u64; 2]) -> libc::c_long {
-    let mut attributes = [0; 16];
-    attributes[..2].copy_from_slice(&words);
-    // SAFETY: the call reads as many bytes of attributes as it is told. A path to which they point is a C string that the
-    // caller keeps alive. Neither command writes to this process's memory.
-    unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            command,
-            attributes.as_ptr(),
-            size_of_val(&attributes),
-        )
+fn decoded(file: &str) -> String {
+    let mut name = String::new();
+    let mut rest = file.chars();
+    while let Some(letter) = rest.next() {
+        name.push(match (letter, letter == '_') {
+            (_, true) if rest.next() == Some('d') => '.',
+            (letter, _) => letter,
+        });
     }
+    name
 }
 
 fn is_bpf(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| u64::try_from(found.f_type) == Ok(MAGIC))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_interfaces_stay_apart() {
+        let names = [
+            "eth0", "eth0.1", "eth0_1", "eth0_d1", "a__b", "a_.b", "a._b", "..", "_",
+        ];
+        for (at, name) in names.iter().enumerate() {
+            let file = encoded(name);
+            assert!(!file.contains('.'), "{file}");
+            assert_eq!(decoded(&file), *name);
+            assert!(names[..at].iter().all(|other| encoded(other) != file));
+        }
+    }
 }

@@ -14,6 +14,9 @@ pub const TOOK_NS: usize = 32;
 /// Slots of [`Counters::took`].
 pub const TOOK_SLOTS: usize = 64;
 
+/// Devices at one interface, at most.
+pub const DEVICES_MAX: usize = 16;
+
 /// Index of the interface in [`Hops::next`] and its like. 0 there: the way is not known.
 pub const WAY_INTERFACE: usize = 3;
 
@@ -31,7 +34,7 @@ type Fields = (
 );
 
 /// Bump when a field's meaning or a locking rule changes but the layout does not.
-const RULES: u64 = 2;
+const RULES: u64 = 3;
 
 /// A hash of all names, types and offsets below, and of [`RULES`]. Versions that differ in any of them differ here.
 pub const LAYOUT: u64 = {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pmnet_dataplane::xdp::{
-    Kernel, KernelConfig, MapMedia, Own, Pins, Status, XDP_DROP, XDP_PASS, XDP_TX,
+    Dispatcher, Kernel, KernelConfig, MapMedia, Own, Pins, Status, XDP_DROP, XDP_PASS, XDP_TX,
 };
 use pmnet_device::{DeviceConfig, DeviceNode, FastPath, Hold};
 use pmnet_log::{Identity, Log, Media, MediaError, Parameters, Scan, Tail};
@@ -206,6 +206,8 @@ pub struct World {
     pub reference: DeviceNode<Memory>,
     pub device: DeviceNode<MapMedia>,
     pub kernel: Shared,
+    /// What is at the interface, if several devices are there: it gets all frames.
+    pub front: Option<Arc<Mutex<Dispatcher>>>,
     pub address: SocketAddr,
     /// In a switch: its own address, to which the hops beside it send.
     pub own: Option<SocketAddr>,
@@ -309,6 +311,7 @@ impl World {
             device: DeviceNode::new(settings, repaired(media), Random::new(9), now)
                 .with_fast_path(Box::new(kernel.clone())),
             kernel,
+            front: None,
             address,
             own,
             answered: 0,
@@ -370,7 +373,11 @@ impl World {
             if lives { FOR_EVER - 1 } else { boottime().0 },
             Ordering::SeqCst,
         );
-        let (verdict, after) = kernel.run(&frame, &mut out).unwrap();
+        let ran = match &self.front {
+            None => kernel.run(&frame, &mut out),
+            Some(front) => front.lock().unwrap().run(&frame, &mut out),
+        };
+        let (verdict, after) = ran.unwrap();
         word.store(told, Ordering::SeqCst);
         match verdict {
             XDP_TX => {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use aya::maps::{Array, MapData, ProgramArray};
-use aya::programs::{TestRun, TestRunOptions};
+use aya::programs::{ProgramFd, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
-use pmnet_dataplane::xdp::{Kernel, Status};
+use pmnet_dataplane::xdp::Status;
 
 use super::{NOT_BUILT, program};
 
@@ -63,11 +63,11 @@ pub struct Feeder {
 }
 
 impl Feeder {
-    /// Room for `packets_max` packets, to be fed to the pipeline of this device.
+    /// Room for `packets_max` packets, to be fed to `fed`: the pipeline of this device, or a program that goes over to it.
     ///
     /// # Errors
     /// Not built, or this kernel does not take the programs (they need Linux 5.18).
-    pub fn new(kernel: &mut Kernel, device: &str, packets_max: u32) -> anyhow::Result<Feeder> {
+    pub fn new(fed: &ProgramFd, device: &str, packets_max: u32) -> anyhow::Result<Feeder> {
         ensure!(!OBJECT.is_empty(), NOT_BUILT);
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("pm_packets", packets_max)
@@ -82,7 +82,7 @@ impl Feeder {
         let next = Array::try_from(take("pm_next"))?;
         let mut targets = ProgramArray::try_from(take("pm_targets"))?;
         targets.set(0, program(&mut ebpf, "nothing")?.fd()?, 0)?;
-        targets.set(1, kernel.pipeline()?, 0)?;
+        targets.set(1, fed, 0)?;
         Ok(Feeder {
             ebpf,
             packets,

@@ -23,7 +23,7 @@ use crate::xdp::{NOT_BUILT, plain};
 
 pub use measure::{Outcome, Row};
 pub use packet::Packet;
-pub use plan::{BATCH_MAX, BATCHES_IN_LOG, Plan, TAKEN_MAX};
+pub use plan::{BATCH_MAX, BATCHES_IN_LOG, BESIDE_MAX, Plan, TAKEN_MAX};
 pub use stand::SESSIONS_MAX;
 
 /// Why this process cannot measure; `None`: it can, as far as can be seen without trying.
@@ -63,9 +63,14 @@ pub fn main(plan: &Plan, json: bool, stop: &AtomicBool) -> anyhow::Result<()> {
 
 fn title(plan: &Plan) -> String {
     format!(
-        "Cost of one packet in the pipeline's program{}, one core, log in memory with {} MiB of frames, {} rounds of {} \
-         packets",
+        "Cost of one packet in the pipeline's program{}{}, one core, log in memory with {} MiB of frames, {} rounds \
+         of {} packets",
         if plan.leased { ", with a lease" } else { "" },
+        if plan.beside > 0 {
+            format!(", beside {} other devices at the interface", plan.beside)
+        } else {
+            String::new()
+        },
         plan.log.frame_bytes >> 20,
         plan.rounds,
         plan.batch

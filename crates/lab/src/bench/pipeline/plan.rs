@@ -1,5 +1,6 @@
 //! What is to be measured.
 
+use pmnet_dataplane::xdp::DEVICES_MAX;
 use pmnet_log::Parameters;
 
 use super::packet::Packet;
@@ -10,6 +11,9 @@ use super::stand::SESSIONS_MAX;
 pub const BATCH_MAX: u32 = 10_000;
 /// Most bytes of a log that one update takes: header and payload, rounded up.
 pub const TAKEN_MAX: u64 = 1_536;
+/// Devices beside the measured one, at most.
+#[allow(clippy::cast_possible_truncation)]
+pub const BESIDE_MAX: u16 = DEVICES_MAX as u16 - 1;
 /// A log has room for so many runs: space is free again when two later updates say so.
 pub const BATCHES_IN_LOG: u64 = 3;
 
@@ -28,6 +32,8 @@ pub struct Plan {
     pub rounds: usize,
     /// Size of the log: powers of two, with room for [`BATCHES_IN_LOG`] runs.
     pub log: Parameters,
+    /// Devices beside it at the interface, all of which the packets are compared with first; 0 to [`BESIDE_MAX`].
+    pub beside: u16,
     /// The device answers by a lease.
     pub leased: bool,
 }

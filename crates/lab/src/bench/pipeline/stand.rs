@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use pmnet_client::Clock;
-use pmnet_dataplane::xdp::{KernelConfig, MapMedia, OpenConfig, Opened, Pins, open};
+use pmnet_dataplane::xdp::{Dispatcher, KernelConfig, MapMedia, OpenConfig, Opened, Pins, open};
 use pmnet_device::{DeviceConfig, DeviceNode};
 use pmnet_log::Identity;
 use pmnet_proto::time::{Nanos, SECOND};
@@ -63,6 +63,8 @@ fn stamp(token: u64) -> Stamp {
 pub struct Stand {
     pipeline: DeviceNode<MapMedia>,
     feeder: Feeder,
+    // While it is open, it has programs to go over to.
+    _dispatcher: Option<Dispatcher>,
     clients: Vec<Client>,
     address: SocketAddr,
     server: Peer,
@@ -115,7 +117,23 @@ impl Stand {
             lock,
             ..
         } = open(&config, &Pins::open(&pinned.0)?)?;
-        let feeder = Feeder::new(&mut kernel, &pinned.0, batch)?;
+        let pipeline = kernel.pipeline()?;
+        let mut dispatcher = match plan.beside {
+            0 => None,
+            beside => {
+                // Ports that none of the packets has; ours is the last that is compared.
+                let mut devices: Vec<_> = (2..2 + beside)
+                    .map(|more| (PORT + more, pipeline))
+                    .collect();
+                devices.push((PORT, pipeline));
+                Some(Dispatcher::load(&devices)?)
+            }
+        };
+        let fed = match &mut dispatcher {
+            Some(dispatcher) => dispatcher.fd()?,
+            None => pipeline,
+        };
+        let feeder = Feeder::new(fed, &pinned.0, batch)?;
         let mut device = DeviceConfig::new(DEVICE, SHARD, server);
         device.leased = plan.leased;
         let now = Time(1);
@@ -124,6 +142,7 @@ impl Stand {
         let mut stand = Stand {
             pipeline,
             feeder,
+            _dispatcher: dispatcher,
             clients: Vec::new(),
             address,
             server,

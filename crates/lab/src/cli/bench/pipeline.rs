@@ -6,7 +6,7 @@ use pmnet_log::Parameters;
 
 use super::values::{between, each_once};
 use crate::bench::pipeline::{
-    self, BATCH_MAX, BATCHES_IN_LOG, Packet, Plan, SESSIONS_MAX, TAKEN_MAX,
+    self, BATCH_MAX, BATCHES_IN_LOG, BESIDE_MAX, Packet, Plan, SESSIONS_MAX, TAKEN_MAX,
 };
 
 const EXAMPLES: &str = "\
@@ -15,6 +15,7 @@ Examples:
   pmnet-lab bench pipeline --packets update --payloads 100 --rounds 1001
   pmnet-lab bench pipeline --packets update,duplicate,tcp --sessions 1,64,4096 --json
   pmnet-lab bench pipeline --packets update --log-size 1M --batch 200
+  pmnet-lab bench pipeline --packets update,tcp --beside 3
 
 Needs root, Linux 5.18 and a pmnet that was built with clang; no interface, no namespace. It can run beside
 devices that serve, and leaves nothing behind. Table or JSON on stdout.";
@@ -48,6 +49,10 @@ pub struct PipelineArgs {
     /// Frame space of the log, a power of two; the larger, the less of it is in the caches.
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     log_size: String,
+    /// Other devices at the same interface: a program in front goes over to this one's, behind a comparison with the port of
+    /// each of the others.
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=i64::from(BESIDE_MAX)))]
+    beside: u16,
     /// The device answers by a lease, as in a fleet: the pipeline looks at its clock before each answer.
     #[arg(long)]
     leased: bool,
@@ -83,6 +88,7 @@ fn plan(args: &PipelineArgs) -> Result<Plan, ConfigError> {
         batch: args.batch,
         rounds: usize::from(args.rounds),
         log: Parameters::ring(entries, frame_bytes),
+        beside: args.beside,
         leased: args.leased,
     })
 }

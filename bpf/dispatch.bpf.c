@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
+/*
+ * Several devices at one interface: goes over to the pipeline of the device to whose port a packet is. It is at an
+ * interface only while there are two devices or more; one alone is there itself.
+ *
+ * Invariants: nothing of a packet is looked at but what may be its UDP destination port, and nothing is changed: the
+ * pipeline (packet.h) decides by itself whether the packet is for its shard, as if it were at the interface. Everything
+ * else passes. Ports and places are constants to the verifier, and the kernel makes direct jumps of the calls: so
+ * this costs a few nanoseconds. Whoever joins or leaves brings a new program.
+ *
+ * Loader: crates/dataplane/src/xdp/dispatcher.rs. Spec: docs/spec/pipeline.md §9. May not: change a packet.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "generated.h"
+
+/* UDP ports of the devices, by their places; network byte order. 0: nobody. Set by the loader. */
+const volatile __u16 pm_ports[PM_DEVICES_MAX];
+
+/* Their pipelines, by their places. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, PM_DEVICES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} pm_programs SEC(".maps");
+
+SEC("xdp")
+int dispatch(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct ethhdr *eth = data;
+	const struct udphdr *udp;
+	__u16 port;
+	int place;
+
+	if (data + sizeof(*eth) + sizeof(struct iphdr) + sizeof(*udp) > end)
+		return XDP_PASS;
+	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+		udp = data + sizeof(*eth) + sizeof(struct iphdr);
+	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+		udp = data + sizeof(*eth) + sizeof(struct ipv6hdr);
+		if ((void *)(udp + 1) > end)
+			return XDP_PASS;
+	} else {
+		return XDP_PASS;
+	}
+	port = udp->dest;
+#pragma unroll
+	for (place = 0; place < PM_DEVICES_MAX; place++)
+		if (pm_ports[place] && port == pm_ports[place])
+			bpf_tail_call_static(ctx, &pm_programs, place);
+	return XDP_PASS;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

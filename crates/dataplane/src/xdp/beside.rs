@@ -1,0 +1,392 @@
+//! The devices at one interface: each has its pipeline pinned in the interface's folder, and one link is for all of them.
+//!
+//! Invariants: what is pinned says who is there; [`Interface::settle`] makes the link agree with it, and does not care
+//! how far an earlier one came. One device is attached itself; for two and more the dispatcher is. The link goes from one
+//! program to the next without a gap, and what the old one needs is removed afterwards. So whoever is killed anywhere, the
+//! others answer. One process at a time changes an interface, by the lock of its folder. Spec: `docs/spec/pipeline.md` §9.
+//! May not: know what is in the maps of a device.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use aya::programs::links::{FdLink, PinnedLink};
+
+use aya::programs::{Xdp, XdpMode};
+use aya_obj::programs::XdpAttachType;
+use rustix::fs::{FlockOperation, flock};
+
+use super::dispatcher::Dispatcher;
+use super::error::KernelError;
+use super::links;
+use super::pins::Pins;
+use super::shared::DEVICES_MAX;
+
+/// Folders of interfaces, beside that of the devices.
+const ROOT: &str = "/sys/fs/bpf/pmnet-at";
+/// The network namespace of the calling thread.
+const NAMESPACE: &str = "/proc/thread-self/ns/net";
+/// The link, in the mode of the driver and in the generic one.
+const LINKS: [&str; 2] = ["link", "link_generic"];
+/// First part of the names of what a dispatcher goes over to; a number comes next.
+const PROGRAMS: &str = "programs-";
+/// A pipeline that has not got its name yet.
+const PART: &str = "part";
+/// Others change an interface within milliseconds.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+/// Called before each step of a change, with what comes next. Tests kill the process there.
+pub type Steps<'a> = &'a mut dyn FnMut(&'static str);
+
+/// One interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Interface {
+    folder: PathBuf,
+}
+
+/// A device that is at the interface, or is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    pub port: u16,
+    pub device: String,
+}
+
+impl Member {
+    fn file(&self) -> String {
+        format!("{}-{}", self.port, self.device)
+    }
+
+    fn read(file: &str) -> Option<Member> {
+        let (port, device) = file.split_once('-')?;
+        Some(Member {
+            port: port.parse().ok()?,
+            device: device.to_owned(),
+        })
+    }
+
+    fn lives(&self) -> bool {
+        Pins::existing(&self.device).in_use()
+    }
+}
+
+/// Where a link is to be made, if there is none.
+struct Place<'a> {
+    interface: &'a str,
+    generic: bool,
+}
+
+impl Interface {
+    /// The interface of this name in the calling thread's network namespace. Its folder is named after its number there: names
+    /// can change.
+    pub(super) fn named(name: &str) -> Result<Interface, KernelError> {
+        let namespace =
+            std::fs::metadata(NAMESPACE).map_err(|error| KernelError::io(NAMESPACE, error))?;
+        let index = nix::net::if_::if_nametoindex(name)
+            .map_err(|error| KernelError::io(format!("interface {name}"), error.into()))?;
+        Ok(Interface {
+            folder: Path::new(ROOT).join(format!("{}-{index}", namespace.ino())),
+        })
+    }
+
+    /// The interface that has this folder.
+    pub(super) const fn of(folder: PathBuf) -> Interface {
+        Interface { folder }
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether this device is there, and the interface too.
+    pub(super) fn has(&self, device: &str) -> bool {
+        let here = self.members().iter().any(|one| one.device == device);
+        here && self.link().is_some() && !self.is_severed()
+    }
+
+    /// A device comes, or brings a new pipeline.
+    ///
+    /// # Errors
+    /// [`KernelError`]; then what was there is as it was.
+    pub(super) fn join(
+        &self,
+        interface: &str,
+        member: &Member,
+        pipeline: &mut Xdp,
+        generic: bool,
+        step: Steps<'_>,
+    ) -> Result<(), KernelError> {
+        let _lock = self.lock()?;
+        if self.is_severed() {
+            // Of an interface that is gone, whose number is given again: nobody is there any more.
+            step("clear");
+            self.clear()?;
+        }
+        let (own, others): (Vec<Member>, Vec<Member>) = self
+            .members()
+            .into_iter()
+            .filter(Member::lives)
+            .partition(|one| one.device == member.device);
+        self.admit(interface, member, &others, generic)?;
+        if let Some((link, mode)) = self.link()
+            && mode != generic
+        {
+            step("leave the other mode");
+            links::detach(&link);
+            self.remove(&link)?;
+        }
+        let part = self.folder.join(PART);
+        self.remove(&part)?;
+        step("pin");
+        let failed = |error| KernelError::pin(part.display().to_string(), error);
+        pipeline.pin(&part).map_err(failed)?;
+        step("name");
+        let path = self.folder.join(member.file());
+        std::fs::rename(&part, &path).map_err(|error| KernelError::file(&path, error))?;
+        for old in own.iter().filter(|old| *old != member) {
+            step("forget the old port");
+            self.remove(&self.folder.join(old.file()))?;
+        }
+        let place = Place { interface, generic };
+        let settled = self.settle(Some(&place), step);
+        if settled.is_err() && own.is_empty() {
+            // It never was there. The error that counts is the first one.
+            let _ = self.remove(&path);
+            let _ = self.settle(None, step);
+        }
+        settled
+    }
+
+    /// Whether the others have room for it.
+    fn admit(
+        &self,
+        interface: &str,
+        member: &Member,
+        others: &[Member],
+        generic: bool,
+    ) -> Result<(), KernelError> {
+        if let Some(other) = others.iter().find(|other| other.port == member.port) {
+            return Err(KernelError::PortTaken {
+                interface: interface.to_owned(),
+                port: member.port,
+                device: other.device.clone(),
+            });
+        }
+        if others.len() >= DEVICES_MAX {
+            return Err(KernelError::Crowded(interface.to_owned()));
+        }
+        match self.link() {
+            Some((_, mode)) if mode != generic && !others.is_empty() => {
+                Err(KernelError::OtherMode(interface.to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A device goes. Nothing happens if it was not there, but what an earlier change left undone is done.
+    ///
+    /// # Errors
+    /// [`KernelError`].
+    pub(super) fn leave(&self, device: &str, step: Steps<'_>) -> Result<(), KernelError> {
+        if !self.folder.exists() {
+            return Ok(());
+        }
+        let _lock = self.lock()?;
+        for own in self.members().iter().filter(|one| one.device == device) {
+            step("forget");
+            self.remove(&self.folder.join(own.file()))?;
+        }
+        self.settle(None, step)
+    }
+
+    /// Makes the link agree with who is here, and removes what is not needed. The folder goes with the last device.
+    fn settle(&self, place: Option<&Place<'_>>, step: Steps<'_>) -> Result<(), KernelError> {
+        // Nobody is at an interface that is gone.
+        let is_there = !self.is_severed();
+        let (here, gone): (Vec<Member>, Vec<Member>) = self
+            .members()
+            .into_iter()
+            .partition(|one| is_there && one.lives());
+        for one in gone {
+            self.remove(&self.folder.join(one.file()))?;
+        }
+        let arrays = self.files(|file| file.starts_with(PROGRAMS));
+        match &here[..] {
+            [] => {
+                step("detach");
+                self.clear()?;
+                return std::fs::remove_dir(&self.folder)
+                    .map_err(|error| KernelError::file(&self.folder, error));
+            }
+            [one] => self.attach(&mut self.pipeline(one)?, place, step)?,
+            _ => self.dispatch(&here, &arrays, place, step)?,
+        }
+        for array in arrays {
+            step("remove the old programs");
+            self.remove(&self.folder.join(array))?;
+        }
+        Ok(())
+    }
+
+    fn dispatch(
+        &self,
+        here: &[Member],
+        arrays: &[String],
+        place: Option<&Place<'_>>,
+        step: Steps<'_>,
+    ) -> Result<(), KernelError> {
+        let pipelines: Vec<Xdp> = here
+            .iter()
+            .map(|one| self.pipeline(one))
+            .collect::<Result<_, _>>()?;
+        let mut devices = Vec::with_capacity(here.len());
+        for (one, pipeline) in here.iter().zip(&pipelines) {
+            let fd = pipeline.fd().map_err(|source| KernelError::Program {
+                name: "pipeline",
+                source,
+            })?;
+            devices.push((one.port, fd));
+        }
+        step("load");
+        let mut dispatcher = Dispatcher::load(&devices)?;
+        let number = |file: &String| file.strip_prefix(PROGRAMS)?.parse::<u64>().ok();
+        let next = arrays.iter().filter_map(number).max().unwrap_or(0) + 1;
+        let array = self.folder.join(format!("{PROGRAMS}{next}"));
+        step("pin the programs");
+        dispatcher.pin(&array)?;
+        let attached = self.attach(dispatcher.program()?, place, step);
+        if attached.is_err() {
+            let _ = self.remove(&array);
+        }
+        attached
+    }
+
+    /// The program takes the place of the one that is attached, or is attached. Without a place and a link nobody ever was.
+    fn attach(
+        &self,
+        program: &mut Xdp,
+        place: Option<&Place<'_>>,
+        step: Steps<'_>,
+    ) -> Result<(), KernelError> {
+        let failed = |source| KernelError::Program {
+            name: "pipeline",
+            source,
+        };
+        if let Some((path, _)) = self.link() {
+            step("replace");
+            let link: FdLink = PinnedLink::from_pin(&path)?.into();
+            let id = program.attach_to_link(link.try_into()?).map_err(failed)?;
+            // The pin keeps the link alive.
+            return program.take_link(id).map(drop).map_err(failed);
+        }
+        let Some(place) = place else {
+            return Ok(());
+        };
+        step("attach");
+        let mode = if place.generic {
+            XdpMode::Skb
+        } else {
+            XdpMode::Driver
+        };
+        let id = program.attach(place.interface, mode).map_err(failed)?;
+        let link: FdLink = program.take_link(id).map_err(failed)?.try_into()?;
+        step("pin the link");
+        let path = self.folder.join(LINKS[usize::from(place.generic)]);
+        link.pin(&path)
+            .map(drop)
+            .map_err(|error| KernelError::pin(path.display().to_string(), error))
+    }
+
+    fn pipeline(&self, member: &Member) -> Result<Xdp, KernelError> {
+        let path = self.folder.join(member.file());
+        Xdp::from_pin(path, XdpAttachType::Interface).map_err(|source| KernelError::Program {
+            name: "pipeline",
+            source,
+        })
+    }
+
+    /// The link, and whether it is in the generic mode.
+    fn link(&self) -> Option<(PathBuf, bool)> {
+        let paths = LINKS.map(|name| self.folder.join(name));
+        let found = paths.into_iter().zip([false, true]);
+        found.into_iter().find(|(path, _)| path.exists())
+    }
+
+    /// There is a link, and its interface is gone.
+    fn is_severed(&self) -> bool {
+        self.link()
+            .is_some_and(|(link, _)| links::is_severed(&link))
+    }
+
+    /// Who is here, by their ports.
+    fn members(&self) -> Vec<Member> {
+        let mut members: Vec<Member> = self
+            .files(|_| true)
+            .iter()
+            .filter_map(|file| Member::read(file))
+            .collect();
+        members.sort_by_key(|one| one.port);
+        members
+    }
+
+    fn files(&self, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten();
+        entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|file| wanted(file))
+            .collect()
+    }
+
+    /// Detaches, and removes everything that is pinned: the link first.
+    fn clear(&self) -> Result<(), KernelError> {
+        for name in LINKS {
+            let link = self.folder.join(name);
+            links::detach(&link);
+            self.remove(&link)?;
+        }
+        for file in self.files(|_| true) {
+            self.remove(&self.folder.join(file))?;
+        }
+        Ok(())
+    }
+
+    /// Removes a pin, if it is there.
+    fn remove(&self, path: &Path) -> Result<(), KernelError> {
+        debug_assert!(path.file_name() != Some(OsStr::new("")) && path.starts_with(&self.folder));
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(KernelError::file(path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the lock under which an interface is changed; makes its folder.
+    fn lock(&self) -> Result<File, KernelError> {
+        let failed = |error| KernelError::file(&self.folder, error);
+        let until = Instant::now() + LOCK_WAIT;
+        while Instant::now() < until {
+            std::fs::create_dir_all(&self.folder).map_err(failed)?;
+            let folder = match File::open(&self.folder) {
+                Ok(folder) => folder,
+                // The last device there has just gone, and its folder with it.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
+                std::thread::sleep(LOCK_PAUSE);
+                continue;
+            }
+            // If the folder was removed meanwhile, its lock does not protect the new one of that name.
+            let own = folder.metadata().map_err(failed)?;
+            if std::fs::metadata(&self.folder).is_ok_and(|now| now.ino() == own.ino()) {
+                return Ok(folder);
+            }
+        }
+        Err(KernelError::Contended(self.folder.clone()))
+    }
+}
