@@ -27,6 +27,8 @@ struct World {
     spares: Vec<Process>,
     /// Addresses by id: of the chain, and of spares.
     at: BTreeMap<u32, SocketAddr>,
+    /// Of the devices that the cluster started.
+    ids: Vec<u32>,
 }
 
 /// What `pmnet ctl` said.
@@ -65,9 +67,11 @@ impl World {
         topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
         let mut cluster = common::start(name, topology)?;
         let mut at = BTreeMap::new();
+        let mut ids = Vec::new();
         for index in 0..devices {
             let listens = listens(cluster.process(Role::Device(index)).unwrap());
             at.insert(u32::from(listens.port()), listens);
+            ids.push(u32::from(listens.port()));
         }
         for _ in 0..spares {
             let port = free_port().unwrap();
@@ -81,20 +85,19 @@ impl World {
             cluster,
             spares: Vec::new(),
             at,
+            ids,
         })
     }
 
     /// The id of a device that the cluster started.
-    fn id(&mut self, index: usize) -> u32 {
-        let process = self.cluster.process(Role::Device(index)).unwrap();
-        listens(process).port().into()
+    fn id(&self, index: usize) -> u32 {
+        self.ids[index]
     }
 
     /// The ids that are not of the chain at first.
-    fn spare_ids(&mut self) -> Vec<u32> {
-        let chain: Vec<u32> = self.cluster.chain().iter().map(|at| self.id(*at)).collect();
+    fn spare_ids(&self) -> Vec<u32> {
         let all = self.at.keys().copied();
-        all.filter(|id| !chain.contains(id)).collect()
+        all.filter(|id| !self.ids.contains(id)).collect()
     }
 
     /// Starts a spare, and waits until it is ready.
@@ -451,4 +454,83 @@ fn a_spare_that_is_lost_while_it_joins_is_let_go_again() {
     settle(&world.cluster).unwrap();
     let value = world.cluster.reader().unwrap().call(&["GET", "k"]).unwrap();
     assert_eq!(value, Reply::Bulk(b"w".to_vec()));
+}
+
+/// `pmnet ctl` is killed at any point of a replacement; what is left is done by other commands, and nothing is lost on the way.
+#[test]
+fn a_change_that_is_broken_off_anywhere_is_ended_by_another_command() {
+    let Some(mut world) = World::start("hand-broken", 2, 1, Medium::Dram) else {
+        return;
+    };
+    let mut random = fastrand::Rng::with_seed(crate::support::seed());
+    let mut chain = vec![world.id(0), world.id(1)];
+    let mut spare = world.spare_ids()[0];
+    world.spare(spare);
+    let server = world.cluster.server().unwrap().to_string();
+    let via: Vec<String> = world.at.values().map(SocketAddr::to_string).collect();
+    let via = via.join(",");
+    let on_record = |world: &World| -> Vec<u32> {
+        let out = world.ctl(&["status", "--json"]).out;
+        let said: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let ids = said["server"]["chain"].as_array().unwrap();
+        let id = |id: &serde_json::Value| u32::try_from(id.as_u64().unwrap()).unwrap();
+        ids.iter().map(id).collect()
+    };
+    let (all, ()) = world.under_load("broken", |world| {
+        for _ in 0..12 {
+            let leaver = chain[random.usize(..2)].to_string();
+            let mut ctl = Command::new(common::pmnet())
+                .args([
+                    "ctl", "--via", &via, "--server", &server, "replace", &leaver,
+                ])
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(random.u64(..300)));
+            ctl.kill().unwrap();
+            ctl.wait().unwrap();
+            // As a person would: until the chain is [who stays, the spare].
+            let id: u32 = leaver.parse().unwrap();
+            let mut wanted = chain.clone();
+            wanted.retain(|one| *one != id);
+            wanted.push(spare);
+            eventually("it is done", DONE_MAX, || {
+                let now = on_record(world);
+                if now == wanted && world.ctl(&["status"]).code == Some(0) {
+                    return true;
+                }
+                world.ctl(&["wire", "--wait", "2"]);
+                let joined = now.contains(&spare);
+                let word = if joined { "remove" } else { "replace" };
+                for more in [&[][..], &["--is-stopped"]] {
+                    world.ctl(&[&[word, &leaver, "--wait", "5"][..], more].concat());
+                }
+                false
+            });
+            chain = wanted;
+            // Who has left comes back as the next spare.
+            spare = id;
+            let index = (0..2).find(|index| world.id(*index) == id);
+            match index {
+                Some(index) => {
+                    let process = world.cluster.process(Role::Device(index)).unwrap();
+                    process.wait_exit(DONE_MAX).unwrap();
+                    process.set_flag("--join", None);
+                    process.set_flag("--next", Some(&server));
+                    process.relaunch().unwrap();
+                }
+                None => {
+                    world.spares[0].wait_exit(DONE_MAX).unwrap();
+                    world.spares[0].relaunch().unwrap();
+                }
+            }
+            let at = world.at[&id];
+            eventually("it is ready again", DONE_MAX, || {
+                let out = world.ctl(&["status"]).out;
+                out.lines().any(|line| {
+                    line.contains(&format!(" at {at},")) && line.contains("is ready to join")
+                })
+            });
+        }
+    });
+    world.nothing_is_lost(&all);
 }

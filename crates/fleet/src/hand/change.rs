@@ -24,6 +24,8 @@ pub enum HandWant {
     },
     /// A spare in the place of this device.
     Replace(u32),
+    /// The devices wired as the chain on record says: a change was broken off.
+    Wire,
 }
 
 /// What is being done.
@@ -72,14 +74,14 @@ impl Change {
         let server = server(looked)?;
         let now = server.chain.clone();
         let leaves = match want {
-            HandWant::Add => Vec::new(),
+            HandWant::Add | HandWant::Wire => Vec::new(),
             HandWant::Remove { devices, .. } => devices.clone(),
             HandWant::Replace(device) => vec![*device],
         };
         if is_stopped && leaves.is_empty() {
             return Err("--is-stopped is about a device that leaves".into());
         }
-        let joins_wanted = !matches!(want, HandWant::Remove { .. });
+        let joins_wanted = matches!(want, HandWant::Add | HandWant::Replace(_));
         let stays: Vec<u32> = now
             .iter()
             .copied()
@@ -94,7 +96,7 @@ impl Change {
         if leaves.len() > 1 && !is_stopped {
             return Err("one device at a time leaves a chain while it lives".into());
         }
-        if stays.is_empty() && (is_stopped || !joins_wanted) {
+        if stays.is_empty() && !leaves.is_empty() && (is_stopped || !joins_wanted) {
             return Err(match is_stopped {
                 false => format!(
                     "device {} is the only one: what is not applied is there alone. Let another one join first (pmnet ctl add)",
@@ -118,7 +120,7 @@ impl Change {
         for id in &stays {
             device(looked, *id)?;
         }
-        if !is_stopped {
+        if !is_stopped && *want != HandWant::Wire {
             settled(looked, server)?;
         }
         let joins = joins_wanted
@@ -187,7 +189,7 @@ impl Change {
         if joined && gone {
             return Ok(match settled(looked, server) {
                 Ok(()) => HandStep::Done,
-                Err(text) => HandStep::Wait(text),
+                Err(text) => as_on_record(looked, server).unwrap_or(HandStep::Wait(text)),
             });
         }
         if gone || (self.joins_first() && !joined) {
@@ -328,6 +330,20 @@ impl Change {
     }
 }
 
+/// A device that does not serve, and sends elsewhere than the chain on record says, is wired as that says. Nobody states anything.
+fn as_on_record(looked: &Looked, server: &ServerSaid) -> Option<HandStep> {
+    let mut next = server.listen;
+    for id in server.chain.iter().rev() {
+        let said = looked.devices.get(id)?;
+        let order = Order { next, shrink: None };
+        if said.epoch != server.epoch && said.next != next && !said.ends {
+            return Some(HandStep::Wire(doing(said), order));
+        }
+        next = said.listen;
+    }
+    None
+}
+
 fn doing(said: &DeviceSaid) -> Doing {
     Doing {
         at: said.listen,
@@ -419,9 +435,10 @@ fn settled(looked: &Looked, server: &ServerSaid) -> Result<(), String> {
         let serves = said.epoch == server.epoch && said.chain == server.chain && !said.ends;
         if !serves {
             return Err(format!(
-                "device {id} does not serve the chain {:?} of epoch {} yet{}",
+                "device {id} does not serve the chain {:?} of epoch {} yet{}{}",
                 server.chain,
                 server.epoch,
+                strays(looked, server, said),
                 waits(said)
             ));
         }
@@ -432,6 +449,23 @@ fn settled(looked: &Looked, server: &ServerSaid) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What may be done about one that sends elsewhere than the chain on record says.
+fn strays(looked: &Looked, server: &ServerSaid, said: &DeviceSaid) -> String {
+    let place = server.chain.iter().position(|id| *id == said.who.id);
+    let behind = place.and_then(|at| server.chain.get(at + 1));
+    let next = match behind {
+        Some(id) => looked.devices.get(id).map(|said| said.listen),
+        None => Some(server.listen),
+    };
+    match next {
+        Some(next) if next != said.next => format!(
+            ": it sends to {}, and the chain on record has {next} there. If a change was broken off: pmnet ctl wire",
+            said.next
+        ),
+        _ => String::new(),
+    }
 }
 
 /// A spare that is ready to join.

@@ -117,6 +117,8 @@ enum Word {
         #[arg(long)]
         is_stopped: bool,
     },
+    /// Without a fleet: wire the devices as the chain on record says, after a change that was broken off.
+    Wire,
     /// Wait until the database has everything that was acknowledged before this began. Clients may go on.
     Drain,
     /// A replica of the shard's Redis becomes its master (without etcd).
@@ -173,6 +175,11 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
             _ => return Err(anyhow!("in a fleet one device at a time is removed")),
         },
         Word::Replace { id, .. } => Want::Replace(*id),
+        Word::Wire => {
+            return Err(anyhow!(
+                "wire is for a shard without a fleet: in a fleet etcd says how the devices are wired"
+            ));
+        }
         // Done above.
         Word::Promote(_) | Word::Shards(_) => return Ok(false),
     };

@@ -316,3 +316,38 @@ fn a_join_that_came_to_nothing_is_taken_back() {
     looked.server.as_mut().unwrap().chain = vec![1, 2, 9];
     assert_eq!(change.undo(&looked), None);
 }
+
+#[test]
+fn a_change_that_was_broken_off_is_taken_back_by_wiring_as_the_record_says() {
+    let mut looked = world(&[1, 2, 3], &[]);
+    // The last one was told to send to somebody who is lost, the first one past the second.
+    for (id, next) in [(3, 9), (1, 3)] {
+        let said = looked.devices.get_mut(&id).unwrap();
+        (said.next, said.epoch, said.chain) = (at(next), 0, Vec::new());
+    }
+    let text = Change::plan(&looked, &HandWant::Add, false).unwrap_err();
+    assert!(text.contains("pmnet ctl wire"), "{text}");
+    let change = Change::plan(&looked, &HandWant::Wire, false).unwrap();
+    assert_eq!((change.copies(), change.copies_meanwhile()), (3, 3));
+    for (id, next) in [(3, SERVER), (1, 2)] {
+        match change.next(&looked).unwrap() {
+            HandStep::Wire(doing, order) => {
+                assert_eq!((doing.to.id, order.next), (id, at(next)));
+                assert_eq!(order.shrink, None);
+                let said = looked.devices.get_mut(&id).unwrap();
+                said.next = order.next;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(matches!(change.next(&looked), Ok(HandStep::Wait(_))));
+    for said in looked.devices.values_mut() {
+        (said.epoch, said.chain) = (4, vec![1, 2, 3]);
+    }
+    assert_eq!(change.next(&looked), Ok(HandStep::Done));
+    // Who is there serves on, wherever it sends to: the server knows that path.
+    looked.devices.get_mut(&2).unwrap().next = at(77);
+    assert_eq!(change.next(&looked), Ok(HandStep::Done));
+    looked.devices.remove(&2);
+    Change::plan(&looked, &HandWant::Wire, false).unwrap_err();
+}

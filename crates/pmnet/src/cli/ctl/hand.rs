@@ -53,6 +53,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
             (want, *is_stopped)
         }
         Word::Replace { id, is_stopped } => (HandWant::Replace(*id), *is_stopped),
+        Word::Wire => (HandWant::Wire, false),
         Word::Status => return status(args, via),
         // Done elsewhere.
         Word::Promote(_) | Word::Shards(_) => return Ok(false),
@@ -197,6 +198,7 @@ fn say(change: &Change, want: &HandWant, json: bool) {
             HandWant::Add => "add",
             HandWant::Remove { .. } => "remove",
             HandWant::Replace(_) => "replace",
+            HandWant::Wire => "wire",
         };
         println!(
             "{}",
@@ -215,6 +217,7 @@ fn say(change: &Change, want: &HandWant, json: bool) {
     let gone: Vec<String> = leaves.iter().map(u32::to_string).collect();
     let gone = gone.join(", ");
     let text = match (&leaves[..], joins, is_stopped) {
+        ([], None, _) => format!("the devices are wired as the chain on record says, {now:?}"),
         ([], Some(joins), _) => format!("device {joins} joins the chain {now:?}"),
         (_, None, false) => format!("device {gone} leaves the chain {now:?}, and its process ends"),
         (_, None, true) => {
