@@ -88,8 +88,11 @@ impl ReplicaReads {
         self.lags = 0;
     }
 
-    /// It was not, or gave no answer.
+    /// It was not, or gave no answer. Those who were asked before the pause began make it no longer.
     pub(super) fn was_of_no_use(&mut self, now: Time) {
+        if now < self.after {
+            return;
+        }
         self.after = now.saturating_add(LAG_PAUSE << self.lags);
         self.lags = (self.lags + 1).min(LAGS_MAX);
     }
@@ -110,6 +113,7 @@ mod tests {
         assert!(wanted(&mut replicas, 0));
         assert!(!replicas.are_wanted(Protocol::Resp3, 0), "none for that");
         replicas.was_of_no_use(0);
+        replicas.was_of_no_use(1);
         assert!(!wanted(&mut replicas, LAG_PAUSE - 1));
         assert!(wanted(&mut replicas, LAG_PAUSE));
         replicas.was_of_no_use(LAG_PAUSE);
