@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use pmnet_front::Cache;
 use pmnet_front::connection::{
     Connection, Freshness, INPUT_BYTES_SOFT_MAX, Shared, StoreRead, Turn, Unread,
     WAITING_INPUT_BYTES_SOFT_MAX,
@@ -18,6 +17,7 @@ use pmnet_front::table::Table;
 use pmnet_front::upstream::{
     CallId, Closed, Outcome, ReadAnswer, Refused, SessionHandle, Time, Upstream,
 };
+use pmnet_front::{Cache, ReadFrom};
 use pmnet_resp::scan::count;
 use pmnet_resp::{Parser, Status, write_bulk, write_command, write_header};
 use pmnet_wire::StoreName;
@@ -168,7 +168,7 @@ impl Upstream for Fake {
     ) -> Result<CallId, Refused> {
         self.submit(s, &p, false)
     }
-    fn read(&mut self, _: Time, hashes: &[u64], _: Time) -> Result<CallId, Refused> {
+    fn read(&mut self, _: Time, hashes: &[u64], _: bool, _: Time) -> Result<CallId, Refused> {
         assert!(hashes.len() <= READ_KEYS_MAX && !hashes.contains(&0));
         assert!(self.asked.is_none(), "one READ at a time");
         // A barrier of a passed command that was given up has no effect.
@@ -225,7 +225,14 @@ pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let table = Table::new(&[] as &[&str]).expect("the built-in table");
     let mut world = World {
-        shared: Shared::new(table, 1_000_000_000, None, Cache::Pending, UNREAD_MAX),
+        shared: Shared::new(
+            table,
+            1_000_000_000,
+            None,
+            Cache::Pending,
+            ReadFrom::Any,
+            UNREAD_MAX,
+        ),
         connection: Connection::new(1, ([10, 0, 0, 1], 4711).into()),
         store_reads: VecDeque::new(),
         up: Fake {
@@ -237,6 +244,9 @@ pub fn run(data: &[u8]) {
         one_to_one: true,
     };
     world.shared.store_reads = input.pick(&[[true; 2], [false; 2]]);
+    // The store is never asked who they are.
+    world.shared.replicas.fit = input.pick(&[[true; 2], [false; 2]]);
+    world.shared.replicas.asked(Time::MAX);
     for _ in 0..OPERATIONS {
         if !input.more() {
             break;
@@ -334,6 +344,7 @@ impl World {
                     epoch,
                     need: order,
                     version: u64::from(kind / 3),
+                    replicas: u64::from(kind / 2),
                 },
                 4 => ReadAnswer::Hit {
                     epoch,
@@ -359,7 +370,7 @@ impl World {
         if input.rarely(6) || *replies == read.count {
             let why = input.pick(&[Unread::Unfit, Unread::Large]);
             self.connection
-                .store_unread(read.batch, why, self.shared.now);
+                .store_unread(read.batch, why, &mut self.shared);
             self.store_reads.pop_front();
             return;
         }

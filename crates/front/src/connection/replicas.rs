@@ -32,7 +32,7 @@ pub enum ReadFrom {
 pub struct ReplicaReads {
     any: bool,
     /// Whether there is one that can be asked, in RESP2 and in RESP3.
-    pub(crate) fit: [bool; 2],
+    pub fit: [bool; 2],
     /// Whether somebody reads in that version of RESP.
     pub(crate) used: [bool; 2],
     misses: u32,
@@ -71,7 +71,7 @@ impl ReplicaReads {
     }
 
     /// The master has been asked.
-    pub(crate) fn asked(&mut self, now: Time) {
+    pub fn asked(&mut self, now: Time) {
         self.find_after = now.saturating_add(FIND_EVERY);
     }
 
