@@ -31,12 +31,18 @@ passed=0 failed=0 skipped=0
 started=$SECONDS
 : >"$logs/failed"
 
+# Seconds of processors that the children of this process have taken which have ended.
+cpu() {
+    awk -v hertz="$(getconf CLK_TCK)" '{ print int(($16 + $17) / hertz) }' "/proc/$1/stat"
+}
+
 # suite NAME LIMIT_SECONDS COMMAND…: runs it; counts libtest's result lines, or itself if there
 # are none. An ignored one is a campaign
 # with a target of its own in the Makefile, whose short form is among the others.
 suite() {
-    local name=$1 limit=$2 log="$logs/$1.log" begin=$SECONDS code ok bad left
+    local name=$1 limit=$2 log="$logs/$1.log" begin=$SECONDS code ok bad left me=$BASHPID busy
     shift 2
+    busy=$(cpu "$me")
     printf '%-10s ' "$name"
     timeout -k 10 "$limit" "$@" >"$log" 2>&1
     code=$?
@@ -47,7 +53,8 @@ suite() {
         ok=1
     fi
     passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left))
-    printf '%5d passed %3d failed %3d skipped  %4d s\n' "$ok" "$bad" "$left" $((SECONDS - begin))
+    busy=$(($(cpu "$me") - busy))
+    printf '%5d passed %3d failed %3d skipped  %4d s, of processors %4d s\n' "$ok" "$bad" "$left" $((SECONDS - begin)) "$busy"
     grep '^SKIPPED: ' "$log" | sort | uniq -c | sed 's/^/           /'
     if [ "$code" != 0 ]; then
         [ "$code" = 124 ] && echo "           did not end within $limit s"
