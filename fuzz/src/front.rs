@@ -247,6 +247,7 @@ pub fn run(data: &[u8]) {
     // The store is never asked who they are.
     world.shared.replicas.fit = input.pick(&[[true; 2], [false; 2]]);
     world.shared.replicas.asked(Time::MAX);
+    world.shared.replicas.found(Time::MAX);
     for _ in 0..OPERATIONS {
         if !input.more() {
             break;

@@ -370,7 +370,7 @@ fn waits(said: &DeviceSaid) -> String {
 /// The server, if it knows its chain.
 fn server(looked: &Looked) -> Result<&ServerSaid, String> {
     match &looked.server {
-        Some(server) if server.epoch > 0 => Ok(server),
+        Some(server) if server.epoch > 0 && !server.chain.is_empty() => Ok(server),
         Some(server) => Err(format!(
             "the server at {} has no chain on record, or has not read its store yet (its log says why): nothing can be changed now",
             server.listen

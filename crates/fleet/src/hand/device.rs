@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use pmnet_udp::LeaseWords;
 
 use super::door::{Door, END_MAX};
-use super::memory::Memory;
+use super::memory::{Memory, unfit};
 use super::{Answered, Asked, DeviceSaid, Meant, process};
 use crate::plan::Order;
 
@@ -76,6 +76,7 @@ impl DeviceDoor {
             shard: config.shard,
             id: config.id,
             flag: config.next,
+            listen: config.listen,
         };
         let listen = config.listen;
         let by_hand = config.by_hand;
@@ -202,14 +203,8 @@ impl Shared {
     fn wire(&self, order: Order) -> Answered {
         let config = &self.config;
         let refused = |text: String| Answered::Refused(text);
-        if order.next.is_ipv4() != config.listen.is_ipv4() || order.next.port() == 0 {
-            return refused(format!(
-                "{} cannot be the next hop of a device at {}",
-                order.next, config.listen
-            ));
-        }
-        if order.next == config.listen {
-            return refused(format!("{} is this device itself", order.next));
+        if let Some(why) = unfit(order.next, config.listen) {
+            return refused(format!("it is to send to {}, and {why}", order.next));
         }
         let mut state = self.state();
         if state.leaves {

@@ -16,6 +16,8 @@ use super::{Answered, Asked};
 const LINE_MAX: usize = 16 * 1024;
 /// To connect, and for each line, except for an answer that waits until a device has ended.
 const LINE_SECONDS: Duration = Duration::from_secs(2);
+/// For a question: who sends nothing keeps others waiting for so long.
+const QUESTION_SECONDS: Duration = Duration::from_millis(500);
 /// A device has ended within this time, or says that it has not.
 pub(super) const END_MAX: Duration = Duration::from_secs(10);
 /// Pause after a connection that could not be taken: too many files are open, say.
@@ -81,7 +83,7 @@ impl Drop for Door {
 }
 
 fn serve(mut stream: TcpStream, answer: &mut impl FnMut(Asked) -> Answered) -> io::Result<()> {
-    let answer = match read_line(&mut stream, LINE_SECONDS)? {
+    let answer = match read_line(&mut stream, QUESTION_SECONDS)? {
         Some(asked) => answer(asked),
         None => Answered::Refused("what was asked is not understood: another version?".into()),
     };
@@ -117,6 +119,19 @@ fn read_line<T: DeserializeOwned>(
     Ok(serde_json::from_slice(&line).ok())
 }
 
+/// What others say is shown to a person: without what a terminal would obey.
+fn printable(answer: Answered) -> Answered {
+    let clean = |text: String| text.replace(|c: char| c.is_control(), " ");
+    match answer {
+        Answered::Refused(text) => Answered::Refused(clean(text)),
+        Answered::Device(mut said) => {
+            said.waits = said.waits.map(clean);
+            Answered::Device(said)
+        }
+        other => other,
+    }
+}
+
 /// Asks whoever is there, by TCP.
 ///
 /// # Errors
@@ -141,10 +156,20 @@ pub(super) fn ask_patiently(
         read_line(&mut stream, within)
     };
     match talk() {
-        Ok(Some(answer)) => Ok(answer),
+        Ok(Some(answer)) => Ok(printable(answer)),
         Ok(None) => Err(format!(
             "whoever listens at {at} (TCP) is no pmnet of this version"
         )),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            ) =>
+        {
+            Err(format!(
+                "whoever listens at {at} (TCP) does not answer in time"
+            ))
+        }
         Err(error) => Err(format!("nobody answers at {at} (TCP): {error}")),
     }
 }

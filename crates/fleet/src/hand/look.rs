@@ -27,6 +27,11 @@ pub struct Looked {
 /// # Errors
 /// A sentence: what answers there cannot be one shard.
 pub fn look(at: &[SocketAddr], shard: u32, patience: Duration) -> Result<Looked, String> {
+    if at.iter().collect::<BTreeSet<_>>().len() > ASKED_MAX {
+        return Err(format!(
+            "more than {ASKED_MAX} addresses: name the devices of one shard only"
+        ));
+    }
     let mut looked = Looked::default();
     let mut waiting: VecDeque<SocketAddr> = at.iter().copied().collect();
     let mut asked = BTreeSet::new();

@@ -3,10 +3,13 @@
 //! It counts as long as the command line names the next hop that it named then. Whoever changes `--next` has spoken later.
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+/// Longest record, in bytes.
+const RECORD_MAX: u64 = 4096;
 
 /// As it is written.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,13 +29,14 @@ pub(super) struct Memory {
     pub(super) shard: u32,
     pub(super) id: u32,
     pub(super) flag: SocketAddr,
+    pub(super) listen: SocketAddr,
 }
 
 impl Memory {
     /// The next hop that a person said last, if that counts.
     pub(super) fn recall(&self, by_hand: bool) -> Option<SocketAddr> {
         let path = self.path.as_ref()?;
-        let bytes = match std::fs::read(path) {
+        let bytes = match read_whole(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
             Err(error) => {
@@ -46,6 +50,13 @@ impl Memory {
             return None;
         };
         let same = (record.shard, record.id, record.flag) == (self.shard, self.id, self.flag);
+        if let Some(why) = (same && !by_hand)
+            .then(|| unfit(record.next, self.listen))
+            .flatten()
+        {
+            tracing::warn!(path = %path.display(), "this file says that the device sends to {}, and {why}: its flags count", record.next);
+            return None;
+        }
         if !same || by_hand {
             tracing::info!(path = %path.display(), "the flags of this device are newer than what `pmnet ctl` said: they count");
             self.forget(path);
@@ -67,7 +78,7 @@ impl Memory {
             return Ok(false);
         };
         if next == self.flag {
-            self.forget(path);
+            remove(path)?;
             return Ok(true);
         }
         let record = Record {
@@ -95,12 +106,41 @@ impl Memory {
     }
 
     fn forget(&self, path: &Path) {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, device = self.id, "cannot remove what is over");
-            }
-            _ => {}
+        if let Err(error) = remove(path) {
+            tracing::warn!(path = %path.display(), %error, device = self.id, "cannot remove what is over");
         }
+    }
+}
+
+/// Removes the file, if it is there.
+fn remove(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The file, if it is one, and as short as what is written here.
+fn read_whole(path: &Path) -> std::io::Result<Vec<u8>> {
+    let about = std::fs::metadata(path)?;
+    if !about.is_file() || about.len() > RECORD_MAX {
+        return Err(std::io::Error::other("it is no file of this program"));
+    }
+    std::fs::read(path)
+}
+
+/// Why a device that listens here cannot send there, if so.
+pub(super) fn unfit(next: SocketAddr, listen: SocketAddr) -> Option<String> {
+    let ip = next.ip();
+    let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+    if next.is_ipv4() != listen.is_ipv4() || next.port() == 0 {
+        Some(format!(
+            "that cannot be the next hop of a device at {listen}"
+        ))
+    } else if ip.is_unspecified() || ip.is_multicast() || broadcast {
+        Some("that is no address of one machine".into())
+    } else {
+        (next == listen).then(|| "that is this device itself".into())
     }
 }
 
@@ -118,6 +158,7 @@ mod tests {
             shard: 0,
             id: 7,
             flag: at(flag),
+            listen: at(9),
         };
         assert_eq!(memory(1).recall(false), None);
         assert!(memory(1).keep(at(2)).unwrap());

@@ -16,6 +16,8 @@ const LAG_PAUSE: Time = 1_000_000;
 const LAGS_MAX: u32 = 7;
 /// How often the store is asked for its replicas, in nanoseconds.
 const FIND_EVERY: Time = 1_000_000_000;
+/// For how long its answer counts: a replica that it has not named for longer may be none any more.
+const KNOWN_FOR: Time = 3_000_000_000;
 
 /// From which stores reads are answered that the head does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub struct ReplicaReads {
     lags: u32,
     after: Time,
     find_after: Time,
+    /// What the master has said of its replicas counts until then.
+    known_until: Time,
 }
 
 impl ReplicaReads {
@@ -62,7 +66,7 @@ impl ReplicaReads {
             && self.fit[lane(protocol)]
             && self.misses >= MISSES
             && now >= self.after
-            && now < self.find_after
+            && now < self.find_after.min(self.known_until)
     }
 
     /// Whether the master is to say now who its replicas are.
@@ -73,6 +77,11 @@ impl ReplicaReads {
     /// The master has been asked.
     pub fn asked(&mut self, now: Time) {
         self.find_after = now.saturating_add(FIND_EVERY);
+    }
+
+    /// The master has said who its replicas are.
+    pub fn found(&mut self, now: Time) {
+        self.known_until = now.saturating_add(KNOWN_FOR);
     }
 
     pub(super) fn missed(&mut self) {
@@ -107,6 +116,7 @@ mod tests {
         let mut replicas = ReplicaReads::new(ReadFrom::Any);
         replicas.fit = [true, false];
         replicas.asked(0);
+        replicas.found(0);
         let wanted = |replicas: &mut ReplicaReads, now| replicas.are_wanted(Protocol::Resp2, now);
         assert!(!wanted(&mut replicas, 0), "the head may know");
         (0..MISSES).for_each(|_| replicas.missed());
@@ -121,13 +131,17 @@ mod tests {
         assert!(wanted(&mut replicas, 3 * LAG_PAUSE));
         assert!(!wanted(&mut replicas, FIND_EVERY), "the master's turn");
         assert!(replicas.are_sought(FIND_EVERY));
+        replicas.asked(KNOWN_FOR);
+        assert!(!wanted(&mut replicas, KNOWN_FOR), "it did not answer");
+        replicas.found(KNOWN_FOR);
+        assert!(wanted(&mut replicas, KNOWN_FOR));
         replicas.not_missed();
-        replicas.asked(FIND_EVERY);
-        assert!(!wanted(&mut replicas, FIND_EVERY));
+        assert!(!wanted(&mut replicas, KNOWN_FOR));
         let mut none = ReplicaReads::new(ReadFrom::Master);
         (0..MISSES).for_each(|_| none.missed());
         none.fit = [true; 2];
         none.asked(0);
+        none.found(0);
         assert!(!none.are_wanted(Protocol::Resp2, 0) && !none.are_sought(FIND_EVERY));
     }
 }

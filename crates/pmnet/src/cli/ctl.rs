@@ -81,7 +81,7 @@ pub struct CtlArgs {
     #[arg(long, global = true)]
     json: bool,
     /// Wait so long until it is done. A device that nobody has left out by then is asked to stay after all.
-    #[arg(long, global = true, default_value_t = 60, value_name = "SECONDS")]
+    #[arg(long, global = true, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=WAIT_MAX))]
     wait: u64,
     #[command(subcommand)]
     word: Word,
@@ -213,6 +213,9 @@ fn in_doubt(text: String) -> anyhow::Error {
 fn read(etcd: &mut Etcd, names: &Names) -> anyhow::Result<Shard> {
     Shard::read_somewhere(etcd, names).map_err(|text| anyhow!("etcd: {text}"))
 }
+
+/// Longest time to wait, in seconds: a day.
+const WAIT_MAX: u64 = 24 * 3600;
 
 /// Looks until it is done, or the time is over; what is waited for then. It is told on stderr, too, each time that it is something else.
 fn until<T>(

@@ -21,6 +21,8 @@ use crate::upstream::Time;
 const SILENCES_PER_TIMEOUT: Time = 8;
 /// Longest such time, in nanoseconds.
 const SILENCE_MAX: Time = 1_000_000_000;
+/// The same of a replica, also if it says something: the master can be asked.
+const REPLICA_SILENCE_MAX: Time = 50_000_000;
 /// Part of it while the connection is being made: where nothing answers at all, many would wait for it.
 const MAKING_PER_SILENCE: Time = 4;
 /// Part of a command's time after which a read is given up here, whatever the store says.
@@ -65,14 +67,18 @@ impl Lane {
         replica: Option<SocketAddr>,
         call_timeout: Time,
     ) -> Lane {
+        let (longest, waits) = match replica {
+            None => (SILENCE_MAX, Time::MAX),
+            Some(_) => (REPLICA_SILENCE_MAX, 0),
+        };
         Lane {
             protocol,
             token,
             replica,
             open: None,
             waiting: VecDeque::new(),
-            silence: (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX),
-            wait: (call_timeout / WAITS_PER_TIMEOUT).max(1),
+            silence: (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, longest),
+            wait: (call_timeout / WAITS_PER_TIMEOUT).clamp(1, longest.max(waits)),
             heard: 0,
             pause: PAUSE_MIN,
             connect_after: 0,
@@ -160,8 +166,8 @@ impl Lane {
             return self.open.is_some();
         };
         let address = self.replica.unwrap_or(store.address);
-        let other =
-            self.replica.is_none() && open.link.is_known() && open.link.found.run_id != name.run_id;
+        let leads_to = open.link.leads_to();
+        let other = leads_to.is_some_and(|run_id| *run_id != name.run_id);
         !name.reads || open.link.address != address || other
     }
 
@@ -176,7 +182,12 @@ impl Lane {
         let stream = Wire::connect(store.address, store.tls.as_ref(), registry, self.token)
             .map_err(|error| error.to_string())?;
         self.open = Some(Open {
-            link: Link::new(store, &name.records, self.protocol, self.replica.is_some()),
+            link: Link::new(
+                store,
+                &name.records,
+                self.protocol,
+                self.replica.map(|_| name.run_id.clone()),
+            ),
             stream,
             readable: false,
             closing: false,

@@ -134,8 +134,9 @@ struct Transaction {
 /// The connection.
 pub(super) struct Link {
     pub(super) address: SocketAddr,
-    /// It leads to a replica of the store.
-    is_replica: bool,
+    /// It leads to a replica of the store that calls itself so; `None`: to the store itself.
+    replica_of: Option<String>,
+    protocol: Protocol,
     outbox: Vec<u8>,
     inbox: BytesMut,
     scanner: Scanner,
@@ -154,7 +155,7 @@ impl Link {
         store: &StoreAddress,
         records: &str,
         protocol: Protocol,
-        is_replica: bool,
+        replica_of: Option<String>,
     ) -> Link {
         let mut outbox = Vec::new();
         let mut greeting = VecDeque::new();
@@ -168,14 +169,15 @@ impl Link {
         }
         ask_run_id(&mut outbox);
         greeting.push_back(Own::Info);
-        // A replica needs no owner, and no name.
-        if !is_replica {
+        // A replica shows whose it is in each transaction.
+        if replica_of.is_none() {
             ask_owner(records, &mut outbox);
             greeting.push_back(Own::Owner);
         }
         Link {
             address: store.address,
-            is_replica,
+            replica_of,
+            protocol,
             outbox,
             inbox: BytesMut::new(),
             scanner: Scanner::new(REPLIES),
@@ -190,6 +192,12 @@ impl Link {
     /// Whether it has said which store it leads to.
     pub(super) fn is_known(&self) -> bool {
         self.greeting.is_empty()
+    }
+
+    /// What the store calls itself to which it leads, or of which it leads to a replica; `None`: not known yet.
+    pub(super) fn leads_to(&self) -> Option<&String> {
+        let found = Some(&self.found.run_id).filter(|_| self.is_known());
+        self.replica_of.as_ref().or(found)
     }
 
     /// Since when the oldest of those waits who are being read for.
@@ -304,8 +312,8 @@ impl Link {
             let Some(transaction) = self.transactions.front_mut() else {
                 return Err("it sent what nobody asked for".into());
             };
-            let run_id = Some(&self.found.run_id[..]).filter(|_| !self.is_replica);
-            if transaction.take(&value, run_id, told)? {
+            let run_id = self.replica_of.as_ref().unwrap_or(&self.found.run_id);
+            if transaction.take(&value, run_id, self.protocol, told)? {
                 self.proven = true;
                 if let Some(over) = self.transactions.pop_front() {
                     over.finish(told, again);
@@ -377,14 +385,15 @@ impl Member {
 
 impl Transaction {
     /// Takes the next value of what the store answers; of EXEC's reply the head, then each part. Whether it was the last.
-    /// `run_id`: what the store at the other end calls itself; none: it is a replica.
+    /// `run_id`: what the store at the other end calls itself, or that of which it is a replica.
     ///
     /// # Errors
     /// It is not an expected reply, or not the store of this epoch.
     fn take(
         &mut self,
         value: &Bytes,
-        run_id: Option<&str>,
+        run_id: &str,
+        protocol: Protocol,
         told: &mut Vec<Told>,
     ) -> Result<bool, String> {
         let odd = || {
@@ -415,6 +424,9 @@ impl Transaction {
                 };
             }
             Phase::Exec => {
+                if self.no_role {
+                    told.push(Told::Replicas(Vec::new()));
+                }
                 let refused = self.no_role || self.members.iter().any(|member| member.refused);
                 if refused && value.starts_with(b"-EXECABORT") {
                     return Ok(true);
@@ -428,10 +440,13 @@ impl Transaction {
                 self.phase = Phase::Reply(0);
             }
             Phase::Reply(at) => {
+                if !is_reply(value, protocol) {
+                    return Err(odd());
+                }
                 match self.steps[at] {
                     Step::Record => {
                         let (epoch, watermark, store) = record(value).ok_or_else(odd)?;
-                        if run_id.is_some_and(|run_id| store != run_id.as_bytes()) {
+                        if store != run_id.as_bytes() {
                             return Err("the pmnet server uses another store now".into());
                         }
                         for member in &mut self.members {
@@ -484,6 +499,16 @@ impl Transaction {
             }
         }
     }
+}
+
+/// Whether a value may be the reply to a command in this version of RESP: a push and an attribute are none.
+fn is_reply(value: &[u8], protocol: Protocol) -> bool {
+    let of_resp2 = b"+-:$*".as_slice();
+    let kinds = match protocol {
+        Protocol::Resp2 => of_resp2,
+        Protocol::Resp3 => b"+-:$*_#,(!=%~".as_slice(),
+    };
+    value.first().is_some_and(|kind| kinds.contains(kind))
 }
 
 /// Where the line at the head of `bytes` ends, if it is there.

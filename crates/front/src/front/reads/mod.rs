@@ -218,6 +218,7 @@ impl<U: Upstream> Front<U> {
                     && self.shared.replicas.are_allowed()
                 {
                     self.reads.replicas_are(found, self.shared.now);
+                    self.shared.replicas.found(self.shared.now);
                 }
                 continue;
             };
