@@ -116,8 +116,8 @@ pub struct WorldConfig {
     pub reads: bool,
     /// Clients ask for HITs of what is applied, too.
     pub kept_reads: bool,
-    /// Reads past the server ask a replica of the store first, all of them and not only half.
-    pub replicas: bool,
+    /// Of four reads past the server, those that ask a replica of the store first.
+    pub replicas: u64,
     /// Devices that begin as spares, the last ones of all.
     pub spares: usize,
     /// Whether operators let spares and repaired devices join.
@@ -213,7 +213,7 @@ impl WorldConfig {
             directs: false,
             reads: false,
             kept_reads: false,
-            replicas: false,
+            replicas: 2,
             spares: 0,
             joins: false,
             lease: 0,
@@ -530,6 +530,7 @@ impl WorldConfig {
             alone || matches!(place, Place::Machine(Rule::StoreEpoch) | Place::ReadEpoch);
         let reading = WorldConfig {
             reads: true,
+            replicas: 0,
             wait_replicas: false,
             aim: None,
             declared_losses: false,
@@ -589,6 +590,7 @@ impl WorldConfig {
     /// The same, such that they read from replicas of the store, and little goes wrong with the store itself.
     fn lacking_of_replicas(self, place: Place) -> WorldConfig {
         let reading = WorldConfig {
+            replicas: 2,
             store_trouble: 0,
             store_storms: false,
             failovers: false,
@@ -616,11 +618,11 @@ impl WorldConfig {
                 accident_every: 3 * MILLISECOND,
                 down_max: MILLISECOND,
                 deadline: 500 * MILLISECOND,
-                replicas: true,
+                replicas: 4,
                 ..reading
             },
             _ => WorldConfig {
-                replicas: true,
+                replicas: 4,
                 ..reading
             },
         }

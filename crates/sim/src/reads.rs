@@ -105,8 +105,7 @@ impl ClientHost {
         if !config.reads || !self.is_clean() {
             return false;
         }
-        let drawn = self.random.next_u64();
-        let replicas = config.replicas || drawn.is_multiple_of(2);
+        let replicas = config.replicas > 0 && self.random.next_u64() % 4 < config.replicas;
         let Ok(call) = self.machine.read(now, &[hash(key)], replicas, deadline) else {
             return false;
         };
@@ -116,7 +115,7 @@ impl ClientHost {
             self.version.map(Ahead::Master)
         };
         let before = match ahead {
-            Some(ahead) if !(drawn / 2).is_multiple_of(4) => {
+            Some(ahead) if !self.random.next_u64().is_multiple_of(4) => {
                 Before::Due(now + self.random.next_u64() % STORE_MAX, ahead)
             }
             _ => Before::Nothing,

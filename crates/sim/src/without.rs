@@ -342,7 +342,7 @@ impl Without {
         rule(
             "last-lease",
             Place::LastLease,
-            2000,
+            6000,
             "§14: the word is said in one step with a look at the last lease",
         ),
         rule(

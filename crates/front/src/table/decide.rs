@@ -307,7 +307,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
                     ("SAVECONFIG", NODES),
                 ],
             },
-            "a store that is not a cluster says so",
+            "a store that is not a cluster says so; the others are refused, since they would change the cluster under the log",
         ),
         "ASKING" | "READONLY" | "READWRITE" => {
             (Rule::Read, "the store is not a cluster, and says so")

@@ -25,7 +25,6 @@ const QUICK: &[&str] = &[
     "word-epoch",
     "lease",
     "lease-covers-reads",
-    "last-lease",
     "beside",
     "stopped-for-good",
 ];
