@@ -17,28 +17,12 @@ use rustix::process::Signal;
 
 use self::etcd::Etcds;
 use crate::common;
-use crate::support::{connect, eventually, launch, ok, refuses};
+use crate::support::{Acknowledged, connect, eventually, launch, refuses, write_until};
 
 /// Usual length of a lease, less its margin: after so long without etcd no device answers.
 const DEADLINE: Duration = Duration::from_millis(2_970);
 /// From an acknowledgement to the moment when a client on a busy machine has noted it.
 const NOTED: Duration = Duration::from_millis(1_500);
-
-/// What a client saw: each write that was acknowledged, and when.
-pub type Acknowledged = Vec<(String, Instant)>;
-
-/// One client that writes new keys until the end, one at a time.
-pub fn write_until(end: &AtomicBool, address: std::net::SocketAddr, name: &str) -> Acknowledged {
-    let mut client = connect(address);
-    let mut acknowledged = Vec::new();
-    while !end.load(Ordering::Relaxed) {
-        let key = format!("{name}:{}", acknowledged.len());
-        assert_eq!(client.call(&["SET", &key, &key]).unwrap(), ok(), "{key}");
-        acknowledged.push((key, Instant::now()));
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    acknowledged
-}
 
 fn between(all: &Acknowledged, from: Instant, to: Instant) -> usize {
     let inside = |at: &&Instant| **at >= from && **at < to;

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pmnet_lab::harness::{Cluster, Medium, Process, Role, StoreKind, Topology, free_port, settle};
@@ -11,16 +10,14 @@ use pmnet_lab::resp::Reply;
 use rustix::process::Signal;
 
 use crate::common;
-use crate::fleet::heal::EndOnDrop;
-use crate::fleet::{Acknowledged, write_until};
-use crate::support::{Answer, Caller, eventually, launch, ok};
+use crate::support::{
+    Acknowledged, Answer, Caller, Said, ctl, eventually, launch, ok, write_around,
+};
 
 /// Until something that is waited for is so.
 const DONE_MAX: Duration = Duration::from_secs(30);
 /// Longest time without an acknowledgement, on a machine that does other things.
 const GAP_MAX: Duration = Duration::from_secs(6);
-/// Clients that write.
-const WRITERS: usize = 3;
 
 struct World {
     cluster: Cluster,
@@ -29,34 +26,6 @@ struct World {
     at: BTreeMap<u32, SocketAddr>,
     /// Of the devices that the cluster started.
     ids: Vec<u32>,
-}
-
-/// What `pmnet ctl` said.
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-fn run(args: &[&str]) -> Said {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = Command::new(common::pmnet())
-        .arg("ctl")
-        .args(args)
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    let said = Said {
-        code: status.code(),
-        out: text(stdout),
-        err: text(stderr),
-    };
-    println!("ctl {}:\n{}{}", args.join(" "), said.out, said.err);
-    assert!(!said.err.contains("panicked"));
-    said
 }
 
 impl World {
@@ -130,7 +99,7 @@ impl World {
     fn ctl(&self, args: &[&str]) -> Said {
         let via: Vec<String> = self.at.values().map(SocketAddr::to_string).collect();
         let (via, server) = (via.join(","), self.cluster.server().unwrap().to_string());
-        run(&[&["--via", &via, "--server", &server][..], args].concat())
+        ctl(&[&["--via", &via, "--server", &server][..], args].concat())
     }
 
     fn does(&self, args: &[&str]) -> String {
@@ -146,30 +115,17 @@ impl World {
         act: impl FnOnce(&mut World) -> T,
     ) -> (Acknowledged, T) {
         let endpoint = self.cluster.endpoint().unwrap();
-        let end = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let _ends = EndOnDrop(&end);
-            let end = &end;
-            let writers: Vec<_> = (0..WRITERS)
-                .map(|at| scope.spawn(move || write_until(end, endpoint, &format!("{name}{at}"))))
-                .collect();
-            std::thread::sleep(Duration::from_millis(500));
-            let begun = Instant::now();
-            let result = act(self);
-            std::thread::sleep(Duration::from_millis(500));
-            end.store(true, Ordering::Relaxed);
-            let mut all: Acknowledged = Vec::new();
-            for writer in writers {
-                all.extend(writer.join().unwrap());
-            }
-            all.sort_by_key(|(_, at)| *at);
-            let gaps = all.windows(2).map(|pair| pair[1].1 - pair[0].1);
-            let gap = gaps.max().expect("writes went on");
-            let last = all.last().expect("writes went on").1;
-            println!("{name}: {} acknowledged, longest gap {gap:?}", all.len());
-            assert!(last > begun && gap < GAP_MAX, "{name}: {gap:?}");
-            (all, result)
-        })
+        let mut begun = Instant::now();
+        let (all, result) = write_around(endpoint, name, Duration::from_millis(500), || {
+            begun = Instant::now();
+            act(self)
+        });
+        let gaps = all.windows(2).map(|pair| pair[1].1 - pair[0].1);
+        let gap = gaps.max().expect("writes went on");
+        let last = all.last().expect("writes went on").1;
+        println!("{name}: {} acknowledged, longest gap {gap:?}", all.len());
+        assert!(last > begun && gap < GAP_MAX, "{name}: {gap:?}");
+        (all, result)
     }
 
     /// Everything that was acknowledged is in Redis.
@@ -338,7 +294,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
             "without a fleet",
         ),
     ] {
-        let said = run(args);
+        let said = ctl(args);
         assert!(matches!(said.code, Some(1 | 2)), "{args:?}");
         assert!(said.err.contains(says), "{args:?}: {}", said.err);
     }

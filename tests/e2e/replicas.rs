@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use crate::common;
 use crate::failover::{call, replica};
 use crate::promote::{promote, said};
-use crate::support::{Answer, CALL_MAX, Caller, connect, eventually, seed};
+use crate::support::{Answer, CALL_MAX, Caller, SetOnDrop, connect, eventually, seed};
 
 /// Half of the registers are set, the others counted up, which has no order.
 const REGISTERS: usize = 8;
@@ -186,19 +186,19 @@ fn replicas_that_lag_stand_still_are_cut_off_and_are_promoted() {
     std::thread::scope(|scope| {
         let writer = random.fork();
         scope.spawn(|| {
-            let _end = End(&over);
+            let _end = SetOnDrop(&over);
             write(endpoint, &answered, &over, writer);
         });
         let readers: Vec<_> = (0..READERS)
             .map(|_| {
                 let (random, answered, over) = (random.fork(), &answered, &over);
                 scope.spawn(move || {
-                    let _end = End(over);
+                    let _end = SetOnDrop(over);
                     read(endpoint, answered, over, random)
                 })
             })
             .collect();
-        let _end = End(&over);
+        let _end = SetOnDrop(&over);
         eventually("replicas are read from", CALL_MAX, || {
             gets(second) > 100 && gets(third) > 100
         });
@@ -266,15 +266,4 @@ fn replicas_that_lag_stand_still_are_cut_off_and_are_promoted() {
     );
     assert!(marks.iter().all(|mark| *mark > 100), "{marks:?}");
     Cluster::stop(cluster).unwrap();
-}
-
-/// Whoever ends, even by a panic, ends all.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
 }

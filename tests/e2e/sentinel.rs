@@ -12,7 +12,9 @@ use pmnet_lab::resp::{Client, Reply};
 use crate::common;
 use crate::failover::{call, replica};
 use crate::promote::{promote, said};
-use crate::support::{Answer, CALL_MAX, Caller, bulk, connect, eventually, launch, ok, refuses};
+use crate::support::{
+    Answer, CALL_MAX, Caller, SetOnDrop, bulk, connect, eventually, launch, ok, refuses,
+};
 
 /// The master's name at the Sentinels.
 pub const NAME: &str = "m";
@@ -212,7 +214,7 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
     let end = AtomicBool::new(false);
     let (ordered, passed) = std::thread::scope(|scope| {
         // Also if something fails: the others must not go on for ever.
-        let _ends = EndOnDrop(&end);
+        let _ends = SetOnDrop(&end);
         let end = &end;
         let writers: Vec<_> = (0..2)
             .map(|at| scope.spawn(move || ordered(end, endpoint, &format!("w{at}"))))
@@ -416,12 +418,4 @@ fn sentinels_that_are_not_there_are_waited_for_and_what_is_no_address_says_so() 
     });
     drop(process);
     std::fs::remove_dir_all(&folder).unwrap();
-}
-
-struct EndOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for EndOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

@@ -1,6 +1,7 @@
 //! A client that knows what it does not know, and killing while others work.
 
 use std::net::SocketAddr;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -153,12 +154,88 @@ pub fn kill_for(
     kills
 }
 
+/// Sets it when it goes out of scope, also if something fails: nobody must work for ever.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
+}
+
+/// What a client saw: each write that was acknowledged, and when.
+pub type Acknowledged = Vec<(String, Instant)>;
+
+/// One client that writes new keys until the end, one at a time.
+pub fn write_until(end: &AtomicBool, address: SocketAddr, name: &str) -> Acknowledged {
+    let mut client = connect(address);
+    let mut acknowledged = Vec::new();
+    while !end.load(Ordering::Relaxed) {
+        let key = format!("{name}:{}", acknowledged.len());
+        assert_eq!(client.call(&["SET", &key, &key]).unwrap(), ok(), "{key}");
+        acknowledged.push((key, Instant::now()));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    acknowledged
+}
+
+/// Clients that write.
+const WRITERS: usize = 3;
+
+/// Writes while something is done, and so long before and after it. All that was acknowledged, in the order of time.
+pub fn write_around<T>(
+    endpoint: SocketAddr,
+    name: &str,
+    around: Duration,
+    act: impl FnOnce() -> T,
+) -> (Acknowledged, T) {
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _ends = SetOnDrop(&end);
+        let end = &end;
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|at| scope.spawn(move || write_until(end, endpoint, &format!("{name}{at}"))))
+            .collect();
+        std::thread::sleep(around);
+        let result = act();
+        std::thread::sleep(around);
+        end.store(true, Ordering::Relaxed);
+        let mut all: Acknowledged = Vec::new();
+        for writer in writers {
+            all.extend(writer.join().unwrap());
+        }
+        all.sort_by_key(|(_, at)| *at);
+        (all, result)
+    })
+}
+
+/// What `pmnet ctl` said: its exit code, stdout and stderr.
+pub struct Said {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+/// `pmnet ctl` with these words.
+pub fn ctl(args: &[&str]) -> Said {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(crate::common::pmnet())
+        .arg("ctl")
+        .args(args)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let said = Said {
+        code: status.code(),
+        out: text(stdout),
+        err: text(stderr),
+    };
+    println!("ctl {}:\n{}{}", args.join(" "), said.out, said.err);
+    assert!(!said.err.contains("panicked"));
+    said
 }
 
 /// A seed for this run, printed so that it can be used again (`PMNET_TEST_SEED`).

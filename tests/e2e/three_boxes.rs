@@ -13,7 +13,7 @@ use pmnet_lab::resp::{Client, Reply};
 
 use self::page::{Block, blocks};
 use crate::common;
-use crate::support::{Answer, Caller, connect, eventually, ok};
+use crate::support::{Answer, Caller, SetOnDrop, connect, eventually, ok};
 
 /// Names of the boxes, and their addresses on the page.
 const BOXES: [(&str, &str); 3] = [("A", "10.0.0.1"), ("B", "10.0.0.2"), ("C", "10.0.0.3")];
@@ -233,14 +233,6 @@ impl Acknowledged {
     }
 }
 
-struct EndOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for EndOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Loses a box under load, and brings it back; the blocks of the page for these moments are followed.
 fn loses_a_box(world: &mut World, at: usize, page: &[Block], done: &Acknowledged) {
     let other = (at + 1) % BOXES.len();
@@ -250,7 +242,7 @@ fn loses_a_box(world: &mut World, at: usize, page: &[Block], done: &Acknowledged
         .collect();
     let end = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _ends = EndOnDrop(&end);
+        let _ends = SetOnDrop(&end);
         for (index, front) in fronts.iter().enumerate() {
             let (end, name) = (&end, format!("{}{index}", BOXES[at].0));
             scope.spawn(move || write_until(end, *front, &name, done));

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use common::{Client, Knobs, Redis, Running, command, eventually, run_id};
+use common::{Client, Knobs, Redis, Running, command, eventually, record, run_id};
 use pmnet_front::upstream::{Outcome, ReadAnswer};
 use pmnet_resp::write_command;
 use pmnet_wire::command::Protocol;
@@ -34,27 +34,6 @@ fn hit(payload: Vec<u8>) -> ReadAnswer {
     }
 }
 
-/// Writes the record that a server would keep.
-fn record(redis: &Redis) {
-    let mut all = Vec::new();
-    let chain = [&EPOCH.to_be_bytes()[..], b"members"].concat();
-    let run_id = run_id(&mut redis.client());
-    let fields: [&[u8]; 8] = [
-        b"HSET",
-        b"pmnet:{0}",
-        b"watermark",
-        &WATERMARK.to_be_bytes(),
-        b"chain",
-        &chain,
-        b"store",
-        run_id.as_bytes(),
-    ];
-    write_command(&mut all, &fields);
-    let mut client = redis.client();
-    client.send(&all);
-    assert_eq!(client.text(), ":3\r\n");
-}
-
 fn reading() -> Knobs {
     Knobs {
         reads_allowed: true,
@@ -66,7 +45,7 @@ fn reading() -> Knobs {
 /// A store with a record, and a front that reads from it.
 fn start() -> Option<(Redis, Running)> {
     let redis = Redis::start()?;
-    record(&redis);
+    record(&redis, EPOCH, WATERMARK);
     let front = Running::start_as(&redis, reading(), |_| {});
     Some((redis, front))
 }
@@ -574,7 +553,7 @@ fn databases_are_told_apart_also_within_one_transaction() {
 #[test]
 fn without_the_stores_leave_only_hits_are_used() {
     let Some(redis) = Redis::start() else { return };
-    record(&redis);
+    record(&redis, EPOCH, WATERMARK);
     let knobs = Knobs {
         reads_allowed: false,
         ..reading()
@@ -624,7 +603,7 @@ fn errors_of_the_store_are_the_bypasses_to_give() {
 #[test]
 fn a_command_that_the_user_may_not_run_is_nobody_elses_trouble() {
     let Some(redis) = Redis::start() else { return };
-    record(&redis);
+    record(&redis, EPOCH, WATERMARK);
     let mut plain = redis.client();
     plain.ask("SET k v");
     assert_eq!(
@@ -848,7 +827,7 @@ fn a_right_answer_of_the_fake_is_used_so_the_wrong_ones_are_what_is_refused() {
 fn after_a_failover_the_new_store_is_read() {
     let Some((_old, front)) = start() else { return };
     let Some(new) = Redis::start() else { return };
-    record(&new);
+    record(&new, EPOCH, WATERMARK);
     new.client().ask("SET k new");
     let mut client = front.client();
     assert_eq!(client.ask("GET k"), "$-1\r\n");

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Client, Knobs, Redis, Running, command, eventually, run_id};
+use common::{Client, Knobs, Redis, Running, command, eventually, record};
 use pmnet_front::ReadFrom;
 use pmnet_front::upstream::ReadAnswer;
 use pmnet_resp::write_command;
@@ -39,23 +39,8 @@ struct Stores {
 /// `None` if there is no Redis here.
 fn start(from: ReadFrom) -> Option<Stores> {
     let (master, replica) = (Redis::start()?, Redis::start()?);
-    let chain = [&EPOCH.to_be_bytes()[..], b"members"].concat();
-    let run_id = run_id(&mut master.client());
-    let fields: [&[u8]; 8] = [
-        b"HSET",
-        b"pmnet:{0}",
-        b"watermark",
-        &WATERMARK.to_be_bytes(),
-        b"chain",
-        &chain,
-        b"store",
-        run_id.as_bytes(),
-    ];
-    let mut all = Vec::new();
-    write_command(&mut all, &fields);
+    record(&master, EPOCH, WATERMARK);
     let mut client = master.client();
-    client.send(&all);
-    assert_eq!(client.text(), ":3\r\n");
     client.ask("SET k master");
     follow(&replica, &master);
     let knobs = Knobs {

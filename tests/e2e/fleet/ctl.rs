@@ -1,42 +1,16 @@
 //! `pmnet ctl`: the chain of a fleet is changed under load, by a person who kills nothing.
 
-use std::process::Output;
 use std::time::{Duration, Instant};
 
 use pmnet_lab::harness::{Process, Role};
 use rustix::process::Signal;
 
 use super::heal::{HEALED_MAX, World, tell};
-use crate::common;
-use crate::support::{Caller, eventually};
-
-/// What `pmnet ctl` said: its exit code, stdout and stderr.
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
+use crate::support::{self, Caller, Said, eventually};
 
 fn ctl(world: &World, args: &[&str]) -> Said {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = std::process::Command::new(common::pmnet())
-        .arg("ctl")
-        .args(&world.flags)
-        .args(args)
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    let said = Said {
-        code: status.code(),
-        out: text(stdout),
-        err: text(stderr),
-    };
-    println!("ctl {}:\n{}{}", args.join(" "), said.out, said.err);
-    assert!(!said.err.contains("panicked"));
-    said
+    let flags: Vec<&str> = world.flags.iter().map(String::as_str).collect();
+    support::ctl(&[&flags, args].concat())
 }
 
 fn ids(world: &World) -> Vec<String> {

@@ -1,7 +1,6 @@
 //! A chain that heals without a person: a real etcd, two controllers, and devices that are lost under load.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pmnet_lab::harness::{Cluster, Medium, Process, Role, StoreKind, Topology, free_port, settle};
@@ -9,9 +8,10 @@ use pmnet_lab::resp::Reply;
 use rustix::process::Signal;
 
 use super::etcd::Etcds;
-use super::{Acknowledged, write_until};
 use crate::common;
-use crate::support::{Answer, Caller, eventually, launch, refuses, seed};
+use crate::support::{
+    Acknowledged, Answer, Caller, eventually, launch, refuses, seed, write_around,
+};
 
 /// Length of a lease.
 const LEASE: Duration = Duration::from_secs(3);
@@ -19,8 +19,6 @@ const LEASE: Duration = Duration::from_secs(3);
 const GAP_MAX: Duration = Duration::from_secs(12);
 /// Until something that heals by itself is whole again.
 pub const HEALED_MAX: Duration = Duration::from_secs(30);
-/// Clients that write.
-const WRITERS: usize = 3;
 
 /// A chain in a fleet, with two controllers.
 pub struct World {
@@ -100,25 +98,7 @@ impl World {
         accident: impl FnOnce(&mut World) -> T,
     ) -> (Acknowledged, T) {
         let endpoint = self.cluster.endpoint().unwrap();
-        let end = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            // Also if something fails: the writers must not write for ever.
-            let _ends = EndOnDrop(&end);
-            let end = &end;
-            let writers: Vec<_> = (0..WRITERS)
-                .map(|at| scope.spawn(move || write_until(end, endpoint, &format!("{name}{at}"))))
-                .collect();
-            std::thread::sleep(Duration::from_secs(1));
-            let result = accident(self);
-            std::thread::sleep(Duration::from_secs(1));
-            end.store(true, Ordering::Relaxed);
-            let mut all: Acknowledged = Vec::new();
-            for writer in writers {
-                all.extend(writer.join().unwrap());
-            }
-            all.sort_by_key(|(_, at)| *at);
-            (all, result)
-        })
+        write_around(endpoint, name, Duration::from_secs(1), || accident(self))
     }
 
     /// Kills one controller and starts it again. What it had done still counts.
@@ -186,15 +166,6 @@ impl World {
             assert_eq!(reply, Reply::Bulk(key.clone().into_bytes()), "{key}");
         }
         println!("{} writes acknowledged, none lost", acknowledged.len());
-    }
-}
-
-/// Also if something fails: whoever works until then must not work for ever.
-pub struct EndOnDrop<'a>(pub &'a AtomicBool);
-
-impl Drop for EndOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -8,11 +8,10 @@ use pmnet_lab::harness::{Process, Scratch, free_port};
 use pmnet_lab::resp::Reply;
 
 use super::etcd::Etcds;
-use super::heal::{EndOnDrop, HEALED_MAX, tell};
-use super::{Acknowledged, write_until};
+use super::heal::{HEALED_MAX, tell};
 use crate::common;
 use crate::promote::said;
-use crate::support::{Caller, eventually, launch};
+use crate::support::{Acknowledged, Caller, SetOnDrop, eventually, launch, write_until};
 
 /// Shards of each device process.
 const SHARDS: u16 = 2;
@@ -138,7 +137,7 @@ impl World {
         let end = AtomicBool::new(false);
         let addresses: Vec<SocketAddr> = self.fronts.iter().map(|front| front.1).collect();
         std::thread::scope(|scope| {
-            let _ends = EndOnDrop(&end);
+            let _ends = SetOnDrop(&end);
             let end = &end;
             let writers: Vec<_> = addresses
                 .into_iter()

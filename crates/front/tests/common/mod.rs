@@ -131,6 +131,27 @@ pub fn command(words: &str) -> Vec<u8> {
     out
 }
 
+/// Writes the record that a server would keep: its epoch, and how far it has applied.
+pub fn record(redis: &Redis, epoch: u32, watermark: u64) {
+    let mut all = Vec::new();
+    let chain = [&epoch.to_be_bytes()[..], b"members"].concat();
+    let run_id = run_id(&mut redis.client());
+    let fields: [&[u8]; 8] = [
+        b"HSET",
+        b"pmnet:{0}",
+        b"watermark",
+        &watermark.to_be_bytes(),
+        b"chain",
+        &chain,
+        b"store",
+        run_id.as_bytes(),
+    ];
+    write_command(&mut all, &fields);
+    let mut client = redis.client();
+    client.send(&all);
+    assert_eq!(client.text(), ":3\r\n");
+}
+
 /// The run id of a server.
 pub fn run_id(client: &mut Client) -> String {
     let info = client.ask("INFO server");

@@ -10,6 +10,8 @@ use pmnet_wire::{Flags, Header, Kind, raw};
 
 const KEY: u64 = 7;
 const OTHER: u64 = 8;
+/// The token of a mark.
+const MARK: u64 = TOKEN | 1;
 /// The first update's order: the session's OPEN is order 1.
 const FIRST: u64 = 2;
 
@@ -89,6 +91,28 @@ pub(super) fn answered(id: u64, applied: u64) -> Header {
         order: applied,
         ..from_hop(Kind::Response, 0)
     }
+}
+
+/// Opens a mark; it is not durable yet.
+pub(super) fn open_mark(bench: &mut Bench) -> u64 {
+    let open = Header {
+        session: 0,
+        tag: MARK,
+        ..from_client(Kind::Open, 0)
+    };
+    bench.admit(&open, &MARK.to_be_bytes()).order
+}
+
+/// Ends a mark, durably.
+pub(super) fn end_mark(bench: &mut Bench, mark: u64) -> u64 {
+    let end = Header {
+        session: mark,
+        tag: MARK,
+        ..from_client(Kind::End, 1)
+    };
+    let order = bench.admit(&end, b"").order;
+    bench.device.persisted(order);
+    order
 }
 
 pub(super) fn apply(bench: &mut Bench, upto: u64) {
@@ -317,13 +341,7 @@ fn a_fallback_closes_and_its_late_copy_is_not_shown() {
 fn a_mark_closes_all_until_its_end_is_applied() {
     let mut bench = Bench::head(1);
     let old = commit(&mut bench, 1, KEY);
-    let token = TOKEN | 1;
-    let open = Header {
-        session: 0,
-        tag: token,
-        ..from_client(Kind::Open, 0)
-    };
-    let mark = bench.admit(&open, &token.to_be_bytes()).order;
+    let mark = open_mark(&mut bench);
     assert_eq!(read(&mut bench, &[KEY]), Miss(old));
     bench.device.persisted(mark);
     assert_eq!(
@@ -331,13 +349,7 @@ fn a_mark_closes_all_until_its_end_is_applied() {
         Miss(mark),
         "everything committed"
     );
-    let end = Header {
-        session: mark,
-        tag: token,
-        ..from_client(Kind::End, 1)
-    };
-    let end = bench.admit(&end, b"").order;
-    bench.device.persisted(end);
+    let end = end_mark(&mut bench, mark);
     let newer = commit(&mut bench, 2, KEY);
     assert_eq!(
         read(&mut bench, &[KEY]),
@@ -356,20 +368,8 @@ fn a_mark_closes_all_until_its_end_is_applied() {
 fn what_is_older_than_a_marks_end_is_not_shown_any_more() {
     let mut bench = Bench::head(1);
     let old = commit(&mut bench, 1, KEY);
-    let token = TOKEN | 1;
-    let open = Header {
-        session: 0,
-        tag: token,
-        ..from_client(Kind::Open, 0)
-    };
-    let mark = bench.admit(&open, &token.to_be_bytes()).order;
-    let end = Header {
-        session: mark,
-        tag: token,
-        ..from_client(Kind::End, 1)
-    };
-    let end = bench.admit(&end, b"").order;
-    bench.device.persisted(end);
+    let mark = open_mark(&mut bench);
+    let end = end_mark(&mut bench, mark);
     apply(&mut bench, old);
     assert_eq!(read_kept(&mut bench, KEY), Miss(end), "it is open");
     apply(&mut bench, end);

@@ -1,8 +1,7 @@
 //! READs of clients that may read from a replica of the store (`docs/spec/reads.md` §11).
 
-use super::device_reads::{answered, apply, bypass, changing, commit};
-use super::support::TOKEN;
-use super::support::device::{Bench, ask, client, from_client, server};
+use super::device_reads::{answered, apply, bypass, changing, commit, end_mark, open_mark};
+use super::support::device::{Bench, ask, client, server};
 use pmnet_wire::packet::{Miss, write_hashes};
 use pmnet_wire::{Flags, Header, Kind};
 
@@ -124,22 +123,10 @@ fn a_fallback_closes_its_keys_too() {
 #[test]
 fn a_mark_closes_all_keys_until_its_end_is_applied() {
     let (mut bench, _) = head();
-    let token = TOKEN | 1;
-    let open = Header {
-        session: 0,
-        tag: token,
-        ..from_client(Kind::Open, 0)
-    };
-    let mark = bench.admit(&open, &token.to_be_bytes()).order;
+    let mark = open_mark(&mut bench);
     bench.device.persisted(mark);
     assert_eq!(replicas(&mut bench, &[KEY]), (0, true));
-    let end = Header {
-        session: mark,
-        tag: token,
-        ..from_client(Kind::End, 1)
-    };
-    let end = bench.admit(&end, b"").order;
-    bench.device.persisted(end);
+    let end = end_mark(&mut bench, mark);
     assert_eq!(replicas(&mut bench, &[KEY]), (0, true));
     apply(&mut bench, end);
     assert_eq!(replicas(&mut bench, &[KEY]), (end, true));
