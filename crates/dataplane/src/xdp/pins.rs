@@ -33,10 +33,7 @@ impl Pins {
     /// [`KernelError::FileSystem`].
     pub fn open(name: &str) -> Result<Pins, KernelError> {
         let root = Path::new(USUAL);
-        let failed = |source| KernelError::FileSystem {
-            path: root.to_owned(),
-            source,
-        };
+        let failed = |error| KernelError::file(root, error);
         if !is_bpf(root) {
             rustix::mount::mount("bpf", root, "bpf", rustix::mount::MountFlags::empty(), None)
                 .map_err(|error| failed(error.into()))?;
@@ -50,10 +47,8 @@ impl Pins {
 
     /// Makes the folder, if it is not there.
     pub(super) fn make_folder(&self) -> Result<(), KernelError> {
-        std::fs::create_dir_all(&self.folder).map_err(|source| KernelError::FileSystem {
-            path: self.folder.clone(),
-            source,
-        })
+        std::fs::create_dir_all(&self.folder)
+            .map_err(|error| KernelError::file(&self.folder, error))
     }
 
     /// The folder of the device `name`, whether or not it exists.
@@ -182,19 +177,13 @@ impl Pins {
     /// [`KernelError::FileSystem`].
     pub fn remove(&self) -> Result<(), KernelError> {
         self.clear()?;
-        std::fs::remove_dir(&self.folder).map_err(|source| KernelError::FileSystem {
-            path: self.folder.clone(),
-            source,
-        })
+        std::fs::remove_dir(&self.folder).map_err(|error| KernelError::file(&self.folder, error))
     }
 
     /// The same, but leaves the empty folder.
     pub(super) fn clear(&self) -> Result<(), KernelError> {
         self.leave_all_but(&[], &mut |_| ())?;
-        let failed = |source| KernelError::FileSystem {
-            path: self.folder.clone(),
-            source,
-        };
+        let failed = |error| KernelError::file(&self.folder, error);
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.folder).map_err(failed)? {
             names.push(entry.map_err(failed)?.file_name());

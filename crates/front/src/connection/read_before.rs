@@ -12,7 +12,7 @@ use super::reads::{BATCH_REPLY_BYTES_MAX, Stage};
 use super::{Connection, Shared};
 
 /// So many MISSes one after the other make the next probable. What the store says beside a HIT is work for nothing.
-const MISSES: u32 = 8;
+pub(super) const MISSES: u32 = 8;
 
 /// What a head says of its index: the same as long as nothing that changed state without an order has left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,9 @@
 use pmnet_wire::command::Protocol;
 
 use super::lane;
+use super::read_before::MISSES;
 use crate::upstream::Time;
 
-/// So many reads one after the other that the head did not answer itself make the next one probable.
-const MISSES: u32 = 8;
 /// After a replica that lagged, none is asked for so long, in nanoseconds; twice as long after each further one, so many times.
 const LAG_PAUSE: Time = 1_000_000;
 const LAGS_MAX: u32 = 7;

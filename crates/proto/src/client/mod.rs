@@ -227,7 +227,7 @@ pub struct Client {
     reads: Reads,
     /// The session of the READs.
     reader: Option<SessionHandle>,
-    /// One that is being ended.
+    /// Those that are being ended.
     retired: Vec<SessionHandle>,
     dirty: Vec<SessionHandle>,
     events: VecDeque<Event>,

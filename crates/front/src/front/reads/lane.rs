@@ -21,8 +21,8 @@ use crate::upstream::Time;
 const SILENCES_PER_TIMEOUT: Time = 8;
 /// Longest such time, in nanoseconds.
 const SILENCE_MAX: Time = 1_000_000_000;
-/// The same of a replica, also if it says something: the master can be asked.
-const REPLICA_SILENCE_MAX: Time = 50_000_000;
+/// Longest time that a read waits for a replica, whether that says something or not: the master can be asked.
+const REPLICA_WAIT_MAX: Time = 50_000_000;
 /// Part of it while the connection is being made: where nothing answers at all, many would wait for it.
 const MAKING_PER_SILENCE: Time = 4;
 /// Part of a command's time after which a read is given up here, whatever the store says.
@@ -67,9 +67,9 @@ impl Lane {
         replica: Option<SocketAddr>,
         call_timeout: Time,
     ) -> Lane {
-        let (longest, waits) = match replica {
+        let (silence_max, wait_max) = match replica {
             None => (SILENCE_MAX, Time::MAX),
-            Some(_) => (REPLICA_SILENCE_MAX, 0),
+            Some(_) => (REPLICA_WAIT_MAX, REPLICA_WAIT_MAX),
         };
         Lane {
             protocol,
@@ -77,8 +77,8 @@ impl Lane {
             replica,
             open: None,
             waiting: VecDeque::new(),
-            silence: (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, longest),
-            wait: (call_timeout / WAITS_PER_TIMEOUT).clamp(1, longest.max(waits)),
+            silence: (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, silence_max),
+            wait: (call_timeout / WAITS_PER_TIMEOUT).clamp(1, wait_max),
             heard: 0,
             pause: PAUSE_MIN,
             connect_after: 0,
@@ -132,13 +132,12 @@ impl Lane {
     /// Whether reads may be handed in: there is a store to read from, and the connection is there or may be made; of a replica, it has
     /// answered.
     pub(super) fn is_fit(&self, shared: &Shared) -> bool {
-        let allowed = shared.name.as_ref().is_some_and(|name| name.reads);
         let ready = match (&self.open, self.replica) {
             (Some(open), Some(_)) => open.link.is_known(),
             (None, Some(_)) => false,
             (open, None) => open.is_some() || shared.now >= self.connect_after,
         };
-        allowed && shared.store.is_some() && ready
+        may_read(shared) && shared.store.is_some() && ready
     }
 
     /// Gives the connection up; it is made again after a while.
@@ -265,7 +264,7 @@ impl Lane {
     ) -> Result<(), String> {
         let used = shared.replicas.used[lane(self.protocol)];
         let wanted = match self.replica {
-            Some(_) => used && shared.name.as_ref().is_some_and(|name| name.reads),
+            Some(_) => used && may_read(shared),
             None => !self.waiting.is_empty(),
         };
         if self.open.is_none() && wanted {
@@ -292,6 +291,11 @@ impl Lane {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether the server lets fronts read by themselves.
+fn may_read(shared: &Shared) -> bool {
+    shared.name.as_ref().is_some_and(|name| name.reads)
 }
 
 fn is_not_yet(kind: ErrorKind) -> bool {

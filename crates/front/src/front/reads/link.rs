@@ -8,7 +8,7 @@
 //!
 //! A read's reply is used if the records name the epoch that the head named, and the store has applied everything that the head
 //! asks for. Who was not told that yet gets the records. They must also name the very process that this connection leads to: a replica has the same records, and may lack
-//! what has no order. (A replica that is asked as such is asked for that, too: the head's answer is for it.) Now and then the
+//! what has no order. (One that is read from as a replica has what the head asks of replicas, and that too: so it must name the process of which it is one.) Now and then the
 //! store also says who its replicas are. Between transactions database 0 is selected, whatever became of them: nothing has to be remembered when
 //! one is aborted. An error is nobody's answer: the store gives it again to the bypass, if it means it.
 //!
