@@ -80,7 +80,7 @@ sim:
 	@$(SIM) --seeds $(SEEDS) --from $(FROM)
 
 rules:
-	@$(SIM) --without all
+	@$(SIM) --without all --note crates/sim/noticed
 
 crash:
 	@$(CARGO) test --release --locked -p pmnet-log --test enumerate -- --ignored --nocapture

@@ -27,35 +27,37 @@ fi
 cd "$(dirname "$0")/.." || exit 1
 logs=${CARGO_TARGET_DIR:-target}/test-logs
 mkdir -p "$logs"
-passed=0 failed=0 skipped=0
 started=$SECONDS
 : >"$logs/failed"
-
-# Seconds of processors that the children of this process have taken which have ended.
-cpu() {
-    awk -v hertz="$(getconf CLK_TCK)" '{ print int(($16 + $17) / hertz) }' "/proc/$1/stat"
-}
+: >"$logs/totals"
 
 # suite NAME LIMIT_SECONDS COMMAND…: runs it; counts libtest's result lines, or itself if there
 # are none. An ignored one is a campaign
 # with a target of its own in the Makefile, whose short form is among the others.
 suite() {
-    local name=$1 limit=$2 log="$logs/$1.log" begin=$SECONDS code ok bad left me=$BASHPID busy
+    local name=$1 limit=$2 log="$logs/$1.log" begin=$SECONDS code ok bad left busy
     shift 2
-    busy=$(cpu "$me")
-    printf '%-10s ' "$name"
-    timeout -k 10 "$limit" "$@" >"$log" 2>&1
+    local TIMEFORMAT='%U %S'
+    { time timeout -k 10 "$limit" "$@" >"$log" 2>&1; } 2>"$log.busy"
     code=$?
+    busy=$(awk '{ print int($1 + $2) }' "$log.busy")
     read -r ok bad left < <(count "$log")
     if [ "$code" != 0 ] && [ "$bad" = 0 ]; then
         bad=1
     elif [ "$code" = 0 ] && [ $((ok + bad + left)) = 0 ]; then
         ok=1
     fi
-    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left))
-    busy=$(($(cpu "$me") - busy))
-    printf '%5d passed %3d failed %3d skipped  %4d s, of processors %4d s\n' "$ok" "$bad" "$left" $((SECONDS - begin)) "$busy"
-    grep '^SKIPPED: ' "$log" | sort | uniq -c | sed 's/^/           /'
+    echo "$ok $bad $left" >>"$logs/totals"
+    # In one piece: suites of several lanes end at the same time.
+    report "$@" >"$log.report"
+    cat "$log.report"
+}
+
+# What suite has to say at the end of its command.
+report() {
+    printf '%-14s %5d passed %3d failed %3d skipped  %4d s, of processors %4d s\n' \
+        "$name" "$ok" "$bad" "$left" $((SECONDS - begin)) "$busy"
+    grep '^SKIPPED: ' "$log" | sort | uniq -c | sed 's/^/               /'
     if [ "$code" != 0 ]; then
         [ "$code" = 124 ] && echo "           did not end within $limit s"
         echo "           what failed in $log, and its end:"
@@ -77,15 +79,15 @@ suite() {
 }
 
 # One of the tests reads the licences of all dependencies, also of those for other platforms.
-timeout 300 cargo fetch --quiet --locked || echo "fetch      not all crates could be downloaded"
+timeout 300 cargo fetch --quiet --locked || echo "fetch          not all crates could be downloaded"
 suite format 120 cargo fmt --all --check
 # Not in the workspace, and not built here: what pmnet is compared with takes minutes (make bench-store-test).
 suite rivals-fmt 120 cargo fmt --manifest-path bench/store/Cargo.toml --check
 clippy() {
-    suite clippy 1800 cargo clippy --workspace --locked --all-targets -- -D warnings
-    # What that leaves out: the end-to-end tests, since they are no target by default, and the product as it is shipped. In the
-    # workspace, cargo gives it the features that the simulator needs.
-    suite product 900 cargo clippy --locked -p pmnet -p pmnet-lab --lib --bins --test e2e -- -D warnings
+    # With the tests of processes, which are no targets by default.
+    suite clippy 1800 cargo clippy --workspace --locked --lib --bins --tests --examples --benches --test e2e --test testbed -- -D warnings
+    # As they are shipped: in the workspace, cargo gives them the features that the simulator needs.
+    suite product 900 cargo clippy --locked -p pmnet-proto -p pmnet-log --lib -- -D warnings
 }
 [ "$what" = lint ] && clippy
 # A row of the table that does not find its text tests nothing.
@@ -93,69 +95,82 @@ if python3 -c 'import tomllib' >/dev/null 2>&1; then
     suite mutants 60 python3 tests/mutants/run.py --check
     suite expected 60 python3 tests/compat/run.py --check
 else
-    echo "mutants    there is no python3 of version 3.11 or later: the tables of mutants and compat are not checked"
+    echo "mutants        there is no python3 of version 3.11 or later: the tables of mutants and compat are not checked"
 fi
 if cargo deny --version >/dev/null 2>&1; then
     suite deny 180 cargo deny --all-features check
 else
     # Not a skipped check: crates/pmnet/tests/dependencies.rs looks at licences, sources and bans.
-    echo "deny       cargo-deny is not installed: the unit tests check the same without advisories"
+    echo "deny           cargo-deny is not installed: the unit tests check the same without advisories"
 fi
 
 if [ "$what" = all ]; then
     # Built first, with limits of their own, so that the limits below are about tests.
     # One after the other: built together, all would get the features that the simulator needs.
     suite build 1800 cargo build --profile checked --locked -p pmnet
-    suite lab 1800 cargo build --profile checked --locked -p pmnet-lab --bins --test e2e
+    suite lab 1800 cargo build --profile checked --locked -p pmnet-lab --bins --test e2e --test testbed
     suite simulator 900 cargo build --profile checked --locked -p pmnet-sim
     # So many packets for the in-kernel pipeline and for the device beside it.
     export PMNET_PACKETS=300000
-    # One theme after the other: time is part of what they look at.
-    e2e() {
-        suite "$1" "$2" cargo test --profile checked --locked -p pmnet-lab --test e2e -- \
-            --show-output --test-threads 1 "$1::"
+    in_lab() {
+        suite "$1" "$2" cargo test --profile checked --locked -p pmnet-lab --test "$3" -- \
+            --show-output --test-threads 1 "${@:4}"
     }
-    # Two lanes side by side: this one keeps the processors busy, clippy included; the end-to-end tests mostly wait for deadlines.
-    lane() {
-        passed=0 failed=0 skipped=0
+    # The end-to-end tests mostly wait for deadlines: they go side by side in some lanes, each theme by itself, since time is part of
+    # what they look at. Every module has its turn, also one that is new; most need no more than this.
+    themes() {
+        local lane=$1 theme of limit
+        for theme in $(sed -n 's/^mod \([a-z_]*\);$/\1/p' tests/e2e/main.rs); do
+            of=2 limit=240
+            case $theme in
+            common | support) continue ;;
+            kernel) of=0 limit=600 ;;
+            kills) of=0 limit=420 ;;
+            fleet) of=1 limit=480 ;;
+            chain | failovers | joining | sentinel | three_boxes | values) of=1 ;;
+            esac
+            [ "$of" = "$lane" ] && in_lab "$theme" "$limit" e2e "$theme::"
+        done
+    }
+    lane_0() {
+        themes 0
+        suite demo 900 cargo run --quiet --profile checked --locked -p pmnet-lab -- demo \
+            --quick --checked-seconds 6 --out "$logs/demo"
+    }
+    lane_1() { themes 1; }
+    lane_2() {
+        themes 2
+        in_lab testbed 480 testbed
+        # Every reply that a Redis gives, and what clients do to each other: what make compat does for an hour, for a minute.
+        if python3 -c 'import tomllib' >/dev/null 2>&1; then
+            suite compat 900 python3 tests/compat/run.py --quick \
+                --pmnet "${CARGO_TARGET_DIR:-target}/checked/pmnet"
+        else
+            echo "compat         there is no python3 of version 3.11 or later: replies are not compared with those of Redis"
+        fi
+    }
+    # This one keeps the processors busy, and leaves them to the others whenever these want them.
+    lane_busy() {
+        renice -n 10 -p "$BASHPID" >/dev/null
         clippy
         suite tests 1800 cargo test --workspace --locked --no-run
         suite unit 1800 cargo test --workspace --locked --no-fail-fast -- --show-output
         suite sim 900 cargo run --quiet --profile checked --locked -p pmnet-sim -- --seeds 2000
-        suite rules 1200 cargo run --quiet --profile checked --locked -p pmnet-sim -- --without all
-        echo "$passed $failed $skipped" >"$logs/lane.totals"
+        suite rules 1200 cargo run --quiet --profile checked --locked -p pmnet-sim -- \
+            --without all --noticed crates/sim/noticed
     }
-    rm -f "$logs/lane.totals"
-    lane >"$logs/lane.log" 2>&1 &
-    lane=$!
-    # What it runs, and the next that it would run.
-    trap 'kill -STOP "$lane"; pkill -P "$lane"; kill -KILL "$lane"' EXIT
-    # Every module has its turn, also one that is new; most need no more than this.
-    for theme in $(sed -n 's/^mod \([a-z_]*\);$/\1/p' tests/e2e/main.rs); do
-        case $theme in
-        common | support) ;;
-        fleet) e2e "$theme" 480 ;;
-        kills) e2e "$theme" 420 ;;
-        kernel) e2e "$theme" 600 ;;
-        *) e2e "$theme" 240 ;;
-        esac
+    lanes=()
+    for lane in busy 0 1 2; do
+        "lane_$lane" &
+        lanes+=($!)
     done
-    suite demo 900 cargo run --quiet --profile checked --locked -p pmnet-lab -- demo \
-        --quick --checked-seconds 6 --out "$logs/demo"
-    # Every reply that a Redis gives, and what clients do to each other: what make compat does for an hour, for a minute.
-    if python3 -c 'import tomllib' >/dev/null 2>&1; then
-        suite compat 900 python3 tests/compat/run.py --quick \
-            --pmnet "${CARGO_TARGET_DIR:-target}/checked/pmnet"
-    else
-        echo "compat     there is no python3 of version 3.11 or later: replies are not compared with those of Redis"
-    fi
-    wait "$lane"
+    # What they run, and the next that they would run.
+    trap 'kill -STOP "${lanes[@]}"; for lane in "${lanes[@]}"; do pkill -P "$lane"; done; kill -KILL "${lanes[@]}"' EXIT
+    wait "${lanes[@]}"
     trap - EXIT
-    cat "$logs/lane.log"
-    read -r ok bad left <"$logs/lane.totals" || bad=1
-    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left))
 fi
 
+read -r passed failed skipped < <(awk '{ ok += $1; bad += $2; left += $3 } END { print ok + 0, bad + 0, left + 0 }' "$logs/totals")
 cat "$logs/failed"
 echo "$((SECONDS - started)) s; logs are in $logs"
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -1,6 +1,6 @@
 //! What passes through to Redis when Redis is another one than before, or is stopped; and what a client
 //! sees that reads in a pipeline. The front's own tests have the single cases
-//! (`crates/front/tests/{failover,deadlines,order}.rs`); here all processes are real.
+//! (`crates/front/tests/front/{failover,deadlines,order}.rs`); here all processes are real.
 
 use std::net::SocketAddr;
 

@@ -242,6 +242,40 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
 }
 
 #[test]
+fn a_chain_in_which_nobody_writes_changes_too() {
+    let Some(mut world) = World::start("hand-idle", 2, 2, Medium::File) else {
+        return;
+    };
+    let (head, tail) = (world.id(0), world.id(1));
+    let spares = world.spare_ids();
+    let (first, second) = (spares[0], spares[1]);
+    let mut caller = Caller::new(world.cluster.endpoint().unwrap());
+    assert_eq!(caller.call(&["SET", "k", "v"]), Answer::Reply(ok()));
+    world.cluster.kill(Role::Front).unwrap();
+
+    world.spare(first);
+    let short = ["--wait", "20"];
+    let does = |world: &World, args: &[&str], chain: &[u32]| {
+        let out = world.does(&[&short[..], args].concat());
+        let says = format!("done; the chain is {chain:?}");
+        assert!(out.contains(&says), "{says}: {out}");
+    };
+    does(&world, &["add"], &[head, tail, first]);
+    world.spare(second);
+    let id = tail.to_string();
+    does(&world, &["replace", &id], &[head, first, second]);
+    let id = second.to_string();
+    does(&world, &["remove", &id], &[head, first]);
+
+    world.cluster.restart(Role::Front).unwrap();
+    let mut caller = Caller::new(world.cluster.endpoint().unwrap());
+    assert_eq!(
+        caller.call(&["GET", "k"]),
+        Answer::Reply(Reply::Bulk(b"v".to_vec()))
+    );
+}
+
+#[test]
 fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
     let Some(mut world) = World::start("hand-wrong", 1, 1, Medium::Dram) else {
         return;

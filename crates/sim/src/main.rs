@@ -1,10 +1,14 @@
 //! The deterministic simulator over many seeds.
 
+use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pmnet_cli::{finish, on_signals, parse};
@@ -62,6 +66,12 @@ struct SimCommand {
     /// other.
     #[arg(long, value_name = "RULE")]
     without: Option<String>,
+    /// With --without: try the seed in this file first, where the rule was noticed before; then all, as ever.
+    #[arg(long, value_name = "FILE", requires = "without")]
+    noticed: Option<PathBuf>,
+    /// With --without: write there where each rule was noticed.
+    #[arg(long, value_name = "FILE", requires = "without")]
+    note: Option<PathBuf>,
     /// The packet store is under the server in every world, not only in a quarter of them.
     #[arg(long, conflicts_with = "without")]
     packet_store: bool,
@@ -191,6 +201,21 @@ fn check(command: &SimCommand, plan: &Plan, stop: &AtomicBool) -> anyhow::Result
     Ok(summary.failing == 0 && same)
 }
 
+/// Where each rule was noticed, out of a file that was written with `--note`.
+fn known(path: Option<&Path>) -> anyhow::Result<BTreeMap<String, u64>> {
+    let Some(path) = path else {
+        return Ok(BTreeMap::new());
+    };
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let line = |line: &str| {
+        let (name, seed) = line.split_once(' ')?;
+        Some((name.to_owned(), seed.parse().ok()?))
+    };
+    let all: Option<_> = text.lines().map(line).collect();
+    all.with_context(|| format!("{} is no list of rules and seeds", path.display()))
+}
+
 /// For every rule that is switched off a violation must be found.
 fn notice(
     command: &SimCommand,
@@ -198,6 +223,8 @@ fn notice(
     rules: &[Without],
     stop: &AtomicBool,
 ) -> anyhow::Result<bool> {
+    let known = known(command.noticed.as_deref())?;
+    let mut noted = String::new();
     let mut all = true;
     let mut rows = Vec::new();
     for &without in rules {
@@ -209,10 +236,18 @@ fn notice(
         // A machine without a rule may panic. That is a violation, and need not be printed.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
-        let summary = run(&plan, from, count, command, stop);
+        let first = known.get(without.name);
+        let mut summary =
+            first.map_or_else(Summary::default, |seed| run(&plan, *seed, 1, command, stop));
+        if summary.violations.is_empty() {
+            summary = run(&plan, from, count, command, stop);
+        }
         std::panic::set_hook(hook);
         let found = summary.violations.first();
         all &= found.is_some();
+        if let Some((seed, _)) = found {
+            writeln!(noted, "{} {seed}", without.name)?;
+        }
         if command.json {
             rows.push(json!({
                 "rule": without.name, "says": without.says, "seeds_run": summary.seeds,
@@ -236,6 +271,9 @@ fn notice(
     } else if rules.len() > 1 {
         let verdict = if all { "every one" } else { "NOT every one" };
         println!("{} rules switched off, {verdict} noticed", rules.len());
+    }
+    if let Some(path) = &command.note {
+        std::fs::write(path, noted).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(all)
 }

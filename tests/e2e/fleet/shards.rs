@@ -84,6 +84,8 @@ impl World {
             let listen = address.to_string();
             let args = [
                 "redis",
+                "--copies",
+                "2",
                 "--anyone-may-connect",
                 "--deadline-ms",
                 "60000",

@@ -117,9 +117,7 @@ impl Change {
                     .into(),
             );
         }
-        for id in &stays {
-            device(looked, *id)?;
-        }
+        all_answer(looked, &stays, &leaves)?;
         if !is_stopped && *want != HandWant::Wire {
             settled(looked, server)?;
         }
@@ -241,8 +239,8 @@ impl Change {
                 (Some(said), true) => return Err(answers(said)),
                 (Some(said), false) if self.ended.contains(id) => {
                     return Err(format!(
-                        "device {id} had ended, and was started again, at {}: stop what starts it, and ask again. It is a member of \
-                         the chain as before",
+                        "device {id} had ended, and was started again, at {}: stop what starts it, and it, and ask again with \
+                         --is-stopped. It is on record as before",
                         said.listen
                     ));
                 }
@@ -310,6 +308,21 @@ impl Change {
     pub fn joiner_is_lost(&self, looked: &Looked) -> bool {
         let answers = self.joins.is_none_or(|id| looked.devices.contains_key(&id));
         !answers && self.undo(looked).is_some()
+    }
+
+    /// What wakes a chain in which nobody sends: a device that serves an older epoch than the one on record hears of it from what
+    /// passes by, or when it begins anew.
+    #[must_use]
+    pub fn wake(&self, looked: &Looked) -> Option<HandStep> {
+        let server = server(looked).ok()?;
+        let ids = server.chain.iter();
+        let mut members = ids.filter_map(|id| looked.devices.get(id));
+        let said = members.find(|said| (1..server.epoch).contains(&said.epoch) && !said.ends)?;
+        let order = Order {
+            next: said.next,
+            shrink: said.shrink,
+        };
+        Some(HandStep::Wire(doing(said), order))
     }
 
     /// What has to be taken back if it is not done in time: the chain's last device sends to somebody who has not joined.
@@ -399,6 +412,32 @@ fn device(looked: &Looked, id: u32) -> Result<&DeviceSaid, String> {
             because(looked)
         )
     })
+}
+
+/// Whether all who stay answer. If not, all who are gone are named together: one alone could not be left out.
+fn all_answer(looked: &Looked, stays: &[u32], leaves: &[u32]) -> Result<(), String> {
+    let is_silent = |id: &&u32| !looked.devices.contains_key(id);
+    let silent: Vec<u32> = stays.iter().filter(is_silent).copied().collect();
+    if let [id] = silent[..]
+        && leaves.iter().find(is_silent).is_none()
+    {
+        return device(looked, id).map(|_| ());
+    }
+    if silent.is_empty() {
+        return Ok(());
+    }
+    let names = |ids: &mut dyn Iterator<Item = &u32>, between: &str| {
+        let ids: Vec<String> = ids.map(u32::to_string).collect();
+        ids.join(between)
+    };
+    let gone = leaves.iter().filter(is_silent).chain(&silent);
+    Err(format!(
+        "devices {} of the chain do not answer either{}: are their addresses in --via? If they are gone for good, all who are gone leave \
+         together: pmnet ctl remove {} --is-stopped",
+        names(&mut silent.iter(), ", "),
+        because(looked),
+        names(&mut gone.into_iter(), " "),
+    ))
 }
 
 fn answers(said: &DeviceSaid) -> String {

@@ -24,6 +24,8 @@ pub struct DeviceDoorConfig {
     pub next: SocketAddr,
     /// A person has said by its flags how it starts (`--shrink-chain`, `--declare-data-loss`): they count.
     pub by_hand: bool,
+    /// It starts with `--join`.
+    pub joins: bool,
     /// It is in the kernel.
     pub in_kernel: bool,
     /// Where it remembers how it was wired last; `None`: nowhere.
@@ -77,6 +79,7 @@ impl DeviceDoor {
             id: config.id,
             flag: config.next,
             listen: config.listen,
+            joins: config.joins,
         };
         let listen = config.listen;
         let by_hand = config.by_hand;
@@ -138,8 +141,13 @@ impl DeviceDoor {
 
     /// **The device has ended**: nobody is acknowledged by it any more. Who asked for it is told so.
     pub fn left(self) {
-        // Where it was wired is no place of its own any more.
-        self.shared.memory.forget_all();
+        // It is on record until the others are wired without it. As a spare it has that place no more.
+        let order = self.shared.state().order;
+        if let Some(Order { next, .. }) = order
+            && let Err(error) = self.shared.memory.keep(next, true)
+        {
+            tracing::warn!(%error, "this device cannot remember how it was wired when it ended");
+        }
         self.shared.state().left = true;
         self.shared.left.notify_all();
     }
@@ -210,7 +218,7 @@ impl Shared {
         if state.leaves {
             return refused("this device is about to end".into());
         }
-        match self.memory.keep(order.next) {
+        match self.memory.keep(order.next, false) {
             Ok(true) => {}
             Ok(false) => tracing::warn!(
                 "this device does not remember how it is wired: write --next {} into its unit file",
@@ -274,6 +282,7 @@ mod tests {
             id: 7,
             next: at(1),
             by_hand: false,
+            joins: false,
             in_kernel: false,
             memory: None,
         })

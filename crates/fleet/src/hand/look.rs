@@ -1,6 +1,6 @@
 //! One look at a shard: who answers, and what they say.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -33,30 +33,53 @@ pub fn look(at: &[SocketAddr], shard: u32, patience: Duration) -> Result<Looked,
         ));
     }
     let mut looked = Looked::default();
-    let mut waiting: VecDeque<SocketAddr> = at.iter().copied().collect();
+    let mut waiting = at.to_vec();
     let mut asked = BTreeSet::new();
-    while let Some(at) = waiting.pop_front() {
-        if asked.len() >= ASKED_MAX || !asked.insert(at) {
-            continue;
+    loop {
+        let mut round = Vec::new();
+        for at in waiting.drain(..) {
+            if asked.len() < ASKED_MAX && asked.insert(at) {
+                round.push(at);
+            }
         }
-        match ask_patiently(at, &Asked::Who, patience) {
-            Ok(Answered::Device(said)) => {
-                let mut said = *said;
-                said.listen = reached(said.listen, at);
-                said.next = reached(said.next, at);
-                said.flag = reached(said.flag, at);
-                waiting.push_back(said.next);
-                looked.take_device(said, shard)?;
+        if round.is_empty() {
+            return Ok(looked);
+        }
+        for (at, answer) in who(&round, patience) {
+            match answer {
+                Ok(Answered::Device(said)) => {
+                    let mut said = *said;
+                    said.listen = reached(said.listen, at);
+                    said.next = reached(said.next, at);
+                    said.flag = reached(said.flag, at);
+                    waiting.push(said.next);
+                    looked.take_device(said, shard)?;
+                }
+                Ok(Answered::Server(mut said)) => {
+                    said.listen = reached(said.listen, at);
+                    looked.take_server(said, shard)?;
+                }
+                Ok(other) => looked.silent.push(format!("{at} says {other:?}")),
+                Err(why) => looked.silent.push(why),
             }
-            Ok(Answered::Server(mut said)) => {
-                said.listen = reached(said.listen, at);
-                looked.take_server(said, shard)?;
-            }
-            Ok(other) => looked.silent.push(format!("{at} says {other:?}")),
-            Err(why) => looked.silent.push(why),
         }
     }
-    Ok(looked)
+}
+
+/// Asks all of them at once: a few that do not answer take no longer than one.
+fn who(at: &[SocketAddr], patience: Duration) -> Vec<(SocketAddr, Result<Answered, String>)> {
+    std::thread::scope(|scope| {
+        let ask = |at: SocketAddr| move || ask_patiently(at, &Asked::Who, patience);
+        let asking: Vec<_> = at.iter().map(|at| (*at, scope.spawn(ask(*at)))).collect();
+        let join = |(at, asking): (SocketAddr, std::thread::ScopedJoinHandle<'_, _>)| {
+            let answer = asking.join();
+            (
+                at,
+                answer.unwrap_or_else(|_| Err(format!("asking {at} failed"))),
+            )
+        };
+        asking.into_iter().map(join).collect()
+    })
 }
 
 /// What somebody at `by` calls `told`, as it is called from elsewhere: its own machine, and any address of its own, are where it is.

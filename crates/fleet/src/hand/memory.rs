@@ -20,6 +20,9 @@ struct Record {
     flag: SocketAddr,
     /// What a person said later.
     next: SocketAddr,
+    /// Then a person had it end. It may be on record still: it counts, unless the device joins.
+    #[serde(default)]
+    left: bool,
 }
 
 /// The memory of a device.
@@ -30,6 +33,8 @@ pub(super) struct Memory {
     pub(super) id: u32,
     pub(super) flag: SocketAddr,
     pub(super) listen: SocketAddr,
+    /// It starts with `--join`.
+    pub(super) joins: bool,
 }
 
 impl Memory {
@@ -50,6 +55,7 @@ impl Memory {
             return None;
         };
         let same = (record.shard, record.id, record.flag) == (self.shard, self.id, self.flag);
+        let same = same && !(record.left && self.joins);
         if let Some(why) = (same && !by_hand)
             .then(|| unfit(record.next, self.listen))
             .flatten()
@@ -72,8 +78,8 @@ impl Memory {
         Some(record.next)
     }
 
-    /// A person has said this. False: there is no place to remember it.
-    pub(super) fn keep(&self, next: SocketAddr) -> std::io::Result<bool> {
+    /// A person has said this; `left`: and had the device end. False: there is no place to remember it.
+    pub(super) fn keep(&self, next: SocketAddr, left: bool) -> std::io::Result<bool> {
         let Some(path) = &self.path else {
             return Ok(false);
         };
@@ -86,6 +92,7 @@ impl Memory {
             id: self.id,
             flag: self.flag,
             next,
+            left,
         };
         // Whole, or not at all: never half of it.
         let mut beside = path.clone().into_os_string();
@@ -159,9 +166,10 @@ mod tests {
             id: 7,
             flag: at(flag),
             listen: at(9),
+            joins: false,
         };
         assert_eq!(memory(1).recall(false), None);
-        assert!(memory(1).keep(at(2)).unwrap());
+        assert!(memory(1).keep(at(2), false).unwrap());
         // As often as it is started with the old flag.
         assert_eq!(memory(1).recall(false), Some(at(2)));
         assert_eq!(memory(1).recall(false), Some(at(2)));
@@ -169,24 +177,35 @@ mod tests {
         assert_eq!(memory(3).recall(false), None);
         assert_eq!(memory(1).recall(false), None);
         // So is a person's word in the flags.
-        memory(1).keep(at(2)).unwrap();
+        memory(1).keep(at(2), false).unwrap();
         assert_eq!(memory(1).recall(true), None);
         assert_eq!(memory(1).recall(false), None);
         // Back to what the flag says: nothing to remember.
-        memory(1).keep(at(2)).unwrap();
-        memory(1).keep(at(1)).unwrap();
+        memory(1).keep(at(2), false).unwrap();
+        memory(1).keep(at(1), false).unwrap();
         assert!(!path.exists());
         // Another device's, and rubbish, do not count.
-        memory(1).keep(at(2)).unwrap();
+        memory(1).keep(at(2), false).unwrap();
         let other = Memory { id: 8, ..memory(1) };
         assert_eq!(other.recall(false), None);
         std::fs::write(&path, "{").unwrap();
         assert_eq!(memory(1).recall(false), None);
-        std::fs::remove_file(&path).unwrap();
+        // One that has ended is still what it was, until it joins anew.
+        memory(1).keep(at(2), true).unwrap();
+        assert_eq!(memory(1).recall(false), Some(at(2)));
+        let joiner = Memory {
+            joins: true,
+            ..memory(1)
+        };
+        assert_eq!(joiner.recall(false), None);
+        assert!(!path.exists());
+        memory(1).keep(at(2), false).unwrap();
+        assert_eq!(joiner.recall(false), Some(at(2)));
+        joiner.forget_all();
         let nowhere = Memory {
             path: None,
             ..memory(1)
         };
-        assert!(!nowhere.keep(at(2)).unwrap());
+        assert!(!nowhere.keep(at(2), false).unwrap());
     }
 }

@@ -263,7 +263,7 @@ impl Session {
         let State::Opening { last_sent } = self.state else {
             return false;
         };
-        if reply.session == 0 || !self.enough_copies(reply.copies, context) {
+        if !self.enough_copies(reply.copies, context) || reply.session == 0 {
             return false;
         }
         if let Some(at) = last_sent {

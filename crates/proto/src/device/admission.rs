@@ -5,7 +5,9 @@ use super::session::Session;
 use super::{Device, Phase, RETRANS_GUARD, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Peer, Time};
-use pmnet_wire::packet::{Append, Bypass, EntryKind, Nack, NotLogged, Open, Pong, Retrans};
+use pmnet_wire::packet::{
+    Append, Bypass, EntryKind, Nack, NotLogged, Open, OpenReply, Pong, Retrans,
+};
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
 impl Device {
@@ -95,11 +97,22 @@ impl Device {
                 return Verdict::Done;
             }
         }
-        if Open::read(header).searches
-            && self.cursors.last == 0
-            && self.config.rules.hold(Rule::FirstHead)
-        {
+        let open = Open::read(header);
+        let may_be_in_formation = self.cursors.last == 0 && self.config.rules.hold(Rule::FirstHead);
+        if may_be_in_formation && open.searches {
             self.counters.not_ready += 1;
+            return Verdict::Done;
+        }
+        if may_be_in_formation && open.copies > self.copies() {
+            // The first entry would leave out who is late (`decide`, line 12), and be of no use to this client.
+            self.counters.not_ready += 1;
+            let reply = OpenReply {
+                session: 0,
+                room: 0,
+                copies: self.copies(),
+                short: self.short,
+            };
+            out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
         }
         if !room.admits_sessions()

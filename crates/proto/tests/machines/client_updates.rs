@@ -418,17 +418,24 @@ fn a_chain_that_forgot_what_it_acknowledged_is_reported() {
 
 #[test]
 fn too_few_copies_close_the_session() {
-    let mut bench = Bench::opening(ClientConfig {
-        copies_min: 2,
-        ..config()
-    })
-    .0;
-    bench.update();
-    bench.receive(&bench.reply(Kind::OpenReply), &[]);
-    let (outcomes, reason) = bench.closed();
-    assert_eq!(reason, Closed::TooFewCopies { have: 1 });
-    assert!(
-        matches!(outcomes[..], [(_, Outcome::Failed(_))]),
-        "{outcomes:?}"
-    );
+    // A chain that has no entry yet gives no session.
+    for session in [SESSION, 0] {
+        let mut bench = Bench::opening(ClientConfig {
+            copies_min: 2,
+            ..config()
+        })
+        .0;
+        bench.update();
+        let reply = Header {
+            session,
+            ..bench.reply(Kind::OpenReply)
+        };
+        bench.receive(&reply, &[]);
+        let (outcomes, reason) = bench.closed();
+        assert_eq!(reason, Closed::TooFewCopies { have: 1 });
+        assert!(
+            matches!(outcomes[..], [(_, Outcome::Failed(_))]),
+            "{outcomes:?}"
+        );
+    }
 }

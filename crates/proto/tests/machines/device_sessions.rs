@@ -4,7 +4,7 @@ use crate::support::device::{Bench, ROOM, client, config, from_client, server, u
 use crate::support::{SESSION, TOKEN, only};
 use pmnet_proto::device::{DeviceConfig, Verdict};
 use pmnet_proto::time::SECOND;
-use pmnet_wire::{Flags, Header, Kind};
+use pmnet_wire::{Flags, Header, Kind, raw};
 
 /// The same OPEN again is the same session as long as nobody used it. One that comes later still, from
 /// a client that begins anew with seq 1, must not find a session that is further.
@@ -57,6 +57,34 @@ fn a_chain_without_an_entry_takes_no_open_of_who_looks_for_the_head() {
     };
     let entry = bench.admit(&another, &(TOKEN + 2).to_be_bytes());
     assert_eq!((entry.order, entry.flags), (2, Flags::default()));
+}
+
+/// The rest of a new chain may be on its way. The first entry would leave it out, and be of no use to this client.
+#[test]
+fn a_chain_without_an_entry_takes_no_open_of_who_wants_more_copies() {
+    let token = TOKEN.to_be_bytes();
+    let open = |copies| Header {
+        session: 0,
+        copies: raw(copies),
+        ..from_client(Kind::Open, 0)
+    };
+    let mut bench = Bench::serving(1, 1);
+    let reply = only(bench.answer(client(), &open(2), &token)).header;
+    assert_eq!(
+        (reply.kind, reply.session, reply.copies, reply.tag),
+        (Kind::OpenReply, 0, raw(1), TOKEN)
+    );
+    let entry = bench.admit(&open(1), &token);
+    assert_eq!(entry.order, 1);
+    // Then nobody is left out by one more.
+    let another = Header {
+        tag: TOKEN + 2,
+        ..open(2)
+    };
+    let entry = bench.admit(&another, &(TOKEN + 2).to_be_bytes());
+    assert_eq!(entry.order, 2);
+    let mut whole = Bench::serving(2, 1);
+    assert_eq!(whole.admit(&open(2), &token).order, 1);
 }
 
 /// A head that has just found its session silent, and has not ended it yet.

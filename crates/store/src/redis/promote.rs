@@ -5,6 +5,8 @@
 //! only a person can know, the replica that has applied most is promoted and the others follow it.
 //! Whoever serves the shard begins a new epoch at the new master: that is waited for.
 
+use std::time::{Duration, Instant};
+
 use pmnet_resp::read;
 use pmnet_server::StoreError;
 
@@ -19,6 +21,9 @@ type Place = (String, u16);
 
 /// A master that hands over waits so long for its replica, in milliseconds, and then goes on by itself.
 const HAND_OVER_MILLISECONDS: u64 = 10_000;
+/// A replica that follows is online at its master within this time, which looks for it so often.
+const ONLINE_MAX: Duration = Duration::from_secs(5);
+const ONLINE_LOOK: Duration = Duration::from_millis(100);
 
 /// A replica, or the master, as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,7 +205,14 @@ impl Promotion {
                     b"TIMEOUT",
                     timeout.as_bytes(),
                 ];
-                ask(&mut link, &self.from, &command)?;
+                let until = Instant::now() + ONLINE_MAX;
+                // A replica that has just got everything is not online before its next word to the master.
+                while let Err(text) = ask(&mut link, &self.from, &command) {
+                    if !text.contains("is not online") || Instant::now() >= until {
+                        return Err(text);
+                    }
+                    std::thread::sleep(ONLINE_LOOK);
+                }
             }
             Way::Stopped { to, others } => {
                 let mut link = cluster::open(&to.place, &self.url)?;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!            24        32    40    48       56   64
-//! Open       |         |     |     |        |    |   tag: the session's token; payload: the same again; flag: SEARCHES
+//! Open       |         |     |     |        |    |   tag: the session's token; payload: the same again;
+//!            |         |     |     |        |    |   byte 5: copies; flag: SEARCHES
 //! OpenReply  | session |     |     | room   |    |   byte 5: copies; flag: SHORT
 //! ```
 
@@ -17,7 +18,11 @@ pub const fn is_mark(token: u64) -> bool {
 
 view! {
     /// A client asks for a session. Its token is the packet's tag, and once more the payload.
-    Open = Open {}
+    Open = Open {
+        /// The client accepts no acknowledgement of fewer devices. A chain that never had an entry, and is shorter, may still be in
+        /// formation: it answers with session 0, and gives no session.
+        copies: copies,
+    }
     flags {
         /// The client looks for the head: only a chain that has had entries takes it (`docs/spec/protocol.md` §3).
         searches: SEARCHES,
@@ -27,7 +32,7 @@ view! {
 view! {
     /// The OPEN is committed: the session may be used.
     OpenReply = OpenReply {
-        /// The session: the order of its OPEN.
+        /// The session: the order of its OPEN. 0: there is none, since the chain is shorter than the client wants.
         session: session,
         /// Free entries of the head's log.
         room: request,

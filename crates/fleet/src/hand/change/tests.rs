@@ -214,6 +214,25 @@ fn what_cannot_be_says_why() {
     cut.devices.remove(&2);
     refused(&cut, &remove(&[2]), false, "--is-stopped");
     refused(&cut, &remove(&[1]), false, "device 2 of the chain does not");
+    // Several that are lost are named together: who names one alone is not sent to and fro.
+    let mut lost = world(&[1, 2, 3, 4], &[9]);
+    lost.devices.remove(&2);
+    refused(
+        &lost,
+        &HandWant::Add,
+        false,
+        "device 2 of the chain does not",
+    );
+    lost.devices.remove(&4);
+    refused(&lost, &HandWant::Add, false, "remove 2 4 --is-stopped");
+    refused(&lost, &remove(&[4]), true, "remove 4 2 --is-stopped");
+    refused(
+        &lost,
+        &HandWant::Replace(2),
+        true,
+        "remove 2 4 --is-stopped",
+    );
+    Change::plan(&lost, &remove(&[4, 2]), true).unwrap();
     let mut alone = world(&[1, 2], &[9]);
     alone.server = None;
     refused(&alone, &HandWant::Add, false, "no server answers");
@@ -245,6 +264,23 @@ fn what_cannot_be_says_why() {
     server.process = "t".into();
     let text = other.take_server(server, 0).unwrap_err();
     assert!(text.contains("two servers"), "{text}");
+}
+
+#[test]
+fn who_has_not_heard_of_the_epoch_is_woken() {
+    let mut looked = world(&[1, 2, 3], &[]);
+    let change = Change::plan(&looked, &HandWant::Wire, false).unwrap();
+    assert_eq!(change.wake(&looked), None);
+    looked.server.as_mut().unwrap().epoch = 5;
+    looked.devices.get_mut(&1).unwrap().epoch = 5;
+    // It asks the server already.
+    looked.devices.get_mut(&2).unwrap().epoch = 0;
+    let Some(HandStep::Wire(doing, order)) = change.wake(&looked) else {
+        panic!("nobody is woken");
+    };
+    assert_eq!((doing.to.id, order.next), (3, at(SERVER)));
+    looked.devices.get_mut(&3).unwrap().ends = true;
+    assert_eq!(change.wake(&looked), None);
 }
 
 #[test]

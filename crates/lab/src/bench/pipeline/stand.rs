@@ -232,9 +232,12 @@ impl Stand {
             tag: token,
             ..Stamp::default()
         };
-        packet::Open { searches: false }
-            .header(&stamp)
-            .write(&token.to_be_bytes(), &mut open);
+        packet::Open {
+            copies: 1,
+            searches: false,
+        }
+        .header(&stamp)
+        .write(&token.to_be_bytes(), &mut open);
         self.pipeline.receive(self.now, client, &open)?;
         let said = self.turn()?;
         let session = said.iter().find_map(|(to, bytes)| {

@@ -18,6 +18,8 @@ const UNDO_SECONDS: u64 = 15;
 const LOOK: Duration = Duration::from_millis(25);
 /// A device that is to join, that is sent to and that does not answer for so long, is given up.
 const LOST: Duration = Duration::from_secs(3);
+/// A chain that is waited for so long is woken: nobody may be sending anything.
+const WAKE: Duration = Duration::from_secs(1);
 /// For each connection: at first, and while something is done.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_THEN: Duration = Duration::from_millis(250);
@@ -70,6 +72,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     known.extend(looked.devices.values().map(|said| said.listen));
     known.extend(looked.server.iter().map(|said| said.listen));
     let mut lost: Option<Instant> = None;
+    let mut waited: Option<Instant> = None;
     let done = until(args.wait, LOOK, || {
         let looked = see(&known, args, PATIENCE_THEN)?;
         let is_lost = change.joiner_is_lost(&looked);
@@ -81,8 +84,20 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
         }
         match change.next(&looked).map_err(|text| anyhow!(text))? {
             HandStep::Done => Ok(Ok(Some(looked))),
-            HandStep::Wait(text) => Ok(Err(text)),
-            HandStep::Wire(doing, order) => Ok(Err(wire(&doing, order))),
+            HandStep::Wait(text) => {
+                let since = *waited.get_or_insert_with(Instant::now);
+                if since.elapsed() >= WAKE {
+                    waited = None;
+                    if let Some(HandStep::Wire(doing, order)) = change.wake(&looked) {
+                        wire(&doing, order);
+                    }
+                }
+                Ok(Err(text))
+            }
+            HandStep::Wire(doing, order) => {
+                waited = None;
+                Ok(Err(wire(&doing, order)))
+            }
             HandStep::Leave(doing) => match ask(
                 doing.at,
                 &Asked::Leave {

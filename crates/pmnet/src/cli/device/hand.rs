@@ -33,6 +33,7 @@ pub fn open(settings: &Settings) -> Option<DeviceDoor> {
         id: device.id,
         next: device.next,
         by_hand: device.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0,
+        joins: device.flags & Member::JOIN != 0,
         in_kernel: settings.kernel.is_some(),
         memory: memory(settings),
     });

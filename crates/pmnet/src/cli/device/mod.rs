@@ -116,7 +116,7 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
     let stop = stop_on_signals()?;
     let json = command.common.json;
     if shards > 1 && first.kernel.is_some() {
-        let text = "--shards does not go with a kernel mode yet: an interface has one program";
+        let text = "--shards does not go with a kernel mode: start a process for each shard, all at the same interface";
         return Err(ConfigError(text.into()).into());
     }
     if shards > 1 && first.store.is_some() {

@@ -75,6 +75,11 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     front.tls = server_tls(args.tls_cert, args.tls_key, args.tls_ca, args.tls_clients)?;
     front.direct = args.direct;
     if let Some(path) = args.direct_password_file {
+        if front.direct.is_none() {
+            return Err(ConfigError(
+                "--direct-password-file is the password for --direct: give that too".into(),
+            ));
+        }
         let text = password("--direct-password-file", &path)?;
         front.direct_password = Some(Secret::new(text.as_bytes()));
     }
@@ -99,6 +104,11 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
             ReadFromArg::Master => ReadFrom::Master,
             ReadFromArg::Any => ReadFrom::Any,
         };
+    }
+    if (front.cache, front.read_from) == (Cache::Off, ReadFrom::Any) {
+        return Err(ConfigError(
+            "--read-from any does not go with --cache off: where the head is not asked, nobody knows what a replica must have".into(),
+        ));
     }
     if let Some(most) = args.connections_max {
         within("--connections-max", most, 1, CONNECTIONS_MAX)?;

@@ -112,7 +112,11 @@ impl Session {
     }
 
     fn send_open(&self, config: &ClientConfig, to: Peer, searches: bool, out: &mut Outbox) {
-        let open = Open { searches }.header(&self.stamp(config, 0));
+        let open = Open {
+            copies: config.copies_min,
+            searches,
+        };
+        let open = open.header(&self.stamp(config, 0));
         out.send(to, &open, &self.token.to_be_bytes());
     }
 

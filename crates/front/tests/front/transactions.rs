@@ -1,8 +1,6 @@
 //! What is queued in MULTI, and what is refused then, as from Redis.
 
-mod common;
-
-use common::{Client, Redis, Running};
+use crate::common::{Client, Redis, Running};
 use pmnet_resp::write_command;
 
 /// What a client is told for these lines, one after the other.

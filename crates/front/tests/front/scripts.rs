@@ -1,10 +1,8 @@
 //! A script that runs long: what others are told, and how it is ended.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Client, Knobs, Redis, Running, command, eventually};
+use crate::common::{Client, Knobs, Redis, Running, command, eventually};
 use pmnet_front::upstream::ReadAnswer;
 use pmnet_front::{Access, Cache};
 

@@ -1,11 +1,9 @@
 //! Where the server waits for replicas or a sync, a passed command's reply waits for its second barrier
 //! (`docs/spec/reads.md` §5).
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Client, MARKS_FROM, Redis, Running, command, eventually};
+use crate::common::{Client, MARKS_FROM, Redis, Running, command, eventually};
 use pmnet_front::upstream::SessionHandle;
 use pmnet_wire::command::Form;
 

@@ -1,12 +1,10 @@
 //! CLIENT TRACKING: what clients are told of changed keys, and that none keeps what has changed.
 
-mod common;
-
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use crate::common::{Client, DEADLINE, Knobs, Redis, Running, command, eventually};
 use bytes::Bytes;
-use common::{Client, DEADLINE, Knobs, Redis, Running, command, eventually};
 use pmnet_front::upstream::ReadAnswer;
 use pmnet_wire::command::Form;
 

@@ -1,9 +1,7 @@
 //! Commands that pass through to the store: WATCH, blocking commands, subscriptions, WAIT.
 
-mod common;
-
+use crate::common::{Redis, Running, command, eventually};
 use bytes::Bytes;
-use common::{Redis, Running, command, eventually};
 
 #[test]
 fn an_acknowledged_update_breaks_a_watch() {

@@ -1,8 +1,6 @@
 //! The server works on another Redis than before, and the old one lives on, as writable as ever.
 
-mod common;
-
-use common::{Client, Redis, Running, command, eventually, run_id};
+use crate::common::{Client, Redis, Running, command, eventually, run_id};
 use pmnet_resp::reply;
 
 /// Two stores, and a front on the first.

@@ -1,11 +1,9 @@
 //! The front between real clients and a real redis-server (the network in between is left out).
 
-mod common;
-
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use common::{Client, Redis, Running, command, eventually};
+use crate::common::{Client, Redis, Running, command, eventually};
 use pmnet_front::upstream::{Outcome, SessionHandle};
 use pmnet_resp::write_command;
 use pmnet_wire::command::Form;
@@ -468,7 +466,7 @@ fn the_tools_of_redis_work() {
         ])
         .output();
     let Ok(benchmark) = benchmark else {
-        return common::skip::skip("redis-benchmark is not installed");
+        return crate::common::skip::skip("redis-benchmark is not installed");
     };
     let text = String::from_utf8_lossy(&benchmark.stdout).into_owned();
     assert!(

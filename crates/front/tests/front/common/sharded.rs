@@ -1,5 +1,4 @@
 //! A router over shards: each a real redis-server with a whole front of its own.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

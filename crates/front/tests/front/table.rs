@@ -1,10 +1,8 @@
 //! The matrix against a live server, its rules, and the guide that is generated from it.
 
-mod common;
-
 use std::path::PathBuf;
 
-use common::Redis;
+use crate::common::Redis;
 use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::{
     ADMIN, ASSUMABLE, Action, AssumeError, BLOCKING, DENYOOM, FACTS, MOVABLEKEYS, NO_MULTI,
@@ -114,11 +112,11 @@ fn facts_match_the_server() {
     let mut client = redis.client();
     let info = client.ask("INFO server");
     if !info.contains(&format!("redis_version:{SERVER_VERSION}")) {
-        return common::skip::skip(&format!(
+        return crate::common::skip::skip(&format!(
             "the table is of Redis {SERVER_VERSION}, this is another version"
         ));
     }
-    client.send(&common::command("COMMAND"));
+    client.send(&crate::common::command("COMMAND"));
     let reply = client.next().expect("reply");
     let (commands, _) = Value::read(&reply);
     let row = |command: &Value| {

@@ -1,11 +1,9 @@
 //! The time of a command in a pipeline: it begins when the command is read, or when the one before it is
 //! answered. Long pipelines succeed; those that nobody answers end at once.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Redis, Running, command};
+use crate::common::{Redis, Running, command};
 use pmnet_wire::command::Form;
 
 /// A command's time where its end is waited for.

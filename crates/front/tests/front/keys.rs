@@ -1,8 +1,6 @@
 //! Where the keys of commands are, compared with what a real redis-server says (`COMMAND GETKEYS`).
 
-mod common;
-
-use common::{Redis, command, skip::skip};
+use crate::common::{Redis, command, skip::skip};
 use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::{Table, keys};
 use pmnet_resp::{Parser, Status, read};

@@ -1,8 +1,6 @@
 //! CLIENT: what it says and does, compared with Redis where clients are the same.
 
-mod common;
-
-use common::{Client, Redis, Running, command, eventually};
+use crate::common::{Client, Redis, Running, command, eventually};
 
 fn id(client: &mut Client) -> String {
     let id = client.ask("CLIENT ID");

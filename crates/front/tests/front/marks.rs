@@ -1,10 +1,8 @@
 //! What changes the store past the devices does so only while they know of it: under the front's mark.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Client, MARKS_FROM, Redis, Running, command, eventually};
+use crate::common::{Client, MARKS_FROM, Redis, Running, command, eventually};
 use pmnet_front::upstream::SessionHandle;
 use pmnet_wire::command::Form;
 

@@ -1,8 +1,6 @@
 //! Which slot a key belongs to, compared with what a real redis-server in cluster mode says (`CLUSTER KEYSLOT`).
 
-mod common;
-
-use common::Redis;
+use crate::common::Redis;
 use pmnet_front::router::slot::slot_of;
 use pmnet_resp::{read, write_command};
 use proptest::prelude::*;

@@ -1,17 +1,13 @@
 //! One address over three shards, each with a real redis-server: where commands go, and what comes back.
 
-mod common;
-#[path = "common/sharded.rs"]
-mod sharded;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use common::{Client, DEADLINE, command, eventually};
+use crate::common::sharded::{self, Sharded};
+use crate::common::{Client, DEADLINE, command, eventually};
 use pmnet_front::router::slot::slot_of;
 use pmnet_front::{Access, Secret};
-use sharded::Sharded;
 
 /// Three shards. bar (5061) is of the first, hello (866) too; foo (12182) of the third; {x} (16287) too; key:1 … see below.
 const THREE: [&str; 3] = ["0-5460", "5461-10922", "10923-16383"];

@@ -1,11 +1,9 @@
 //! Clients that write before they read, and those that do not read.
 
-mod common;
-
 use std::io::Write as _;
 use std::time::Duration;
 
-use common::{Client, Redis, Running, command, eventually};
+use crate::common::{Client, Redis, Running, command, eventually};
 use pmnet_resp::write_command;
 
 const MIB: usize = 1024 * 1024;

@@ -1,10 +1,8 @@
 //! Commands larger than what is read from a client at once, made of many small arguments.
 
-mod common;
-
 use std::io::Write as _;
 
-use common::{Client, Redis, Running, command};
+use crate::common::{Client, Redis, Running, command};
 use pmnet_front::connection::INPUT_BYTES_SOFT_MAX;
 use pmnet_resp::limits::INLINE_BYTES_MAX;
 use pmnet_resp::write_command;

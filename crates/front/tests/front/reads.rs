@@ -1,13 +1,11 @@
 //! Reads that are no bypasses: answered by the head, or by the store read directly.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use crate::common::{Client, Knobs, Redis, Running, command, eventually, record, run_id};
 use bytes::Bytes;
-use common::{Client, Knobs, Redis, Running, command, eventually, record, run_id};
 use pmnet_front::upstream::{Outcome, ReadAnswer};
 use pmnet_resp::write_command;
 use pmnet_wire::command::Protocol;

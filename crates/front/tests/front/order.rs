@@ -1,8 +1,6 @@
 //! What one client sees never goes back in time, however its reads are packed and sent again.
 
-mod common;
-
-use common::{Client, Knobs, Redis, Running, command, run_id};
+use crate::common::{Client, Knobs, Redis, Running, command, run_id};
 use pmnet_front::upstream::ReadAnswer;
 
 /// Longest reply here, in bytes: a pack with more than one of [`LARGE`] is too long.

@@ -1,12 +1,10 @@
 //! Bounds, back-pressure, bad input, and clients that come and go.
 
-mod common;
-
 use std::io::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Executor, Knobs, Redis, Running, command, eventually};
+use crate::common::{DEADLINE, Executor, Knobs, Redis, Running, command, eventually};
 use pmnet_front::{Front, FrontConfig};
 use pmnet_resp::write_command;
 

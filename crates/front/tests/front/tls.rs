@@ -1,18 +1,15 @@
 //! TLS: between clients and the front, and between the front and Redis.
 
-#[path = "../../../tests/shared/certificates.rs"]
+#[path = "../../../../tests/shared/certificates.rs"]
 mod certificates;
-mod common;
-#[path = "common/sharded.rs"]
-mod sharded;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use crate::common::claims::Port;
+use crate::common::sharded;
+use crate::common::{DEADLINE, Knobs, Redis, Running, command, eventually};
 use certificates::{Files, files};
-use common::claims::Port;
-use common::{DEADLINE, Knobs, Redis, Running, command, eventually};
 use pmnet_front::limits::REPLIES;
 use pmnet_front::{Access, Cache, FrontConfig, Secret};
 use pmnet_resp::Scanner;

@@ -1,11 +1,12 @@
 //! A real redis-server, a plain client, and an endpoint that executes on that server directly.
-#![allow(dead_code, reason = "each test file uses a part")]
 
-#[path = "../../../lab/src/harness/claims.rs"]
+#[allow(dead_code, reason = "the laboratory uses all of it")]
+#[path = "../../../../lab/src/harness/claims.rs"]
 pub mod claims;
-#[path = "../../../../tests/shared/redis.rs"]
+#[path = "../../../../../tests/shared/redis.rs"]
 mod server;
-#[path = "../../../../tests/shared/skip.rs"]
+pub mod sharded;
+#[path = "../../../../../tests/shared/skip.rs"]
 pub mod skip;
 
 use std::collections::VecDeque;

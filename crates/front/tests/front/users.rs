@@ -1,10 +1,8 @@
 //! Redis's users through the front: who is let in, and what he may do.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{Client, DEADLINE, Redis, Running, command, eventually};
+use crate::common::{Client, DEADLINE, Redis, Running, command, eventually};
 use pmnet_front::{Access, Cache, FrontConfig, Secret};
 use pmnet_wire::command::Form;
 
@@ -44,12 +42,16 @@ fn front(redis: &Redis) -> Running {
 
 fn front_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
     let direct = format!("redis://front:front@{}", redis.address);
-    Running::start_as(redis, common::Knobs::logged_in("front front"), |config| {
-        config.cache = Cache::Off;
-        config.access = Access::Redis;
-        config.direct = Some(direct);
-        change(config);
-    })
+    Running::start_as(
+        redis,
+        crate::common::Knobs::logged_in("front front"),
+        |config| {
+            config.cache = Cache::Off;
+            config.access = Access::Redis;
+            config.direct = Some(direct);
+            change(config);
+        },
+    )
 }
 
 fn login(front: &Running, user: &str) -> Client {

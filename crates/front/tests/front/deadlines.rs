@@ -1,11 +1,9 @@
 //! Every wait has an end: a store that is stopped, clients that go away meanwhile, and nobody who is
 //! waited for in vain where the store lives.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Client, Redis, Running, command, eventually};
+use crate::common::{Client, Redis, Running, command, eventually};
 
 /// A command's time where its end is waited for.
 const SHORT: Duration = Duration::from_millis(400);

@@ -1,8 +1,6 @@
 //! A GET of what the same pipeline has just SET is answered with that, and asks nobody.
 
-mod common;
-
-use common::{Client, Redis, Running, command, eventually};
+use crate::common::{Client, Redis, Running, command, eventually};
 use pmnet_front::upstream::{Outcome, SessionHandle};
 use pmnet_wire::command::Form;
 

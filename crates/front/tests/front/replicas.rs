@@ -1,10 +1,8 @@
 //! Reads from replicas of the store (docs/spec/reads.md §11). The replica here takes writes, so what it says tells it from the master.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{Client, Knobs, Redis, Running, command, eventually, record};
+use crate::common::{Client, Knobs, Redis, Running, command, eventually, record};
 use pmnet_front::ReadFrom;
 use pmnet_front::upstream::ReadAnswer;
 use pmnet_resp::write_command;

@@ -1,8 +1,6 @@
 //! Writes of one pipeline, with what is between them, travel as few requests; their replies are those of Redis.
 
-mod common;
-
-use common::{Client, Redis, Running, command};
+use crate::common::{Client, Redis, Running, command};
 use pmnet_front::upstream::Outcome;
 use pmnet_wire::command::Form;
 

@@ -1,0 +1,30 @@
+//! The front as its clients see it, beside real Redis servers: one program, since each one more is compiled and linked anew.
+
+mod clients;
+mod common;
+mod confirmed;
+mod deadlines;
+mod failover;
+mod front;
+mod keys;
+mod large;
+mod limits;
+mod marks;
+mod order;
+mod own_writes;
+mod packs;
+mod pass_through;
+mod pipelines;
+mod reads;
+mod replicas;
+mod requests;
+mod router;
+mod scripts;
+mod slots;
+mod subscriptions;
+mod table;
+mod tls;
+mod tracking;
+mod transactions;
+mod unread;
+mod users;
