@@ -27,6 +27,7 @@ fi
 cd "$(dirname "$0")/.." || exit 1
 logs=${CARGO_TARGET_DIR:-target}/test-logs
 mkdir -p "$logs"
+rm -f "$logs"/*.log
 started=$SECONDS
 : >"$logs/failed"
 : >"$logs/totals"
@@ -152,20 +153,35 @@ if [ "$what" = all ]; then
     # This one keeps the processors busy, and leaves them to the others whenever these want them.
     lane_busy() {
         renice -n 10 -p "$BASHPID" >/dev/null
-        clippy
         suite tests 1800 cargo test --workspace --locked --no-run
-        suite unit 1800 cargo test --workspace --locked --no-fail-fast -- --show-output
+        # Many of these wait, too: more at a time than there are processors, and the rest beside them.
+        suite unit 1800 cargo test --workspace --locked --no-fail-fast -- --show-output --test-threads 4 &
+        # They must have begun, or they would wait for what clippy has locked.
+        for _ in {1..60}; do
+            grep -q '^ *Running ' "$logs/unit.log" 2>/dev/null && break
+            sleep 1
+        done
+        clippy
         suite sim 900 cargo run --quiet --profile checked --locked -p pmnet-sim -- --seeds 2000
         suite rules 1200 cargo run --quiet --profile checked --locked -p pmnet-sim -- \
             --without all --noticed crates/sim/noticed
+        wait
     }
     lanes=()
     for lane in busy 0 1 2; do
         "lane_$lane" &
         lanes+=($!)
     done
+    below() {
+        local pid
+        for pid in $(pgrep -P "$1"); do
+            below "$pid"
+            echo "$pid"
+        done
+    }
     # What they run, and the next that they would run.
-    trap 'kill -STOP "${lanes[@]}"; for lane in "${lanes[@]}"; do pkill -P "$lane"; done; kill -KILL "${lanes[@]}"' EXIT
+    # shellcheck disable=SC2046
+    trap 'kill -STOP "${lanes[@]}"; kill $(for lane in "${lanes[@]}"; do below "$lane"; done); kill -KILL "${lanes[@]}"' EXIT
     wait "${lanes[@]}"
     trap - EXIT
 fi
