@@ -39,9 +39,9 @@ suite() {
     local name=$1 limit=$2 log="$logs/$1.log" begin=$SECONDS code ok bad left busy
     shift 2
     local TIMEFORMAT='%U %S'
-    { time timeout -k 10 "$limit" "$@" >"$log" 2>&1; } 2>"$log.busy"
+    busy=$({ time timeout -k 10 "$limit" "$@" >"$log" 2>&1; } 2>&1)
     code=$?
-    busy=$(awk '{ print int($1 + $2) }' "$log.busy")
+    busy=$(awk '{ print int($1 + $2) }' <<<"$busy")
     read -r ok bad left < <(count "$log")
     if [ "$code" != 0 ] && [ "$bad" = 0 ]; then
         bad=1
@@ -50,8 +50,7 @@ suite() {
     fi
     echo "$ok $bad $left" >>"$logs/totals"
     # In one piece: suites of several lanes end at the same time.
-    report "$@" >"$log.report"
-    cat "$log.report"
+    printf '%s\n' "$(report)"
 }
 
 # What suite has to say at the end of its command.

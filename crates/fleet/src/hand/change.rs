@@ -313,16 +313,12 @@ impl Change {
     /// What wakes a chain in which nobody sends: a device that serves an older epoch than the one on record hears of it from what
     /// passes by, or when it begins anew.
     #[must_use]
-    pub fn wake(&self, looked: &Looked) -> Option<HandStep> {
+    pub fn wake(looked: &Looked) -> Option<HandStep> {
         let server = server(looked).ok()?;
         let ids = server.chain.iter();
         let mut members = ids.filter_map(|id| looked.devices.get(id));
         let said = members.find(|said| (1..server.epoch).contains(&said.epoch) && !said.ends)?;
-        let order = Order {
-            next: said.next,
-            shrink: said.shrink,
-        };
-        Some(HandStep::Wire(doing(said), order))
+        Some(HandStep::Wire(doing(said), wiring(said)))
     }
 
     /// What has to be taken back if it is not done in time: the chain's last device sends to somebody who has not joined.
@@ -364,12 +360,16 @@ fn doing(said: &DeviceSaid) -> Doing {
     }
 }
 
-fn is_wired(said: &DeviceSaid, order: Order) -> bool {
-    let has = Order {
+/// How it is wired.
+const fn wiring(said: &DeviceSaid) -> Order {
+    Order {
         next: said.next,
         shrink: said.shrink,
-    };
-    !has.is_to_become(order)
+    }
+}
+
+fn is_wired(said: &DeviceSaid, order: Order) -> bool {
+    !wiring(said).is_to_become(order)
 }
 
 /// What it says that it waits for, if that is not for us.
@@ -416,28 +416,25 @@ fn device(looked: &Looked, id: u32) -> Result<&DeviceSaid, String> {
 
 /// Whether all who stay answer. If not, all who are gone are named together: one alone could not be left out.
 fn all_answer(looked: &Looked, stays: &[u32], leaves: &[u32]) -> Result<(), String> {
-    let is_silent = |id: &&u32| !looked.devices.contains_key(id);
-    let silent: Vec<u32> = stays.iter().filter(is_silent).copied().collect();
-    if let [id] = silent[..]
-        && leaves.iter().find(is_silent).is_none()
-    {
-        return device(looked, id).map(|_| ());
-    }
-    if silent.is_empty() {
-        return Ok(());
-    }
-    let names = |ids: &mut dyn Iterator<Item = &u32>, between: &str| {
-        let ids: Vec<String> = ids.map(u32::to_string).collect();
-        ids.join(between)
+    let silent = |ids: &[u32]| {
+        let ids = ids.iter().filter(|id| !looked.devices.contains_key(id));
+        ids.map(u32::to_string).collect::<Vec<_>>()
     };
-    let gone = leaves.iter().filter(is_silent).chain(&silent);
-    Err(format!(
-        "devices {} of the chain do not answer either{}: are their addresses in --via? If they are gone for good, all who are gone leave \
-         together: pmnet ctl remove {} --is-stopped",
-        names(&mut silent.iter(), ", "),
-        because(looked),
-        names(&mut gone.into_iter(), " "),
-    ))
+    let away = silent(stays);
+    let gone = [silent(leaves), away.clone()].concat();
+    match (&away[..], gone.len()) {
+        ([], _) => Ok(()),
+        (_, 1) => stays
+            .iter()
+            .try_for_each(|id| device(looked, *id).map(drop)),
+        _ => Err(format!(
+            "devices {} of the chain do not answer either{}: are their addresses in --via? If they are gone for good, all who are gone \
+             leave together: pmnet ctl remove {} --is-stopped",
+            away.join(", "),
+            because(looked),
+            gone.join(" "),
+        )),
+    }
 }
 
 fn answers(said: &DeviceSaid) -> String {

@@ -54,8 +54,8 @@ impl Memory {
             tracing::warn!(path = %path.display(), "this file does not say how the device was wired last: its flags count");
             return None;
         };
-        let same = (record.shard, record.id, record.flag) == (self.shard, self.id, self.flag);
-        let same = same && !(record.left && self.joins);
+        let same = (record.shard, record.id, record.flag) == (self.shard, self.id, self.flag)
+            && !(record.left && self.joins);
         if let Some(why) = (same && !by_hand)
             .then(|| unfit(record.next, self.listen))
             .flatten()

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use crate::common::{Client, Redis, Running, command, eventually};
+use crate::common::{Client, Redis, Running, command, eventually, skip::skip};
 use pmnet_front::upstream::{Outcome, SessionHandle};
 use pmnet_resp::write_command;
 use pmnet_wire::command::Form;
@@ -466,7 +466,7 @@ fn the_tools_of_redis_work() {
         ])
         .output();
     let Ok(benchmark) = benchmark else {
-        return crate::common::skip::skip("redis-benchmark is not installed");
+        return skip("redis-benchmark is not installed");
     };
     let text = String::from_utf8_lossy(&benchmark.stdout).into_owned();
     assert!(

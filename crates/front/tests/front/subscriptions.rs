@@ -1,7 +1,7 @@
 //! Publish and subscribe as clients see it that do not wait for confirmations, or that hear themselves; what a client
 //! may do while it watches keys or is subscribed.
 
-use crate::common::{Client, Redis, Running, command};
+use crate::common::{Client, Redis, Running, command, eventually};
 
 fn subscriber(front: &Running, protocol: u8) -> Client {
     let mut client = front.client();
@@ -44,14 +44,14 @@ fn who_publishes_while_others_subscribe_waits_for_none_that_came_later() {
     front.knobs().hold_bypasses = true;
     let mut first = subscriber(&front, 2);
     first.send(&command("SUBSCRIBE c"));
-    crate::common::eventually("its barrier", || front.knobs().bypasses.len() == 1);
+    eventually("its barrier", || front.knobs().bypasses.len() == 1);
     other.send(&[command("PUBLISH c x"), command("PING")].concat());
     let mut later = subscriber(&front, 2);
     later.send(&command("SUBSCRIBE d"));
-    crate::common::eventually("its barrier", || front.knobs().bypasses.len() == 2);
+    eventually("its barrier", || front.knobs().bypasses.len() == 2);
     // The one that it waits for is gone.
     drop(first);
-    crate::common::eventually("published", || front.knobs().bypasses.len() == 3);
+    eventually("published", || front.knobs().bypasses.len() == 3);
     front.knobs().hold_bypasses = false;
     assert_eq!(other.text(), ":0\r\n");
     assert_eq!(other.text(), "+PONG\r\n");

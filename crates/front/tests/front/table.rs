@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::common::Redis;
+use crate::common::{Redis, command, skip::skip};
 use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::{
     ADMIN, ASSUMABLE, Action, AssumeError, BLOCKING, DENYOOM, FACTS, MOVABLEKEYS, NO_MULTI,
@@ -112,11 +112,11 @@ fn facts_match_the_server() {
     let mut client = redis.client();
     let info = client.ask("INFO server");
     if !info.contains(&format!("redis_version:{SERVER_VERSION}")) {
-        return crate::common::skip::skip(&format!(
+        return skip(&format!(
             "the table is of Redis {SERVER_VERSION}, this is another version"
         ));
     }
-    client.send(&crate::common::command("COMMAND"));
+    client.send(&command("COMMAND"));
     let reply = client.next().expect("reply");
     let (commands, _) = Value::read(&reply);
     let row = |command: &Value| {

@@ -2,13 +2,13 @@
 
 #[path = "../../../../tests/shared/certificates.rs"]
 mod certificates;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::common::claims::Port;
-use crate::common::sharded;
-use crate::common::{DEADLINE, Knobs, Redis, Running, command, eventually};
+use crate::common::{DEADLINE, Knobs, Redis, Running, command, eventually, sharded};
 use certificates::{Files, files};
 use pmnet_front::limits::REPLIES;
 use pmnet_front::{Access, Cache, FrontConfig, Secret};

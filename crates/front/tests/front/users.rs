@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Client, DEADLINE, Redis, Running, command, eventually};
+use crate::common::{Client, DEADLINE, Knobs, Redis, Running, command, eventually};
 use pmnet_front::{Access, Cache, FrontConfig, Secret};
 use pmnet_wire::command::Form;
 
@@ -42,16 +42,12 @@ fn front(redis: &Redis) -> Running {
 
 fn front_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
     let direct = format!("redis://front:front@{}", redis.address);
-    Running::start_as(
-        redis,
-        crate::common::Knobs::logged_in("front front"),
-        |config| {
-            config.cache = Cache::Off;
-            config.access = Access::Redis;
-            config.direct = Some(direct);
-            change(config);
-        },
-    )
+    Running::start_as(redis, Knobs::logged_in("front front"), |config| {
+        config.cache = Cache::Off;
+        config.access = Access::Redis;
+        config.direct = Some(direct);
+        change(config);
+    })
 }
 
 fn login(front: &Running, user: &str) -> Client {

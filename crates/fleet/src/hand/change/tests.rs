@@ -269,18 +269,17 @@ fn what_cannot_be_says_why() {
 #[test]
 fn who_has_not_heard_of_the_epoch_is_woken() {
     let mut looked = world(&[1, 2, 3], &[]);
-    let change = Change::plan(&looked, &HandWant::Wire, false).unwrap();
-    assert_eq!(change.wake(&looked), None);
+    assert_eq!(Change::wake(&looked), None);
     looked.server.as_mut().unwrap().epoch = 5;
     looked.devices.get_mut(&1).unwrap().epoch = 5;
     // It asks the server already.
     looked.devices.get_mut(&2).unwrap().epoch = 0;
-    let Some(HandStep::Wire(doing, order)) = change.wake(&looked) else {
+    let Some(HandStep::Wire(doing, order)) = Change::wake(&looked) else {
         panic!("nobody is woken");
     };
     assert_eq!((doing.to.id, order.next), (3, at(SERVER)));
     looked.devices.get_mut(&3).unwrap().ends = true;
-    assert_eq!(change.wake(&looked), None);
+    assert_eq!(Change::wake(&looked), None);
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
                 let since = *waited.get_or_insert_with(Instant::now);
                 if since.elapsed() >= WAKE {
                     waited = None;
-                    if let Some(HandStep::Wire(doing, order)) = change.wake(&looked) {
+                    if let Some(HandStep::Wire(doing, order)) = Change::wake(&looked) {
                         wire(&doing, order);
                     }
                 }
