@@ -163,7 +163,11 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
                 self.take();
             }
             let now = Instant::now();
-            while self.callers.pop_front_if(|caller| caller.until <= now).is_some() {}
+            while self
+                .callers
+                .pop_front_if(|caller| caller.until <= now)
+                .is_some()
+            {}
         }
         for waiting in self.waiting.drain(..) {
             // A panic there was printed.
@@ -336,16 +340,9 @@ pub(super) fn ask_patiently(
         Ok(None) => Err(format!(
             "whoever listens at {at} (TCP) is no pmnet of this version"
         )),
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::WouldBlock | ErrorKind::TimedOut
-            ) =>
-        {
-            Err(format!(
-                "whoever listens at {at} (TCP) does not answer in time"
-            ))
-        }
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Err(
+            format!("whoever listens at {at} (TCP) does not answer in time"),
+        ),
         Err(error) => Err(format!("nobody answers at {at} (TCP): {error}")),
     }
 }
@@ -407,7 +404,10 @@ mod tests {
         for mut stream in silent {
             stream.set_read_timeout(Some(4 * QUESTION_SECONDS)).unwrap();
             let ended = stream.read(&mut [0]);
-            assert!(!matches!(&ended, Err(e) if e.kind() == ErrorKind::WouldBlock), "{ended:?}");
+            assert!(
+                !matches!(&ended, Err(e) if e.kind() == ErrorKind::WouldBlock),
+                "{ended:?}"
+            );
         }
         drop(door);
     }
