@@ -84,9 +84,14 @@ fn look(then: Option<u64>, etcd: &mut Etcd) -> Result<Option<String>, EtcdError>
         Some(then) => etcd.keeps(then)?,
         None => false,
     };
+    let what = if many {
+        "all of its history"
+    } else {
+        "its history of more than three hours"
+    };
     Ok((many || old).then(|| {
         format!(
-            "etcd keeps all of its history ({} revisions): it takes no writes when that has reached its quota, and then no device \
+            "etcd keeps {what} ({} revisions): it takes no writes when that has reached its quota, and then no device \
              has a lease. Start etcd with --auto-compaction-mode periodic --auto-compaction-retention 5m; or, if nobody else uses \
              this etcd, the controllers with --compact-etcd",
             etcd.revision()

@@ -39,6 +39,9 @@ pub struct Request {
     pub record: Option<(RecordKey, Bytes)>,
 }
 
+/// How a store begins its [`StoreError::Fatal`] if another server process owns the records now: nothing is wrong with them.
+pub const TAKEN_OVER: &str = "another pmnet server process has taken over this shard's records";
+
 /// Why a store could not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {

@@ -12,8 +12,8 @@ use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
 use pmnet_fleet::hand::ServerDoor;
 use pmnet_fleet::{Candidate, LEASE_SECONDS, LEASE_SECONDS_USUAL, ServerAgentConfig};
-use pmnet_server::serve::{Ended, ServeConfig, ServerWords, serve};
-use pmnet_server::{Feed, ServerConfig};
+use pmnet_server::serve::{DriverError, Ended, ServeConfig, ServerWords, serve};
+use pmnet_server::{Feed, ServerConfig, Stop as Stopped, TAKEN_OVER};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -240,7 +240,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
             .map(|(candidate, words)| candidate.start(words))
             .transpose();
         let agent = agent.context("cannot start the thread that talks to etcd")?;
-        let ended = serve(config.clone(), store, feed, &stop, |address, durability| {
+        let served = serve(config.clone(), store, feed, &stop, |address, durability| {
             ready::announce(
                 command.common.json,
                 "server",
@@ -250,7 +250,14 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
                     ("store", json!(durability)),
                 ],
             );
-        })?;
+        });
+        let ended = match served {
+            // It wrote before its agent had noticed that its turn is over.
+            Err(DriverError::Stopped(Stopped(why))) if standby && why.starts_with(TAKEN_OVER) => {
+                Ended::TurnIsOver
+            }
+            other => other?,
+        };
         drop(agent);
         if ended == Ended::Asked {
             return Ok(true);

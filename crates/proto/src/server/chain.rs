@@ -317,6 +317,14 @@ pub fn decide(
         && same_log(behind)
         && before.tail.max(applied) < behind.tail
     {
+        if known(behind).is_some_and(|registered| !lives_on(registered, behind)) {
+            // What an old copy has says nothing of the log before it. Its own RECOVER will be refused.
+            return Decision::Hold(format!(
+                "device {} on the path comes with an old copy of its log: put the newest log back, or treat it as lost, and \
+                 start this device with another --next and --shrink-chain.",
+                behind.device
+            ));
+        }
         return Decision::Refuse(format!(
             "the log of device {} ends at order {}, but that of device {}, which got everything from it, at {}: the \
              end of the first one was damaged, or it is an old copy. Put the newest log back, or treat the device as \
