@@ -206,7 +206,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
     let config = RouterConfig {
         listen: first.front.listen,
         connections_max: first.front.connections_max,
-        spin: first.front.spin,
+        spin_micros: first.front.spin_micros,
         tls: first.front.tls.clone(),
         anyone: matches!(first.front.access, Access::Anyone),
         map: map.clone(),
