@@ -74,7 +74,7 @@ pub(crate) struct Relay {
 impl Relay {
     /// Listens.
     pub(crate) fn open(config: &RelayConfig, stop: &Stop) -> io::Result<Relay> {
-        let mut socket = Socket::bind(config.listen, false)?;
+        let mut socket = Socket::bind_patiently(config.listen, stop)?;
         if let Some(address) = config.known_as {
             socket.speak_for(address, config.device.next, is_between_hops)?;
         }
@@ -150,6 +150,11 @@ impl Port for Relay {
                 deliver(from, hops, bytes);
             }
         });
+        if self.socket.is_everywhere() {
+            for (from, at) in self.bursts.heard() {
+                self.socket.heard(*from, *at);
+            }
+        }
         received.or_else(|error| self.socket.tolerate(error))
     }
 
@@ -226,9 +231,9 @@ fn is_between_hops(datagram: &[u8]) -> bool {
 /// Tries whether `listen` can be listened on, so that nothing is made for an address that cannot.
 ///
 /// # Errors
-/// A sentence that says why.
-pub fn can_listen(listen: Peer) -> io::Result<()> {
-    Socket::bind(listen, false).map(drop)
+/// A sentence that says why; [`io::ErrorKind::Interrupted`]: asked to stop while somebody else had the port.
+pub fn can_listen(listen: Peer, stop: &Stop) -> io::Result<()> {
+    Socket::bind_patiently(listen, stop).map(drop)
 }
 
 /// Serves one shard on one UDP socket until stopped. With a fast path, only packets that it hands up come to the socket.

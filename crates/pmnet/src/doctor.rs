@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pmnet_cli::find_program;
+use pmnet_cli::{find_program, tell};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
@@ -124,7 +124,7 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
     findings.extend(args.port.iter().map(|port| udp_port(*port)));
     findings.push(tcp_port(args.front_port));
     if args.json {
-        println!("{}", serde_json::to_string(&findings)?);
+        tell(format_args!("{}", serde_json::to_string(&findings)?));
     } else {
         for finding in &findings {
             let level = match finding.level {
@@ -132,9 +132,12 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
                 Level::Warn => "warn",
                 Level::Fail => "FAIL",
             };
-            println!("{level}  {:<14} {}", finding.what, finding.found);
+            tell(format_args!(
+                "{level}  {:<14} {}",
+                finding.what, finding.found
+            ));
             if let Some(advice) = &finding.advice {
-                println!("      {:<14} {advice}", "");
+                tell(format_args!("      {:<14} {advice}", ""));
             }
         }
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use pmnet_cli::{tell, tell_all};
 use pmnet_log::{Decision, Entry, Media, Scan};
 use serde_json::{Value, json};
 
@@ -65,9 +66,9 @@ pub fn main(command: &LogCommand) -> anyhow::Result<bool> {
     let decision = scan.decide();
     let usable = matches!(decision, Decision::Keep { .. });
     if json {
-        println!("{}", as_json(&scan, &decision, entries));
+        tell(format_args!("{}", as_json(&scan, &decision, entries)));
     } else {
-        print!("{}", as_text(&scan, &decision, entries));
+        tell_all(format_args!("{}", as_text(&scan, &decision, entries)));
     }
     Ok(usable)
 }

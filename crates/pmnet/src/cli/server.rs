@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::common::{CommonArgs, in_etcd, required, udp_address};
 use super::ready;
-use super::stop::stop_on_signals;
+use super::stop::{stop_on_signals, unless_asked_to_stop};
 
 /// Poll for so long after activity: enough to take a burst apart, too short to rob the store.
 const SPIN_US: u64 = 0;
@@ -250,6 +250,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
                 ("store", json!(durability)),
             ],
         );
-    })?;
+    })
+    .or_else(|error| unless_asked_to_stop(error.into()))?;
     Ok(true)
 }

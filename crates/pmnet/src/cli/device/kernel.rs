@@ -3,6 +3,7 @@
 use std::fs::File;
 
 use anyhow::Context;
+use pmnet_cli::tell;
 use pmnet_client::Stop;
 use pmnet_dataplane::xdp::{self, Found, Kernel, KernelConfig, MapMedia, OpenConfig, Own, Pins};
 use pmnet_log::Log;
@@ -181,15 +182,17 @@ pub fn leave(
 /// Takes the device out of the kernel.
 pub fn detach(settings: &Settings, discard: bool) -> anyhow::Result<bool> {
     let unapplied = end(settings, discard)?;
-    println!("detached; acknowledged updates that were not applied: {unapplied}");
+    tell(format_args!(
+        "detached; acknowledged updates that were not applied: {unapplied}"
+    ));
     if settings
         .kernel
         .as_ref()
         .is_some_and(|kernel| kernel.spill.is_none())
     {
-        println!(
+        tell(format_args!(
             "the log was not saved (--spill FILE does): if this device starts again, the server takes that for the loss of its log"
-        );
+        ));
     }
     Ok(true)
 }

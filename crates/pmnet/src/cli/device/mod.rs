@@ -19,7 +19,7 @@ use pmnet_dataplane::relay::can_listen;
 pub use self::args::DeviceArgs;
 use self::settings::{Settings, each, settings};
 use super::common::CommonArgs;
-use super::stop::stop_on_signals;
+use super::stop::{stop_on_signals, unless_asked_to_stop};
 
 const EXAMPLES: &str = "\
 Examples
@@ -124,7 +124,9 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
         return Err(ConfigError(text.into()).into());
     }
     match shards {
-        1 => serve(first, &stop, json).map(|()| true),
+        1 => serve(first, &stop, json)
+            .or_else(unless_asked_to_stop)
+            .map(|()| true),
         2..=SHARDS_MAX => serve_all(&first, shards, &stop, json),
         _ => Err(ConfigError(format!("--shards must be 1 to {SHARDS_MAX}")).into()),
     }
@@ -142,6 +144,7 @@ fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::
                 .name(format!("shard-{shard}"))
                 .spawn_scoped(scope, move || {
                     serve(settings, &stop, json)
+                        .or_else(unless_asked_to_stop)
                         .inspect_err(|error| tracing::error!("shard {shard} stopped: {error:#}"))
                 })
                 .context("cannot start a thread")?;
@@ -162,7 +165,7 @@ fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     }
     if settings.kernel.is_none() && !settings.path.exists() {
         // No log is made for a device that could not serve.
-        can_listen(settings.relay.listen)?;
+        can_listen(settings.relay.listen, stop)?;
     }
     if settings.fleet.is_some() {
         return fleet::serve(settings, stop, json);

@@ -121,7 +121,7 @@ pub fn serve(
     let kind = region.medium()?;
     if region.is_new() {
         // Nothing is made for a device that could not serve.
-        can_listen(settings.relay.listen)?;
+        can_listen(settings.relay.listen, stop)?;
     }
     let direct = settings.direct.clone();
     if let Some(direct) = &direct {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use pmnet_cli::{call_on_signals, warn_of_password};
+use pmnet_cli::{call_on_signals, survive_hangup, warn_of_password};
 use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::Front;
@@ -19,9 +19,10 @@ use serde_json::json;
 
 use super::common::CommonArgs;
 use super::ready;
+use super::stop::nothing_to_read_again;
 pub use args::RedisArgs;
 pub(super) use settings::{NOWHERE, Settings, devices, located};
-use settings::{settings, via_text};
+use settings::{settings, via_text, within_files};
 #[cfg(test)]
 pub(super) use sharded::look_at;
 pub(super) use sharded::{Shards, is_same, look};
@@ -77,13 +78,16 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     }
     let args = command.args.clone().over(file);
     if let Some(path) = args.shards.clone() {
+        survive_hangup()?;
         return sharded::serve(&path, args, command.common.json);
     }
+    nothing_to_read_again()?;
     let Settings {
-        front,
+        mut front,
         client,
         follow,
     } = settings(args)?;
+    front.connections_max = within_files(front.connections_max, 0)?;
     let copies = client.copies_min;
     let way = Way::find(client, follow)?;
     let via = way.via();

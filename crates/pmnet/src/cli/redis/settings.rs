@@ -4,11 +4,11 @@ use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use pmnet_cli::{ConfigError, address, bytes, password};
+use pmnet_cli::{ConfigError, address, bytes, open_files, password};
 use pmnet_client::ClientConfig;
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::limits::REPLY_BYTES_MAX;
-use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret};
+use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret, clients_within};
 use pmnet_wire::record::CHAIN_MAX;
 
 use super::super::access::access;
@@ -130,6 +130,28 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
         client,
         follow,
     })
+}
+
+/// How many clients of those that may connect can have all the connections that their commands may need. `shards`: 0 without a
+/// router.
+pub(super) fn within_files(wanted: usize, shards: usize) -> Result<usize, ConfigError> {
+    let Some(files) = open_files() else {
+        return Ok(wanted);
+    };
+    let can = clients_within(files, shards);
+    if can == 0 {
+        return Err(ConfigError(format!(
+            "this process may have {files} files open, which is not enough for one client: raise the limit (LimitNOFILE= in \
+             systemd, ulimit -Hn, docker --ulimit nofile=)"
+        )));
+    }
+    if can < wanted {
+        tracing::warn!(
+            "this process may have {files} files open, so at most {can} clients may connect, and not the {wanted} of \
+             --connections-max: raise the limit (LimitNOFILE= in systemd, ulimit -Hn, docker --ulimit nofile=)"
+        );
+    }
+    Ok(wanted.min(can))
 }
 
 /// A client of these devices, or one whose devices are still to be asked for.

@@ -16,7 +16,7 @@ use serde_json::json;
 use toml::{Table, Value};
 
 use super::super::ready;
-use super::settings::{Settings, settings};
+use super::settings::{Settings, settings, within_files};
 use super::{RedisArgs, Way, log_end};
 
 /// Largest file of shards, in bytes.
@@ -205,7 +205,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
     };
     let config = RouterConfig {
         listen: first.front.listen,
-        connections_max: first.front.connections_max,
+        connections_max: within_files(first.front.connections_max, map.shards())?,
         spin: first.front.spin,
         tls: first.front.tls.clone(),
         anyone: matches!(first.front.access, Access::Anyone),
