@@ -21,7 +21,9 @@ pub fn address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
 pub fn host_and_port<'a>(flag: &str, text: &'a str) -> Result<(&'a str, u16), ConfigError> {
     let parts = || {
         let (host, port) = text.rsplit_once(':')?;
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
         let host = bare.unwrap_or(host);
         let is_one = !host.is_empty() && host.contains(':') == bare.is_some();
         is_one.then_some((host, port.parse().ok()?))
@@ -108,16 +110,27 @@ mod tests {
         assert_eq!(at("[fe80::1%lo]:5"), Ok(lo.into()));
         assert_eq!(at("[fe80::1%1]:5"), Ok(lo.into()));
         // Everywhere the same.
-        assert_eq!(at("[2001:db8::1%lo]:5").unwrap().to_string(), "[2001:db8::1]:5");
+        assert_eq!(
+            at("[2001:db8::1%lo]:5").unwrap().to_string(),
+            "[2001:db8::1]:5"
+        );
         assert!(at("localhost:5").is_ok());
-        for bad in ["", "x", "x:", "x:70000", ":5", "::1:5", "[::1]", "[x]:5", "[]:5"] {
-            assert_eq!(at(bad), Err(format!("--x {bad}: host:port is needed")), "{bad}");
+        for bad in [
+            "", "x", "x:", "x:70000", ":5", "::1:5", "[::1]", "[x]:5", "[]:5",
+        ] {
+            assert_eq!(
+                at(bad),
+                Err(format!("--x {bad}: host:port is needed")),
+                "{bad}"
+            );
         }
         let none = at("[fe80::1%none0]:5").unwrap_err();
         assert!(none.contains("there is no interface none0"), "{none}");
         let unknown = at("none.invalid:5").unwrap_err();
         assert!(unknown.contains("the name is not known"), "{unknown}");
-        assert!(is_name("localhost") && is_name("a.b") && !is_name("::1") && !is_name("fe80::1%lo"));
+        assert!(
+            is_name("localhost") && is_name("a.b") && !is_name("::1") && !is_name("fe80::1%lo")
+        );
     }
 
     #[test]

@@ -67,6 +67,7 @@ pub(crate) struct Relay {
     /// The last wait asked the system, and did not only spin.
     asked: bool,
     lease: Option<Lease>,
+    next: Peer,
     /// The last renewal that was handed on.
     renewed: (u32, Time),
 }
@@ -91,6 +92,7 @@ impl Relay {
             events: mio::Events::with_capacity(16),
             asked: true,
             lease: config.lease.clone(),
+            next: config.device.next,
             renewed: (0, Time(0)),
         };
         relay.wake_by(relay.socket.io().as_raw_fd(), SOCKET_TOKEN)?;
@@ -144,12 +146,17 @@ impl Relay {
 
 impl Port for Relay {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize> {
+        let (next, mut next_spoke) = (self.next, false);
         let received = self.bursts.receive(self.socket.io(), |from, hops, bytes| {
+            next_spoke |= from == next;
             // Port 0 cannot be answered. Only a forger writes it.
             if from.port() != 0 {
                 deliver(from, hops, bytes);
             }
         });
+        if next_spoke && let Some(lease) = &self.lease {
+            lease.words.hear_next();
+        }
         if self.socket.is_everywhere() {
             for (from, at) in self.bursts.heard() {
                 self.socket.heard(*from, *at);

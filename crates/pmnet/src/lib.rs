@@ -7,3 +7,4 @@
 
 pub mod cli;
 pub mod doctor;
+mod memory_limit;

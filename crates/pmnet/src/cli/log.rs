@@ -13,9 +13,9 @@ const ENTRIES_LISTED_MAX: u64 = 1_000_000;
 
 const EXAMPLES: &str = "\
 Examples:
-  pmnet log inspect /var/lib/pmnet/d.log
-  pmnet log inspect /var/lib/pmnet/d.log --entries 100 --json
-  pmnet log verify  /var/lib/pmnet/d.log
+  pmnet log inspect /var/lib/pmnet/d.pmlog
+  pmnet log inspect /var/lib/pmnet/d.pmlog --entries 100 --json
+  pmnet log verify  /var/lib/pmnet/d.pmlog
 
 Nothing is ever changed. verify ends with exit code 0 if the device could start from this log, 1
 if it is damaged or no log of this version.";

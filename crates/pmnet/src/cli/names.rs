@@ -35,6 +35,21 @@ impl Named {
         })
     }
 
+    /// All of several with commas between them, if one of them is a name; addresses are their own names then.
+    pub fn all(text: &str) -> Vec<Named> {
+        let parts = || text.split(',').map(str::trim);
+        if parts().all(|part| Named::of(part).is_none()) {
+            return Vec::new();
+        }
+        let split = parts().filter_map(|part| host_and_port("", part).ok());
+        split
+            .map(|(host, port)| Named {
+                host: host.to_owned(),
+                port,
+            })
+            .collect()
+    }
+
     /// Its addresses now.
     pub fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
         resolve(&self.host, self.port)
@@ -56,7 +71,10 @@ pub fn wait_until_known<'a>(
                 return Ok(false);
             }
             if said.is_none_or(|at| at.elapsed() >= PATIENCE) {
-                tracing::warn!("{flag} {}: {why}: this process waits until it is", named.host);
+                tracing::warn!(
+                    "{flag} {}: {why}: this process waits until it is",
+                    named.host
+                );
                 said = Some(Instant::now());
             }
             std::thread::sleep(FIRST_LOOK);
@@ -91,7 +109,10 @@ impl Watch {
                     match host.addresses() {
                         Ok(now) => *found = now,
                         Err(why) if said.is_none_or(|at| at.elapsed() >= PATIENCE) => {
-                            tracing::warn!("{}: {why}. The address that it had is used on", host.host);
+                            tracing::warn!(
+                                "{}: {why}. The address that it had is used on",
+                                host.host
+                            );
                             said = Some(Instant::now());
                         }
                         Err(_) => {}

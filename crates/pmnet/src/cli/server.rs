@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use pmnet_cli::{ConfigError, password, warn_of_password};
+use pmnet_cli::{ConfigError, password, survive_hangup, warn_of_password};
 use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
 use pmnet_fleet::hand::ServerDoor;
@@ -182,6 +182,7 @@ fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
 
 /// Serves until asked to end.
 pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
+    survive_hangup()?;
     let flags = command.args.clone();
     let listen = required("--listen", "server", flags.listen.or(file.listen))?;
     let listen = udp_address("--listen", &listen)?;

@@ -156,10 +156,14 @@ impl Places {
     }
 
     pub fn device_on(&self, listen: &str, next: &str) -> Command {
+        self.device_with(listen, next, "dram")
+    }
+
+    pub fn device_with(&self, listen: &str, next: &str, media: &str) -> Command {
         let mut command = Command::new(pmnet());
         command
             .args(["device", "--listen", listen, "--next", next])
-            .args(["--media", "dram", "--log-size", "1M", "--log"])
+            .args(["--media", media, "--log-size", "1M", "--log"])
             .arg(self.path("device.pmlog"));
         command
     }

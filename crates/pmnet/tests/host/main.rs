@@ -12,6 +12,10 @@ mod redis;
 mod skip;
 
 mod addresses;
+mod container;
 mod files;
+mod media;
+mod names;
 mod output;
 mod signals;
+mod veth;

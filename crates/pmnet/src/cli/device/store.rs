@@ -103,6 +103,7 @@ pub fn settings(
         direct,
         fleet: None,
         store: Some(region),
+        next_name: None,
         // Its chain is another matter: its server is within it.
         ctl: false,
         wanted: None,
