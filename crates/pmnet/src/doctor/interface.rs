@@ -38,8 +38,7 @@ pub(crate) fn vanishing(name: &str) -> Option<String> {
         _ => "nobody can see from here whether its other end has one",
     };
     Some(format!(
-        "{name} is a veth: what an XDP program sends there vanishes, unless the other end has a program in its driver, too (one that \
-         passes all is enough), or GRO switched on; {found}. On the other side: ethtool -K PEER gro on"
+        "{name} is a veth: what an XDP program sends there vanishes, unless the other end has a program in its driver, too; {found}"
     ))
 }
 

@@ -8,6 +8,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::chain::{Client, Places, Running, eventually, pmnet};
 use crate::skip::skip;
 
+const COMPILE: &str = "echo '__attribute__((section(\"xdp\"), used)) int pass(void *c) { return 2; }' \
+                       | clang -O2 -target bpf -c -x c - -o pass.o";
+
 /// Two network namespaces with a veth between them; removed when dropped.
 struct Two([String; 2]);
 
@@ -87,12 +90,12 @@ impl Drop for Two {
 
 #[test]
 fn answers_that_vanish_at_a_veth_are_noticed() {
-    let tools = ["ip", "ethtool"];
+    let tools = ["ip", "ethtool", "clang"];
     let missing = tools
         .iter()
         .find(|tool| Command::new(tool).arg("--version").output().is_err());
     if !rustix::process::geteuid().is_root() || missing.is_some() {
-        return skip("network namespaces need root, ip and ethtool");
+        return skip("network namespaces need root, ip, ethtool and clang");
     }
     let (two, places) = (Two::new(), Places::new());
     let doctor = || {
@@ -143,7 +146,19 @@ fn answers_that_vanish_at_a_veth_are_noticed() {
         set();
     }
     running.says("va: its driver did not take");
-    run(&format!("ip netns exec {} ethtool -K vb gro on", two.0[1]));
+    // As the guide says.
+    let made = Command::new("sh")
+        .args(["-c", COMPILE])
+        .current_dir(places.folder.path())
+        .status();
+    assert!(made.unwrap().success());
+    let object = places.path("pass.o");
+    run(&format!(
+        "ip -n {} link set dev vb xdpdrv obj {} sec xdp",
+        two.0[1],
+        object.display()
+    ));
+    assert!(!doctor().contains("is a veth"));
     eventually("a SET is acknowledged", || set() == "+OK");
     running.stop();
     device.args(["--detach", "--discard"]);

@@ -177,7 +177,7 @@ impl Refused {
                     if more > 0 {
                         tracing::warn!(
                             "{name}: its driver did not take {more} packets that the kernel's part of this device sent in the last {} s: \
-                             nobody hears them. Is the other end of a veth without XDP program and GRO, or the link down? ethtool -S {name}",
+                             nobody hears them. Is the other end of a veth without an XDP program, or the link down? ethtool -S {name}",
                             REFUSED_LOOK.as_secs()
                         );
                     }
