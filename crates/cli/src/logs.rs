@@ -1,5 +1,5 @@
-//! Logs: to stderr, filtered by `PMNET_LOG`, as text or JSON. What cannot be written is lost and counted: no log ends or holds up
-//! a process.
+//! Logs: to stderr, filtered by `PMNET_LOG`, as text or JSON. Lines that cannot be written are lost and
+//! counted: no log ends or delays a process.
 
 use std::io::IsTerminal;
 

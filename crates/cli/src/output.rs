@@ -1,7 +1,7 @@
-//! What is written to stdout and stderr. Invariant: no reader, and no lack of one, ends or holds up a process.
+//! Output to stdout and stderr. Invariant: no reader, and no lack of one, ends or holds up a process.
 //!
 //! The macros of the standard library panic where nothing can be written: a full disk, a log reader that died. And a write into a
-//! pipe that nobody empties waits for ever.
+//! pipe whose reader reads no more waits for ever.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Write};
@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// A pipe that has any room takes so many bytes at once (POSIX: `PIPE_BUF` on Linux).
+/// A pipe with any room takes this many bytes at once (`PIPE_BUF` of POSIX, on Linux).
 const PIECE_BYTES: usize = 4096;
 /// How long a log line waits for room. Those that follow one that was lost do not wait.
 const LOG_PATIENCE: Timespec = Timespec {
@@ -29,7 +29,7 @@ const NO_PATIENCE: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// What became of the logs.
+/// The state of the logs.
 struct Logs {
     /// Lines that could not be written, since the last one that could.
     lost: u64,
@@ -113,7 +113,7 @@ fn log_line(bytes: &[u8]) {
     }
 }
 
-/// What is said when lines can be written again.
+/// The line about lost lines, written once lines can be written again.
 fn lost(count: u64, why: Errno) -> String {
     let why = if why == Errno::AGAIN {
         "nobody read it".to_owned()
@@ -141,20 +141,20 @@ impl Write for LogLines {
     }
 }
 
-/// Says a sentence on stderr, if anybody takes it.
+/// Says a sentence on stderr. A reader that does not take it is no error.
 pub fn notice(text: &str) {
     progress(&format!("{text}\n"));
 }
 
-/// Shows a text on stderr as it is, if anybody takes it.
+/// Shows a text on stderr as it is.
 pub fn progress(text: &str) {
-    // There is nobody else to tell.
+    // No other place is left for an error.
     let _ = put(io::stderr().as_fd(), text.as_bytes(), &PATIENCE);
 }
 
-/// Says a line on stdout, if anybody takes it: of a process that has more to do than to be heard.
+/// Says a line of a process that serves on stdout. A reader that does not take it is no error.
 pub fn said(line: &str) {
-    // That nobody listens is no reason not to serve.
+    // A missing reader is no reason not to serve.
     let _ = put(
         io::stdout().as_fd(),
         format!("{line}\n").as_bytes(),
@@ -166,7 +166,7 @@ pub fn said(line: &str) {
 /// the reader wanted no more.
 pub fn tell_all(text: std::fmt::Arguments<'_>) {
     let mut whole = String::new();
-    // What shows itself here does not fail.
+    // Formatting into a string does not fail.
     let _ = whole.write_fmt(text);
     let mut out = io::stdout().lock();
     let written = out.write_all(whole.as_bytes()).and_then(|()| out.flush());

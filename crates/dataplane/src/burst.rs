@@ -67,7 +67,7 @@ impl Bursts {
         })
     }
 
-    /// Who sent the last burst, and to which address of this machine, as far as the socket tells.
+    /// The senders of the last burst, and the address of this machine that each sent to, as far as the socket tells.
     pub(crate) fn heard(&self) -> &[(Peer, IpAddr)] {
         &self.heard
     }

@@ -238,7 +238,7 @@ fn is_between_hops(datagram: &[u8]) -> bool {
 /// Tries whether `listen` can be listened on, so that nothing is made for an address that cannot.
 ///
 /// # Errors
-/// A sentence that says why; [`io::ErrorKind::Interrupted`]: asked to stop while somebody else had the port.
+/// A sentence that says why; [`io::ErrorKind::Interrupted`]: asked to stop while another process had the port.
 pub fn can_listen(listen: Peer, stop: &Stop) -> io::Result<()> {
     Socket::bind_patiently(listen, stop).map(drop)
 }

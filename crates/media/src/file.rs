@@ -138,8 +138,8 @@ impl FileMedia {
         self.image.clone()
     }
 
-    /// Whether the file has still the length that it had: somebody else may truncate it, and what is written behind its end then
-    /// leaves a hole in front of it.
+    /// Checks that the file still has its length. Another program may truncate it; a write after the new end then leaves a hole
+    /// before it.
     ///
     /// # Errors
     /// It has not, or it cannot be found out.
@@ -154,7 +154,7 @@ impl FileMedia {
             what: format!(
                 "{path}: the file has {} bytes and not the {own} of the log: another program has truncated it \
                  (logrotate?), and what it held is lost. Treat the device as lost; give the log a name and a folder \
-                 that nobody rotates",
+                 without rotation",
                 about.len()
             ),
             source: io::ErrorKind::UnexpectedEof.into(),

@@ -80,10 +80,10 @@ pub(crate) fn wait_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// What is said of a SIGBUS.
+/// The sentence about a SIGBUS.
 const SIGBUS_SAYS: &[u8] = b"pmnet: SIGBUS: memory of a log is gone. Another program has truncated its file (logrotate?), or a \
 line of persistent memory went bad. This process ends here, and acknowledges nothing more. Treat the device as lost; give the log \
-a name and a folder that nobody rotates\n";
+a name and a folder without rotation\n";
 
 /// From now on a SIGBUS, which ends this process as ever, is explained on stderr before.
 pub(crate) fn say_why_sigbus() {

@@ -54,7 +54,7 @@ impl std::fmt::Debug for RingWriter {
 /// Whether this process may use io_uring: found out by using it. A rule of seccomp is in no file.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's answer.
 pub fn io_uring_works() -> io::Result<()> {
     let mut ring = IoUring::new(1)?;
     // SAFETY: an operation that does nothing refers to nothing.

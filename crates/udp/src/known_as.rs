@@ -1,7 +1,7 @@
 //! Under which of this machine's addresses others know a socket that is bound to all of them.
 //!
-//! Such a socket's answers would leave with the address that the routes prefer, and who has asked another one drops them.
-//! What was heard decides: the address to which somebody sent last is the one under which he is sent to.
+//! Such a socket's answers would leave with the address that the routes prefer, and a client that asked another one drops them.
+//! So a peer is sent to under the address to which it sent last.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ const PEERS_MAX: usize = 65_536;
 #[derive(Debug, Default)]
 pub(crate) struct KnownAs {
     addresses: HashMap<Peer, IpAddr>,
-    /// Who was heard last: most packets come in bursts.
+    /// The peer that was heard last: most packets come in bursts.
     last: Option<(Peer, IpAddr)>,
 }
 

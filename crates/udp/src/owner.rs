@@ -1,10 +1,10 @@
-//! Who has a port of this machine.
+//! The owner of a port of this machine.
 
 use std::fs::read_link;
 use std::io::{BufRead, BufReader};
 
 /// A process that has such a port open, for people: `process 17 (dig)`; or what can be said without the right to see others' files.
-/// `protocol`: `udp` or `tcp`. `None`: nobody has it.
+/// `protocol`: `udp` or `tcp`. `None`: it is free.
 #[must_use]
 pub fn owner_of_port(protocol: &str, port: u16) -> Option<String> {
     let inodes: Vec<String> = ["", "6"]
@@ -50,10 +50,7 @@ pub fn owner_of_port(protocol: &str, port: u16) -> Option<String> {
 /// The inode of the socket in this line of the kernel's table, if it is at this port.
 fn inode(line: &str, port: u16) -> Option<String> {
     let mut fields = line.split_whitespace();
-    let (_, local) = fields
-        .nth(1)?
-        .rsplit_once(':')
-        .map(|(ip, port)| (ip, port))?;
+    let (_, local) = fields.nth(1)?.rsplit_once(':')?;
     let own = u16::from_str_radix(local, 16).ok()?;
     // Then remote address, state, queues, timers, retransmits, user, timeout.
     (own == port).then(|| fields.nth(7).map(str::to_owned))?

@@ -94,11 +94,11 @@ impl Socket {
         })
     }
 
-    /// The same for a device or a server. If somebody else has the port, that is said, and waited for some seconds: ports that
+    /// The same for a device or a server. If another process has the port, this is logged, and waited for some seconds: ports that
     /// programs get without asking for one may be among those of devices.
     ///
     /// # Errors
-    /// Whatever the system says, with the address in the text; [`io::ErrorKind::Interrupted`]: asked to stop meanwhile.
+    /// The system's error, with the address in the text; [`io::ErrorKind::Interrupted`] if asked to stop meanwhile.
     pub fn bind_patiently(address: Peer, stop: &Stop) -> io::Result<Socket> {
         let deadline = Instant::now() + PORT_WAIT;
         let mut said = false;

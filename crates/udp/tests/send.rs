@@ -70,7 +70,7 @@ fn an_answer_carries_the_address_that_was_asked() {
     }
 }
 
-/// Ports that nobody asked for are none of those that devices have, where the kernel would give them.
+/// A port that the kernel chooses is none of those for devices, though its range has them.
 #[test]
 fn a_port_that_is_drawn_is_none_of_a_device() {
     for _ in 0..500 {

@@ -24,7 +24,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 const BACKLOG: i32 = 1024;
 /// How long to wait after accepting failed, in nanoseconds.
 const ACCEPT_PAUSE: Time = 100_000_000;
-/// What goes on is said again after so long, in nanoseconds.
+/// A condition that lasts is logged again after this time, in nanoseconds.
 const PATIENCE: Time = 10_000_000_000;
 /// Clients that have not agreed on TLS yet, at most.
 pub(crate) const HANDSHAKES_MAX: usize = 256;
@@ -47,7 +47,7 @@ pub(crate) struct Door {
     failed: Seldom,
 }
 
-/// What happens again and again is said now and then, with how often it was.
+/// A repeated event, logged now and then with the number of times.
 #[derive(Default)]
 struct Seldom {
     count: u64,
@@ -56,7 +56,7 @@ struct Seldom {
 }
 
 impl Seldom {
-    /// It happened once more; how often since it was said last, if it is to be said now.
+    /// It happened once more. The number of times since it was logged last, if it is to be logged now.
     fn again(&mut self, now: Time) -> Option<u64> {
         self.count += 1;
         if now < self.after {
@@ -141,7 +141,7 @@ impl Door {
             return false;
         }
         let refused = self.listener.accept().map(|(stream, _)| {
-            // Who is gone needs no answer.
+            // A client that is gone needs no answer.
             let _ = turn_away(stream, self.tls);
         });
         self.spare = File::open(SPARE).ok();

@@ -15,7 +15,7 @@ use pmnet_cli::{host_and_port, is_name, on_signals, resolve};
 const LOOK: Duration = Duration::from_secs(2);
 /// The same, before anything can begin.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
-/// What goes on is said again after this time.
+/// A condition that lasts is logged again after this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A host by its name, and a port there.

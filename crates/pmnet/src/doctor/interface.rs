@@ -24,8 +24,8 @@ struct Interface {
     deferred: Option<(u64, u64)>,
 }
 
-/// What is wrong with an interface at which a program answers: a virtual one takes answers only if its other end can receive
-/// them. `None`: nothing that is known.
+/// The reason why answers of an XDP program at this interface vanish: a veth takes them only if its other end has a program, too.
+/// `None`: no reason is known.
 pub(crate) fn vanishing(name: &str) -> Option<String> {
     let interface = look(name)?;
     let link = interface.link.ok()?;

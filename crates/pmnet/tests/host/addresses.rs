@@ -22,7 +22,7 @@ fn a_port_that_is_taken_for_a_while_is_waited_for_and_its_owner_named() {
     assert!(!places.path("device.pmlog").exists());
     drop(taken);
     serves(places.front_at());
-    // Who is asked to stop meanwhile does.
+    // A device that is asked to stop meanwhile does.
     device.stop();
     let _taken = UdpSocket::bind(&device_at).unwrap();
     let mut device = Running::logged(places.device(&server_at), &places.path("device.err"));

@@ -83,7 +83,7 @@ fn a_client_too_many_is_refused_and_those_that_are_served_can_do_everything() {
     serves(places.front_at());
 }
 
-/// What nobody has accounted for takes the files that are left: still nobody waits without an answer.
+/// Files that the front has not accounted for take the rest of its limit. A client still gets an answer.
 #[test]
 fn out_of_files_a_client_is_told_so() {
     let places = Places::new();

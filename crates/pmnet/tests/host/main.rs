@@ -1,4 +1,4 @@
-//! What a host does to processes: logs that cannot be written, signals, limits, addresses that change, files that shrink.
+//! The effects of a host on processes: logs that cannot be written, signals, limits, addresses that change, files that shrink.
 //! With the product's own processes.
 
 mod chain;

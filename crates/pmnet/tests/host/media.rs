@@ -8,7 +8,7 @@ use rustix::process::{Signal, geteuid};
 use crate::chain::{Client, Places, Running, pmnet, serves};
 use crate::skip::skip;
 
-/// What a `copytruncate` of logrotate does to a log, while it is used.
+/// As `copytruncate` of logrotate does it, while the log is used.
 #[test]
 fn a_log_that_is_truncated_ends_its_device_with_a_sentence_and_nothing_is_acknowledged() {
     for media in ["file", "dram"] {
@@ -157,7 +157,7 @@ impl Group {
         let path = |kind: &str| {
             let line = own
                 .lines()
-                .find(|line| line.splitn(3, ':').nth(1) == Some(kind))?;
+                .find(|line| line.split(':').nth(1) == Some(kind))?;
             line.splitn(3, ':')
                 .nth(2)
                 .map(|path| path.trim_matches('/').to_owned())

@@ -1,4 +1,4 @@
-//! Logs and ready lines that nobody takes.
+//! Logs and ready lines without a reader.
 
 use std::fs::OpenOptions;
 use std::io::{PipeReader, Read, Write, pipe};
@@ -72,7 +72,7 @@ fn lines_that_were_lost_are_counted_once_there_is_room() {
     let mut command = places.device(&places.server_at());
     command.stdout(Stdio::null()).stderr(err);
     let device = Running::start(command);
-    // It warns every 5 seconds that nobody answers.
+    // It warns every 5 seconds that no server answers.
     std::thread::sleep(std::time::Duration::from_secs(6));
     let mut reader = reader.unwrap();
     let mut text = vec![0; 1 << 20];

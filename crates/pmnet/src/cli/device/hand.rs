@@ -82,7 +82,7 @@ pub fn serve(
         let mut now = settings.clone();
         let order = door.as_ref().and_then(DeviceDoor::order);
         if let Some(moving) = &moving {
-            // What a person has said later counts, wherever the name leads.
+            // An order of `pmnet ctl` is newer than the name, and counts.
             let moves = order.is_none().then(|| words.clone());
             now.relay.device.next = moving.attend(moves);
         }

@@ -134,7 +134,7 @@ fn shard(
     Ok((slots, settings(own.over(common.clone()))?))
 }
 
-/// The addresses of devices in a file, as they are written there. What is no such file has none.
+/// The addresses of devices in a file, as they are written there. A file of another form has none.
 pub fn vias(path: &Path) -> Vec<String> {
     let file = std::fs::File::open(path).and_then(|file| bounded_text(file, FILE_BYTES_MAX));
     let table: Option<Table> = file.ok().and_then(|text| toml::from_str(&text).ok());
