@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use pmnet_client::owner_of_port;
 use pmnet_tls::ServerTls;
 
 use crate::connection::{ReadFrom, StoreAddressError};
@@ -82,7 +83,7 @@ impl FrontConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}{}", hint(.source))]
+    #[error("cannot listen on {address}: {source}{}", hint(.source, .address))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -100,11 +101,16 @@ pub enum FrontError {
     Loop(#[from] std::io::Error),
 }
 
-fn hint(error: &std::io::Error) -> &'static str {
-    match error.kind() {
-        ErrorKind::AddrInUse => "; another process listens there: stop it or choose another port",
+fn hint(error: &std::io::Error, address: &SocketAddr) -> String {
+    let fixed = match error.kind() {
+        ErrorKind::AddrInUse => {
+            let owner = owner_of_port("tcp", address.port());
+            let owner = owner.unwrap_or_else(|| "another process".into());
+            return format!("; {owner} listens there: stop it or choose another port");
+        }
         ErrorKind::PermissionDenied => "; ports below 1024 need privileges: choose a higher one",
         ErrorKind::AddrNotAvailable => "; this machine does not have that address",
         _ => "",
-    }
+    };
+    fixed.to_owned()
 }

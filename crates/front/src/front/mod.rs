@@ -44,6 +44,7 @@ use crate::table::Table;
 use crate::upstream::{CallId, Event, SessionHandle, Time, Upstream};
 use crate::users::Users;
 use accept::Door;
+pub use accept::clients_within;
 pub use config::{Cache, FrontConfig, FrontError};
 pub use entrance::Entrance;
 pub(crate) use entrance::Handed;
@@ -129,7 +130,7 @@ impl<U: Upstream> Front<U> {
     /// # Errors
     /// [`FrontError`], with what to do about it.
     pub fn bind(config: &FrontConfig, up: U) -> Result<Front<U>, FrontError> {
-        let mut door = Door::open(config.listen)?;
+        let mut door = Door::open(config.listen, config.tls.is_some())?;
         let mut front = Front::new(config, up)?;
         door.register(front.poll.registry(), LISTENER)?;
         front.door = Some(door);

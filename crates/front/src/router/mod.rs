@@ -35,7 +35,7 @@ mod take;
 mod transaction;
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +46,7 @@ use mio::{Events, Poll, Token, Waker};
 use pmnet_client::{Clock, Spin};
 use pmnet_tls::ServerTls;
 
-use crate::front::accept::{Door, HANDSHAKES_MAX, TOO_MANY, welcome};
+use crate::front::accept::{Door, HANDSHAKES_MAX, welcome};
 use crate::front::stopper::Ending;
 use crate::front::wire::Seen;
 use crate::front::{Entrance, FrontError, Stopper};
@@ -143,7 +143,7 @@ impl Router {
             config.map.shards(),
             "a front for each shard"
         );
-        let mut door = Door::open(config.listen)?;
+        let mut door = Door::open(config.listen, config.tls.is_some())?;
         let poll = Poll::new()?;
         door.register(poll.registry(), LISTENER)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
@@ -399,13 +399,11 @@ impl Router {
         }
     }
 
-    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+    fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
         if self.clients.len() - self.free.len() >= self.connections_max {
-            tracing::warn!(client = %peer, limit = self.connections_max, "too many clients");
-            if self.tls.is_some() {
-                return Ok(());
-            }
-            return stream.write_all(TOO_MANY);
+            return self
+                .door
+                .refuse(stream, peer, self.connections_max, self.now);
         }
         let shaking = || {
             let clients = self.clients.iter().flatten();
