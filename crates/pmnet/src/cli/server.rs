@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use pmnet_cli::{ConfigError, password, warn_of_password};
+use pmnet_cli::{ConfigError, password, survive_hangup, warn_of_password};
 use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
 use pmnet_fleet::hand::ServerDoor;
@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::common::{CommonArgs, in_etcd, required, udp_address};
 use super::ready;
-use super::stop::stop_on_signals;
+use super::stop::{stop_on_signals, unless_asked_to_stop};
 
 /// Poll for so long after activity: enough to take a burst apart, too short to rob the store.
 const SPIN_US: u64 = 0;
@@ -93,7 +93,8 @@ pub struct ServerArgs {
     /// store. One serves; the others wait until it is gone.
     #[arg(long)]
     standby: bool,
-    /// Poll for so long after activity before sleeping [default: 0].
+    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core
+    /// [default: 0].
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
 }
@@ -182,6 +183,7 @@ fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
 
 /// Serves until asked to end.
 pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
+    survive_hangup()?;
     let flags = command.args.clone();
     let listen = required("--listen", "server", flags.listen.or(file.listen))?;
     let listen = udp_address("--listen", &listen)?;
@@ -256,7 +258,11 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
             Err(DriverError::Stopped(Stopped(why))) if standby && why.starts_with(TAKEN_OVER) => {
                 Ended::TurnIsOver
             }
-            other => other?,
+            Err(error) => {
+                unless_asked_to_stop(error.into())?;
+                Ended::Asked
+            }
+            Ok(ended) => ended,
         };
         drop(agent);
         if ended == Ended::Asked {
