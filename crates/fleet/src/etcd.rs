@@ -35,7 +35,7 @@ pub enum EtcdError {
     /// It takes no writes: its database is as large as it may be.
     #[error(
         "{0} takes no writes: its database has reached --quota-backend-bytes (alarm NOSPACE). Until that is mended no device gets a \
-         lease, and nobody is answered; what was acknowledged is kept. In this order: etcdctl --endpoints {0} compact REVISION \
+         lease, and nobody is answered; what was acknowledged is kept. In this order: etcdctl --endpoints {0} compact --physical REVISION \
          (etcdctl endpoint status -w json names it), etcdctl defrag at each member, etcdctl alarm disarm. Then let etcd compact by \
          itself: --auto-compaction-mode periodic --auto-compaction-retention 5m"
     )]

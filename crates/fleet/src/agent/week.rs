@@ -310,7 +310,8 @@ fn an_etcd_that_is_full_is_understood_and_what_is_said_helps() {
     let mut history = History::new(false);
     let warns = history.turn(Time(SECOND), &mut etcd).unwrap();
     assert!(warns.contains("quota is 1 MiB"), "{warns}");
-    etcd.compact(etcd.revision()).unwrap();
+    let compact = serde_json::json!({ "revision": etcd.revision().to_string(), "physical": true });
+    etcd.call("kv/compaction", &compact).unwrap();
     // It answers with nothing, when it is done.
     let _answer = etcd.call("maintenance/defragment", &serde_json::json!({}));
     let disarm = serde_json::json!({ "action": "DEACTIVATE", "alarm": "NOSPACE" });

@@ -64,7 +64,7 @@ fn judge(endpoint: &str, revision: u64, storage: &Storage, all: bool) -> Finding
     );
     if storage.is_full {
         let advice = format!(
-            "it takes no writes (NOSPACE), so no device has a lease: etcdctl compact {revision}, etcdctl defrag at each member, \
+            "it takes no writes (NOSPACE), so no device has a lease: etcdctl compact --physical {revision}, etcdctl defrag at each member, \
              etcdctl alarm disarm; then {COMPACT}"
         );
         return Finding::bad(Level::Fail, "etcd", found, advice);
@@ -113,7 +113,7 @@ mod tests {
         assert!(warns == Level::Warn && says.contains("defrag"), "{says}");
         let (fails, says) = level(storage(64, true), false);
         assert!(
-            fails == Level::Fail && says.contains("compact 90000"),
+            fails == Level::Fail && says.contains("compact --physical 90000"),
             "{says}"
         );
         let wrong = &findings("etcd:2379")[0];
