@@ -1,13 +1,14 @@
 //! Sessions that the head ends by itself (`docs/spec/protocol.md` §4, "Sessions that end by themselves").
 //!
 //! A session whose client is gone without a word takes a place until it has been silent for long. It goes earlier if its client says that it was
-//! started again, or if there is no place for another session and it is silent. A session that is used is never ended here.
+//! started again, or if there is no place for another session and it is silent. A session that is used is never ended here. A mark (reads.md §5) goes
+//! only when it has been silent for long: what its client passed to the store may be executed after that client's end.
 
 use super::{Device, Room};
 use crate::time::{Nanos, SECOND};
 use crate::{Peer, Time};
 use pmnet_wire::Header;
-use pmnet_wire::packet::{End, LetGo, Nack, Stamp};
+use pmnet_wire::packet::{End, LetGo, Nack, Stamp, is_mark};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -89,7 +90,8 @@ impl Device {
             .filter(|(_, session)| {
                 // Another machine that says the same name is a copy, and no successor.
                 let same = session.address.is_some_and(|at| at.ip() == from.ip());
-                !session.ended && same && session.client.0 == client && session.client.1 < start
+                let former = session.client.0 == client && session.client.1 < start;
+                !session.ended && same && former && !is_mark(session.token)
             })
             .map(|(&id, _)| id)
             .collect();
@@ -121,7 +123,11 @@ impl Device {
             .table
             .sessions
             .iter()
-            .filter(|(_, session)| !session.ended && now.since(session.seen) >= quiet)
+            .filter(|(_, session)| {
+                // What a mark is about may still happen in the store, long after its client is gone.
+                let quiet = if is_mark(session.token) { idle } else { quiet };
+                !session.ended && now.since(session.seen) >= quiet
+            })
             .map(|(&id, session)| (session.seen, id))
             .collect();
         if crowded {

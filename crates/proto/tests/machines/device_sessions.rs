@@ -271,3 +271,24 @@ fn if_there_is_no_room_the_longest_silent_session_goes_and_none_that_is_used() {
     let said = only(bench.answer(client(), &forged, b"x")).header;
     assert_eq!((said.seq, said.copies), (0, raw(0)));
 }
+
+/// A command that a front had passed to the store, and that waits there, may be executed after the front is gone: its mark stays for as long as
+/// ever.
+#[test]
+fn a_mark_goes_neither_with_its_clients_former_start_nor_to_make_room() {
+    let config = DeviceConfig {
+        sessions_max: 1,
+        session_quiet: 10 * SECOND,
+        ..config(1, server())
+    };
+    let mut bench = Bench::serving_with(1, config);
+    let (mark, payload) = open_of(77, 5, 101);
+    let mark = bench.admit(&mark, &payload).session;
+    bench.now = bench.now + 20 * SECOND;
+    let (open, payload) = open_of(77, 6, 200);
+    bench.answer(client(), &open, &payload);
+    assert_eq!(ended(&mut bench), []);
+    bench.now = bench.now + 600 * SECOND;
+    assert_eq!(ended(&mut bench), [mark]);
+    assert_eq!(bench.device.counters().expired_sessions, 1);
+}
