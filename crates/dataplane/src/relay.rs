@@ -195,7 +195,7 @@ impl Port for Relay {
         if busy {
             self.spin.active(now);
         }
-        let polling = busy || self.spin.again(now);
+        let polling = busy || self.spin.again(now, &self.clock);
         self.asked = !polling || self.spin.look_around(now);
         if !self.asked {
             return Ok(Wake::Work);

@@ -152,7 +152,7 @@ pub fn serve(
         if busy {
             spin.active(now);
         }
-        let polling = busy || spin.again(now);
+        let polling = busy || spin.again(now, &clock);
         if polling && !spin.look_around(now) {
             continue;
         }

@@ -10,10 +10,12 @@ mod lease;
 mod owner;
 mod server_words;
 mod socket;
+mod spin;
 mod wait;
 
 pub use lease::{LeaseWords, Standing};
 pub use owner::owner_of_port;
 pub use server_words::{OnRecord, ServerWords};
 pub use socket::{Socket, SocketCounters};
-pub use wait::{Clock, STOP_TOKEN, Spin, Stop, StopTrigger, os_random};
+pub use spin::Spin;
+pub use wait::{Clock, STOP_TOKEN, Stop, StopTrigger, os_random};

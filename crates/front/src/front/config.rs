@@ -18,8 +18,8 @@ pub struct FrontConfig {
     pub listen: SocketAddr,
     /// Most clients at a time; one more is told so and closed.
     pub connections_max: usize,
-    /// How long to poll without sleeping after activity.
-    pub spin: Duration,
+    /// Microseconds to poll without sleeping after activity ([`pmnet_client::Spin`]).
+    pub spin_micros: u64,
     /// How long a command may take before its outcome is reported as unknown.
     pub call_timeout: Duration,
     /// Address of the store for pass-through connections; `None`: the server is asked.
@@ -64,7 +64,7 @@ impl FrontConfig {
         FrontConfig {
             listen,
             connections_max: 10_000,
-            spin: Duration::from_micros(50),
+            spin_micros: 50,
             call_timeout: Duration::from_secs(10),
             direct: None,
             direct_password: None,

@@ -93,7 +93,8 @@ pub struct ServerArgs {
     /// store. One serves; the others wait until it is gone.
     #[arg(long)]
     standby: bool,
-    /// Poll for so long after activity before sleeping [default: 0].
+    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core
+    /// [default: 0].
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
 }

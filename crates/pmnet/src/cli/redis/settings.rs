@@ -90,7 +90,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     front.assume_ok = args.assume_ok.unwrap_or_default();
     if let Some(micros) = args.spin_us {
         within("--spin-us", micros, 0, SPIN_US_MAX)?;
-        front.spin = Duration::from_micros(micros);
+        front.spin_micros = micros;
     }
     if let Some(millis) = args.deadline_ms {
         within("--deadline-ms", millis, 1, DEADLINE_MS_MAX)?;

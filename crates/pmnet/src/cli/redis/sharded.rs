@@ -220,7 +220,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
     let config = RouterConfig {
         listen: first.front.listen,
         connections_max: within_files(first.front.connections_max, map.shards())?,
-        spin: first.front.spin,
+        spin_micros: first.front.spin_micros,
         tls: first.front.tls.clone(),
         anyone: matches!(first.front.access, Access::Anyone),
         map: map.clone(),
