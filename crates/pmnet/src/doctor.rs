@@ -4,6 +4,7 @@
 //! changes nothing, needs no privilege, ends within seconds. May not: fail silently; what cannot be
 //! found out is a `warn` that says so.
 
+mod etcd;
 pub(crate) mod interface;
 mod log_place;
 mod netlink;
@@ -44,6 +45,7 @@ Examples:
   pmnet doctor
   pmnet doctor --log-folder /var/lib/pmnet --port 51000 --port 51500 --json
   pmnet doctor --log /var/lib/pmnet/d.pmlog --dev eth0
+  pmnet doctor --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
 
 Exit code 1 if anything is `fail`.";
 
@@ -61,6 +63,9 @@ pub struct DoctorArgs {
     /// A network interface for a device in the kernel: driver, queues, what it can do with XDP.
     #[arg(long, value_name = "IF", value_delimiter = ',')]
     dev: Vec<String>,
+    /// Members of etcd: does its database have room, and is its history compacted?
+    #[arg(long, value_name = "URL,…")]
+    etcd: Option<String>,
     /// UDP ports that are to be used.
     #[arg(long, value_name = "PORT", default_values_t = [51_000, 51_500])]
     port: Vec<u16>,
@@ -126,6 +131,7 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
     findings.push(tmpfs());
     findings.extend(args.log.iter().flat_map(|path| log_place::findings(path)));
     findings.extend(args.dev.iter().flat_map(|name| interface::findings(name)));
+    findings.extend(args.etcd.iter().flat_map(|text| etcd::findings(text)));
     findings.push(redis_server());
     findings.push(drawn_ports());
     findings.extend(args.port.iter().map(|port| udp_port(*port)));

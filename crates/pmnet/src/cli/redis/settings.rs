@@ -16,6 +16,7 @@ use super::super::common::{hop_addresses, in_etcd, required};
 use super::super::names::Named;
 use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
+use super::name::name;
 
 /// Longest `--spin-us`: a second. Who wants more wants a core to do nothing else.
 const SPIN_US_MAX: u64 = 1_000_000;
@@ -126,6 +127,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     }
     let copies = args.copies.unwrap_or(1);
     within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
+    client.name = name(front.listen);
     client.shard = shard;
     client.copies_min = copies;
     client.kept = front.cache == Cache::Log;
