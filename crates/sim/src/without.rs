@@ -402,7 +402,7 @@ impl Without {
         machine(
             "hit-committed",
             Rule::HitCommitted,
-            2000,
+            12_000,
             "reads.md §2: only what is committed is shown",
         ),
         machine(
@@ -420,7 +420,7 @@ impl Without {
         rule(
             "read-epoch",
             Place::ReadEpoch,
-            2000,
+            12_000,
             "reads.md §3: the store is read in the epoch that the head named",
         ),
         rule(

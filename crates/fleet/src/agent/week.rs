@@ -314,7 +314,9 @@ fn an_etcd_that_is_full_is_understood_and_what_is_said_helps() {
     etcd.call("kv/compaction", &compact).unwrap();
     // It answers with nothing, when it is done.
     let _answer = etcd.call("maintenance/defragment", &serde_json::json!({}));
-    let disarm = serde_json::json!({ "action": "DEACTIVATE", "alarm": "NOSPACE" });
+    let alarms = etcd.call("maintenance/alarm", &serde_json::json!({ "action": "GET" }));
+    let mut disarm = alarms.unwrap()["alarms"][0].clone();
+    disarm["action"] = "DEACTIVATE".into();
     etcd.call("maintenance/alarm", &disarm).unwrap();
     device.renew(1).unwrap();
     assert!(!etcd.storage().unwrap().is_full);

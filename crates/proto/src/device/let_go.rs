@@ -18,6 +18,8 @@ const GONE_MAX: usize = 65_536;
 const CLIENTS_MAX: usize = 4096;
 /// Sessions that are ended at a time to make room.
 const MADE_ROOM_MAX: usize = 1024;
+/// Sessions that are ended in one burst: then those that are used have their turn.
+const ENDED_MAX: usize = 256;
 /// Room is made so often at most: to look at all sessions takes a while.
 const MADE_ROOM_EVERY: Nanos = SECOND;
 
@@ -35,6 +37,9 @@ struct Gone {
 pub(super) struct Leaving {
     /// Sessions to be ended, and why.
     queue: VecDeque<(u64, LetGo)>,
+    /// So many were ended in this burst, and there are more.
+    ended: usize,
+    more: bool,
     /// There was no place for a session.
     crowded: bool,
     crowded_at: Option<Time>,
@@ -48,8 +53,18 @@ impl Leaving {
     /// The device begins to serve: who was to go is found again.
     pub(super) fn begin(&mut self) {
         self.queue.clear();
-        self.crowded = false;
+        (self.crowded, self.more) = (false, false);
         self.clients.clear();
+    }
+
+    /// A burst ends.
+    pub(super) fn burst_ends(&mut self) {
+        self.ended = 0;
+    }
+
+    /// Whether the next burst has more to end, and is to come at once.
+    pub(super) fn goes_on(&self) -> bool {
+        self.more
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -158,7 +173,12 @@ impl Device {
 
     /// Entries that the device itself wants appended: ENDs of sessions that may still go.
     pub fn poll_own_entry(&mut self, now: Time, room: Room) -> Option<Header> {
+        self.leaving.more = false;
         if !self.is_head() || !room.fits(&[]) {
+            return None;
+        }
+        if self.leaving.ended == ENDED_MAX {
+            self.leaving.more = !self.leaving.is_empty();
             return None;
         }
         while let Some(&(id, why)) = self.leaving.queue.front() {
@@ -201,6 +221,7 @@ impl Device {
                 ..Stamp::default()
             });
             self.note_change(id);
+            self.leaving.ended += 1;
             return match self.admit(&end.for_payload(&[])) {
                 super::Verdict::Append(header) => Some(header),
                 _ => None,

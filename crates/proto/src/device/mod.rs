@@ -619,6 +619,8 @@ impl Device {
     pub fn next_timeout(&self) -> Option<Time> {
         match &self.phase {
             Phase::Recovering(recovering) => Some(recovering.due()),
+            // It is past: the next burst is to come at once.
+            Phase::Serving(_) if self.leaving.goes_on() => Some(Time(0)),
             Phase::Serving(serving) => {
                 let linger = self.link.lingers_until(self.config.server_linger);
                 earliest(

@@ -207,6 +207,7 @@ impl Device {
 
     fn finish_burst(&mut self, room: Room, out: &mut Outbox) {
         self.owed.burst += 1;
+        self.leaving.burst_ends();
         let Phase::Serving(serving) = &mut self.phase else {
             return;
         };

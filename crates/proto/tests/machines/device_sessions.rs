@@ -2,6 +2,7 @@
 
 use crate::support::device::{Bench, ROOM, client, config, from_client, server, update};
 use crate::support::{SESSION, TOKEN, only};
+use pmnet_proto::Time;
 use pmnet_proto::device::{DeviceConfig, Verdict};
 use pmnet_proto::time::SECOND;
 use pmnet_wire::{Flags, Header, Kind, raw};
@@ -291,4 +292,30 @@ fn a_mark_goes_neither_with_its_clients_former_start_nor_to_make_room() {
     bench.now = bench.now + 600 * SECOND;
     assert_eq!(ended(&mut bench), [mark]);
     assert_eq!(bench.device.counters().expired_sessions, 1);
+}
+
+/// There may be very many of them: clients that are there do not wait for the end of all.
+#[test]
+fn many_sessions_end_a_few_at_a_time() {
+    const MANY: u64 = 600;
+    let mut bench = Bench::serving(1, 1);
+    for number in 1..=MANY {
+        let (open, payload) = open_of(77, 5, 2 * number);
+        bench.admit(&open, &payload);
+    }
+    let (open, payload) = open_of(77, 6, 9_000);
+    bench.admit(&open, &payload);
+    let mut all = Vec::new();
+    let mut bursts = 0;
+    loop {
+        let some = ended(&mut bench);
+        assert!(some.len() <= 256, "{}", some.len());
+        all.extend(some);
+        bursts += 1;
+        bench.finish();
+        if bench.device.next_timeout() != Some(Time(0)) {
+            break;
+        }
+    }
+    assert_eq!((all, bursts), ((1..=MANY).collect(), 3));
 }

@@ -74,3 +74,19 @@ view! {
         short: SHORT,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::LetGo;
+
+    #[test]
+    fn every_byte_is_the_byte_of_its_reason_or_says_nothing() {
+        let known: Vec<u8> = (0..=u8::MAX)
+            .filter(|&byte| LetGo::from_byte(byte).is_some())
+            .collect();
+        assert_eq!(known, [1, 2, 3]);
+        for byte in known {
+            assert_eq!(LetGo::from_byte(byte).map(LetGo::byte), Some(byte));
+        }
+    }
+}
