@@ -45,6 +45,7 @@ pub(crate) struct Door {
     tls: bool,
     too_many: Seldom,
     failed: Seldom,
+    shaking: Seldom,
 }
 
 /// A repeated event, logged now and then with the number of times.
@@ -79,6 +80,7 @@ impl Door {
             tls,
             too_many: Seldom::default(),
             failed: Seldom::default(),
+            shaking: Seldom::default(),
         })
     }
 
@@ -146,6 +148,13 @@ impl Door {
         });
         self.spare = File::open(SPARE).ok();
         refused.is_ok()
+    }
+
+    /// A client more than may agree on TLS at a time.
+    pub(crate) fn note_shaking(&mut self, peer: SocketAddr, now: Time) {
+        if let Some(times) = self.shaking.again(now) {
+            tracing::warn!(client = %peer, times, "too many clients agree on TLS at a time");
+        }
     }
 
     /// A client more than there may be.

@@ -410,7 +410,7 @@ impl Router {
             clients.filter(|client| client.is_handshaking()).count()
         };
         if self.tls.is_some() && shaking() >= HANDSHAKES_MAX {
-            tracing::warn!(client = %peer, "too many clients agree on TLS at a time");
+            self.door.note_shaking(peer, self.now);
             return Ok(());
         }
         let mut wire = welcome(stream, self.tls.as_ref())?;
