@@ -16,7 +16,7 @@ pub struct RedisArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) listen: Option<String>,
     /// UDP address of the head device; or those of all devices of the chain, separated by commas: then the front finds the head
-    /// again when the chain has changed.
+    /// again when the chain has changed. A name is waited for, and looked up again.
     #[arg(long, value_name = "HOST:PORT[,HOST:PORT…]")]
     pub(super) via: Option<String>,
     /// Instead of --via: the devices of this fleet, as etcd knows them, also when they change.
@@ -74,7 +74,7 @@ pub struct RedisArgs {
     /// A command without an outcome after this long is answered as unknown.
     #[arg(long, value_name = "MS")]
     pub(super) deadline_ms: Option<u64>,
-    /// Most clients at a time.
+    /// Most clients at a time [default: 10000]; fewer if the limit of open files is too low.
     #[arg(long, value_name = "N")]
     pub(super) connections_max: Option<usize>,
     /// Who answers commands that only read [default: pending].
