@@ -537,7 +537,7 @@ fn silent_connections_do_not_lock_ctl_out() {
     let mut silent = Vec::new();
     for at in [device, server] {
         for _ in 0..SILENT {
-            // Who cannot even connect is locked out already.
+            // A client that cannot even connect is locked out already.
             match std::net::TcpStream::connect_timeout(&at, Duration::from_secs(1)) {
                 Ok(stream) => silent.push(stream),
                 Err(_) => break,

@@ -15,7 +15,7 @@ use crate::support::{bulk, connect, launch, ok};
 const SERVED_MAX: Duration = Duration::from_secs(8);
 /// After so long nothing is under way, nor asked any more.
 const IDLE: Duration = Duration::from_secs(2);
-/// What the server calls its Redis.
+/// The name of Redis, to the server.
 const NAME: &str = "redis.pmnet.test";
 
 /// A front whose clients are users of Redis: it lets in nobody whom it cannot ask that Redis about.

@@ -415,7 +415,7 @@ impl Keeper {
             value: self.process.clone().into_bytes(),
             lease,
         }];
-        // What is there already is not written again, if the lease before is still there: its number stays then, as that of a lease that never ended.
+        // The record is not written again if it says the same, and the lease before still exists: its number stays, as that of a lease that never ended.
         let renews = row.process.as_ref() == Some(&self.process);
         if !renews || row.record.as_ref() != Some(record) {
             puts.push(Put {

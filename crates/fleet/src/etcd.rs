@@ -20,7 +20,7 @@ pub const LIMIT: u64 = 1_000;
 const COMPACTED: &str = "has been compacted";
 const FULL: &str = "database space exceeded";
 
-/// What is asked for alarms.
+/// The call for alarms.
 const ALARM: &str = "maintenance/alarm";
 
 /// Why etcd did not answer, or not as it should.
@@ -80,7 +80,7 @@ pub struct Etcd {
     revision: u64,
 }
 
-/// What one member of etcd says of its database.
+/// The database of one member of etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Storage {
     /// Version of etcd.
@@ -182,7 +182,7 @@ impl Etcd {
         Ok(number(&answer["TTL"]).is_some())
     }
 
-    /// Whether what was at this revision can still be read: nobody has compacted it away.
+    /// Whether this revision can still be read: it was not compacted away.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -197,7 +197,7 @@ impl Etcd {
         }
     }
 
-    /// Forgets what was before this revision, of **all** users of this etcd. What is there now stays.
+    /// Forgets what was before this revision, of **all** users of this etcd. The present values stay.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -212,7 +212,7 @@ impl Etcd {
         }
     }
 
-    /// What the member that answered last says of its database.
+    /// The database of the member that answered last.
     ///
     /// # Errors
     /// [`EtcdError`].

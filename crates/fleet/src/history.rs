@@ -1,6 +1,6 @@
-//! What etcd keeps of what was.
+//! The history that etcd keeps.
 //!
-//! etcd keeps every value that a key ever had until somebody has it *compacted*, and takes no writes when its database has reached its quota.
+//! etcd keeps every value that a key ever had until its history is *compacted*, and takes no writes when its database has reached its quota.
 //! Each renewal of a lease is a new value. So either etcd compacts by itself (`--auto-compaction-retention`), or a controller does it when told to:
 //! compaction is for all users of an etcd. A controller that was not told looks whether somebody does, and says so if not.
 
@@ -17,7 +17,7 @@ const NOTED_EVERY: Nanos = 60 * SECOND;
 const KEPT: Nanos = 300 * SECOND;
 /// One that does not looks so often, also at its start.
 const LOOKED_EVERY: Nanos = 600 * SECOND;
-/// Longer ago than this nobody else needs to keep anything.
+/// No other user of an etcd needs a longer history than this.
 const OLD: Nanos = 3 * 3600 * SECOND;
 /// An etcd with so many revisions that was never compacted is not going to be.
 const MANY: u64 = 20_000;
@@ -60,7 +60,7 @@ impl History {
         } else {
             look(then, etcd)
         };
-        // Whoever needs etcd says that it does not answer.
+        // The controller says elsewhere that etcd does not answer.
         said.ok().flatten().or_else(|| filled(etcd))
     }
 
@@ -77,7 +77,7 @@ impl History {
     }
 }
 
-/// Looks whether somebody compacts.
+/// Looks whether the history is compacted.
 fn look(then: Option<u64>, etcd: &mut Etcd) -> Result<Option<String>, EtcdError> {
     let many = etcd.revision() > MANY && etcd.keeps(1)?;
     let old = match then {

@@ -177,7 +177,7 @@ impl Keeper {
         }
         let has_turn = shard.has_server() && shard.server_process == self.process.as_bytes();
         if self.config.standby && !has_turn {
-            // Also if nobody has it: somebody may have had it in between, and has changed the records.
+            // Also if no server has it: another one may have had it in between, and has changed the records.
             self.words.end_turn();
             return Err(
                 "the turn of this server is over: another one has it now, or may have had it"

@@ -110,7 +110,7 @@ pub trait Store: Send {
         false
     }
 
-    /// Whether the connection to what was loaded last has ended. Asked twice a second, also if there is nothing to do: nobody is let in by a front
+    /// Whether the connection to what was loaded last has ended. Asked twice a second, also if there is nothing to do: no client is let in by a front
     /// whose Redis is another process than the server's, so no work would ever show it. Must not wait.
     fn is_gone(&mut self) -> bool {
         false

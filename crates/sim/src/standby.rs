@@ -39,7 +39,7 @@ pub(crate) struct Earlier {
     running: ServerNode<SimStore>,
     /// The devices send to it.
     pub(crate) wired: bool,
-    /// What came while it sleeps; `None`: it is awake.
+    /// Packets that came while it sleeps; `None`: it is awake.
     inbox: Option<Vec<(Peer, Vec<u8>)>>,
 }
 

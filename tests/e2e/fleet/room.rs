@@ -1,4 +1,4 @@
-//! What a fleet leaves in etcd. (A week of it, compressed: `make week`.)
+//! The values that a fleet leaves in etcd. (A week of it, compressed: `make week`.)
 
 use std::process::Command;
 use std::time::Duration;

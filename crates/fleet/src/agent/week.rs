@@ -16,7 +16,7 @@ use crate::plan::Order;
 use crate::record::Names;
 use crate::{History, Storage};
 
-/// What the etcd of these tests may have.
+/// The quota of the etcd of these tests.
 const QUOTA: u64 = 64 << 20;
 /// Seconds of a week: a device renews its lease once in each.
 const WEEK: u64 = 7 * 24 * 3600;
@@ -180,7 +180,7 @@ impl Fleet {
         }
     }
 
-    /// What a change of the chain leaves besides: words about a device, and wishes.
+    /// Other values that a change of the chain leaves: words about a device, and wishes.
     fn change(&mut self) {
         for (name, value) in [
             ("words/9", r#"{"left-out":1}"#),
@@ -195,7 +195,7 @@ impl Fleet {
         }
     }
 
-    /// So many seconds. `changes`: its chain changes now and then. What etcd had at most, and at the end.
+    /// So many seconds. `changes`: its chain changes now and then. Gives the size of the database at most, and at the end.
     fn live(
         &mut self,
         seconds: u64,

@@ -1,7 +1,7 @@
 //! One question, one answer, over TCP: a line of JSON each, bounded in length and in time.
 //!
-//! Whoever connects and says nothing keeps nobody waiting: connections are listened to side by side, each for a moment. If there are too many of
-//! them, the one that came first goes, so there is always a place for who comes.
+//! A connection that says nothing keeps no other one waiting: they are listened to side by side, each for a moment. If there are too many of
+//! them, the one that came first goes, so there is always a place for the next.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -129,12 +129,12 @@ struct Porter<A> {
     poll: mio::Poll,
     over: Arc<AtomicBool>,
     answer: Arc<A>,
-    /// Who came first is in front.
+    /// The one that came first is in front.
     callers: VecDeque<Caller>,
     next_token: usize,
     /// There may be more connections to take, not before this moment.
     more_after: Option<Instant>,
-    /// Who is answered when a device has ended.
+    /// Threads that answer when a device has ended.
     waiting: Vec<JoinHandle<()>>,
 }
 
@@ -217,7 +217,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
             line: Vec::new(),
             until: Instant::now() + QUESTION_SECONDS,
         });
-        // What it asks mostly comes with it.
+        // Its question mostly comes with it.
         self.hear(token);
         Ok(())
     }
@@ -263,7 +263,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
     }
 }
 
-/// An answer fits into the buffer of a socket that nothing was written to; who does not read it harms nobody.
+/// An answer fits into the buffer of a socket that nothing was written to; a peer that does not read it does no harm.
 fn send(stream: &mut TcpStream, answered: &Answered) {
     if let Err(error) = write_line(stream, answered) {
         tracing::debug!(%error, "an answer to `pmnet ctl`");
@@ -384,7 +384,7 @@ mod tests {
         assert!(ask(at, &Asked::Who).unwrap_err().contains("nobody answers"));
     }
 
-    /// A port scan, a monitor that only connects, somebody who means harm.
+    /// A port scan, a monitor that only connects, an attacker.
     #[test]
     fn who_connects_and_says_nothing_locks_nobody_out() {
         const SILENT: usize = 400;

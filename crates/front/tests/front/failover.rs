@@ -183,7 +183,7 @@ fn another_process_at_the_address_of_the_store_is_not_taken_for_it() {
     assert!(!new.client().ask("INFO commandstats").contains("blpop"));
 }
 
-/// Redis was restarted while nobody had anything to do with it: the server does not know yet, and nobody is let in who could make it look.
+/// Redis was restarted while it was idle: the server does not know yet, and no client is let in that could make it look.
 #[test]
 fn a_front_that_finds_another_process_makes_the_server_look() {
     let Some((old, new, front)) = two() else {

@@ -232,7 +232,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
         {
             return Ok(true);
         }
-        // Whoever gets a turn knows nothing yet: store and machine begin anew.
+        // A server that gets a turn knows nothing yet: store and machine begin anew.
         let store = pmnet_store::open_with(&store, password.as_deref(), shard)?;
         let feed = device_log
             .as_ref()

@@ -11,7 +11,7 @@ const CALL_MAX: Duration = Duration::from_secs(2);
 /// An etcd with so many revisions that was never compacted is not going to be.
 const MANY: u64 = 20_000;
 const MIB: u64 = 1 << 20;
-/// What to do so that it does not fill up.
+/// Advice, so that it does not fill up.
 const COMPACT: &str = "start it with --auto-compaction-mode periodic --auto-compaction-retention 5m; or, if nobody else uses it, run the \
                        controllers with --compact-etcd";
 

@@ -159,7 +159,7 @@ const _: () = assert!(
     (MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES).div_ceil(FRAGMENT_BYTES) <= FRAGMENTS_MAX as usize
 );
 
-/// What a call is told that could not be sent since there is no session for it.
+/// The outcome of a call that could not be sent since there is no session for it.
 pub const CROWDED: &str =
     "deadline passed before the call could be sent: the device has no room for another session";
 
@@ -440,7 +440,7 @@ impl Session {
     pub(super) fn on_unknown(&mut self, header: &Header, context: &mut Context<'_>) {
         let later = header.epoch > self.log.acked_epoch;
         let Nack { expected, why, .. } = Nack::read(header);
-        // Who ended it by itself knew it, and up to where.
+        // A head that ended it by itself knew it, and up to where.
         let let_go = LetGo::from_byte(why).filter(|_| !later || expected > self.log.acked);
         let lost = later && self.log.applied < self.log.acked;
         let reason = if let Some(why) = let_go.filter(|_| !self.ending) {

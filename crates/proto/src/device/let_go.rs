@@ -32,7 +32,7 @@ struct Gone {
     why: LetGo,
 }
 
-/// Who goes, and who has gone.
+/// Sessions that go, and that have gone.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
     /// Sessions to be ended, and why.
@@ -84,7 +84,7 @@ impl Leaving {
 }
 
 impl Device {
-    /// Who an OPEN or a PING is from: the earlier starts of that client have ended, and with them their sessions.
+    /// Takes note of the client of an OPEN or a PING: the earlier starts of that client have ended, and with them their sessions.
     pub(super) fn note_client(&mut self, from: Peer, (client, start): (u64, u64)) {
         if client == 0 {
             return;
@@ -139,14 +139,14 @@ impl Device {
             .sessions
             .iter()
             .filter(|(_, session)| {
-                // What a mark is about may still happen in the store, long after its client is gone.
+                // A command under a mark may still be executed in the store, long after its client is gone.
                 let quiet = if is_mark(session.token) { idle } else { quiet };
                 !session.ended && now.since(session.seen) >= quiet
             })
             .map(|(&id, session)| (session.seen, id))
             .collect();
         if crowded {
-            // Who has been silent for longest goes first.
+            // The one that has been silent for longest goes first.
             late.sort_unstable();
         } else {
             late.sort_unstable_by_key(|&(_, id)| id);
@@ -230,7 +230,7 @@ impl Device {
         None
     }
 
-    /// What the holder of this token is told of a session that is over, or that nobody knows.
+    /// The answer to a client with this token about a session that is over, or unknown.
     pub(super) fn over(&self, session: u64, token: u64) -> Nack {
         let gone = self.leaving.gone.get(&session);
         let gone = gone.filter(|gone| gone.token == token);

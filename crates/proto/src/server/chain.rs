@@ -318,7 +318,7 @@ pub fn decide(
         && before.tail.max(applied) < behind.tail
     {
         if known(behind).is_some_and(|registered| !lives_on(registered, behind)) {
-            // What an old copy has says nothing of the log before it. Its own RECOVER will be refused.
+            // An old copy says nothing of the log before it. Its own RECOVER will be refused.
             return Decision::Hold(format!(
                 "device {} on the path comes with an old copy of its log: put the newest log back, or treat it as lost, and \
                  start this device with another --next and --shrink-chain.",

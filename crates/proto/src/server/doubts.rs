@@ -1,4 +1,4 @@
-//! What is not concluded from memory (`docs/spec/protocol.md` §12, "Who owns them").
+//! Conclusions that are not drawn from memory (`docs/spec/protocol.md` §12, "Who owns them").
 //!
 //! A server that stood still, or was cut off, does not know whether another one has had its turn meanwhile: what it remembers of its store is old
 //! then. So a device is refused, and the shard stopped, only because of records that were read, or written, since the question came.
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// Doubts that wait, and that were looked at, at most. Of others is asked again.
 const DOUBTS_MAX: usize = 64;
 
-/// What is to be answered.
+/// A question that is to be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doubt {
     /// The RECOVER with this nonce.
@@ -41,7 +41,7 @@ impl Doubts {
         false
     }
 
-    /// Whether somebody waits for a look.
+    /// Whether a question waits for a look.
     pub(super) fn wait(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -59,7 +59,7 @@ impl Doubts {
         self.settled.drain(..many);
     }
 
-    /// It did not, or nobody knows.
+    /// It did not, or that is unknown.
     pub(super) fn failed(&mut self) {
         self.waiting.append(&mut self.under_way);
         self.waiting.truncate(DOUBTS_MAX);

@@ -226,7 +226,7 @@ fn a_call_for_which_there_is_no_session_is_told_so() {
     assert_eq!(bench.outcomes(), [(call, Outcome::Failed(CROWDED))]);
 }
 
-/// Who it is, a client with a name says with OPEN and PING.
+/// A client with a name says it with OPEN and PING.
 #[test]
 fn a_client_with_a_name_says_it_where_its_sessions_begin_and_go_on() {
     let named = ClientConfig {

@@ -161,7 +161,7 @@ fn who_was_started_again_ends_the_sessions_of_its_former_start_and_no_others() {
     let present = open(&mut bench, FRONT, 6);
     assert_eq!(ended(&mut bench), former);
     assert_eq!(bench.device.counters().succeeded_sessions, 2);
-    // What comes late from the one before ends nothing.
+    // A late packet of the one before ends nothing.
     open(&mut bench, FRONT, 5);
     assert_eq!(ended(&mut bench), []);
     // A copy of its machine at another address is no successor.

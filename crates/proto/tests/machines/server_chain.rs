@@ -354,7 +354,7 @@ fn nobody_is_refused_because_of_what_a_server_remembers() {
     let mut known = bench.server.chain().expect("a chain").members[0];
     known.applied = 3;
     known.tail = 3;
-    // What the other one has written.
+    // The other one has written this.
     let watermark = bench
         .store
         .records

@@ -174,7 +174,7 @@ impl Connection {
         if waits(&self.stream, false).is_err() {
             return true;
         }
-        // What comes although nothing was asked belongs to no call, either.
+        // Bytes that come although nothing was asked belong to no call, either.
         let read = self.stream.read(&mut [0]);
         let still = matches!(&read, Err(error) if is_timeout(error) || error.kind() == ErrorKind::Interrupted);
         waits(&self.stream, true).is_err() || !still

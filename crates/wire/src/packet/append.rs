@@ -85,7 +85,7 @@ impl Append {
             Kind::Open => (order, 0),
             _ => (asked.session, asked.seq),
         };
-        // What is said there of a client is for the head.
+        // The name of a client is for the head.
         let key_hash = match asked.kind {
             Kind::Open => 0,
             _ => asked.key_hash.0,

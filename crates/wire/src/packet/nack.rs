@@ -8,7 +8,7 @@
 
 use super::view;
 
-/// Why the head ended a session by itself: byte 5 of a NACK with UNKNOWN_SESSION. Whoever says so knows how far the session was.
+/// Why the head ended a session by itself: byte 5 of a NACK with UNKNOWN_SESSION. A head that says so knows how far the session was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LetGo {
@@ -21,7 +21,7 @@ pub enum LetGo {
 }
 
 impl LetGo {
-    /// What this byte says; `None`: nothing.
+    /// The reason that this byte gives; `None`: it gives none.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<LetGo> {
         match byte {
