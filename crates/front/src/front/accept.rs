@@ -145,8 +145,10 @@ impl<U: Upstream> Front<U> {
         let until = Client::handshake_until(self.shared.now);
         self.handshakes += usize::from(handshake);
         self.shared.tracking.came(id, index);
+        let mut connection = Connection::new(id, peer);
+        connection.comes(&self.shared.users);
         self.clients[index] = Some(Box::new(Client {
-            connection: Connection::new(id, peer),
+            connection,
             stream,
             handshake: handshake.then_some(until),
             readable: true,
