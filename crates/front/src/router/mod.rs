@@ -77,6 +77,8 @@ pub struct RouterConfig {
     pub spin: Duration,
     /// With what clients speak TLS; `None`: they do not.
     pub tls: Option<ServerTls>,
+    /// As [`crate::FrontConfig::keepalive`].
+    pub keepalive: Option<Duration>,
     /// Whether everybody may do everything ([`crate::Access::Anyone`]).
     pub anyone: bool,
     /// Which shard serves which slots.
@@ -119,6 +121,7 @@ pub struct Router {
     spin: Time,
     connections_max: usize,
     tls: Option<ServerTls>,
+    keepalive: Option<Duration>,
     clients: Vec<Option<Box<Client>>>,
     free: Vec<usize>,
     queue: VecDeque<usize>,
@@ -165,6 +168,7 @@ impl Router {
             spin: nanos(config.spin),
             connections_max: config.connections_max,
             tls: config.tls.clone(),
+            keepalive: config.keepalive,
             clients: Vec::new(),
             free: Vec::new(),
             queue: VecDeque::new(),
@@ -414,7 +418,7 @@ impl Router {
             tracing::warn!(client = %peer, "too many clients agree on TLS at a time");
             return Ok(());
         }
-        let mut wire = welcome(stream, self.tls.as_ref())?;
+        let mut wire = welcome(stream, self.tls.as_ref(), self.keepalive)?;
         let index = self.free.pop().unwrap_or_else(|| {
             self.clients.push(None);
             self.clients.len() - 1

@@ -30,7 +30,7 @@ pub(super) struct Rules {
 /// Whether whoever may run a command can read every key with it: what SORT asks for where it reads others than its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reads {
-    /// Whatever it may run, it can.
+    /// It can, with each command that it may run.
     All,
     /// It can if it may run the command on [`PROBE_KEY`].
     Some,
@@ -189,7 +189,7 @@ mod tests {
         assert!(parse(b"bob on").is_none() && parse(b"user").is_none() && parse(b"").is_none());
     }
 
-    /// Rules of Valkey 9.1, and some that nobody has thought of.
+    /// Rules of Valkey 9.1, and invented ones.
     #[test]
     fn a_rule_that_is_not_understood_takes_all_rights_away() {
         for odd in ["db=1", "alldbs", "!x", "%X~*", "%R", "allkeys2", "x)", ""] {
@@ -242,7 +242,7 @@ mod tests {
             ("~a +@all (~* +get)", Reads::Some),
             ("%W~* +@all (~* +get)", Reads::Some),
             ("~* +@all (~a +get)", Reads::Some),
-            // What may match the key that Redis would be asked about.
+            // Patterns that may match the key that Redis would be asked about.
             ("~?* +@all (~* +get)", Reads::None),
             ("~[^a]* +@all (~* +get)", Reads::None),
             ("~\u{1}* +@all (~* +get)", Reads::None),

@@ -1,4 +1,4 @@
-//! What users of Redis may do, asked of Redis itself and through the front: the two say the same.
+//! The rights of Redis's users, asked of Redis itself and through the front: the two say the same.
 
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ impl Both {
     }
 }
 
-/// What Redis does with a MULTI whose user has other rights at EXEC: each command is looked at again, alone.
+/// Redis looks at each command of a MULTI again, alone, when its user has other rights at EXEC.
 #[test]
 fn a_change_of_rights_means_for_an_open_multi_what_it_means_in_redis() {
     let Some(redis) = redis() else { return };
@@ -281,7 +281,7 @@ fn sort_by_other_keys_is_for_those_who_may_read_all_keys() {
     }
 }
 
-/// Whoever was let in without a password stays, as in Redis; who comes later is not let in.
+/// Clients that were let in without a password stay, as in Redis; later ones are not let in.
 #[test]
 fn who_was_let_in_stays_when_the_default_user_gets_a_password() {
     let Some(redis) = redis() else { return };

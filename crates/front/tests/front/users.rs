@@ -522,7 +522,10 @@ fn rights_that_are_taken_away_count_within_a_second() {
     };
     set_users(&redis, &["bob -set", "eve resetkeys ~a"]);
     taken(&mut eve, "SET k v", NO_KEY);
-    assert!(bob.ask("EXEC").starts_with("*1\r\n-NOPERM ACLs rules changed"));
+    assert!(
+        bob.ask("EXEC")
+            .starts_with("*1\r\n-NOPERM ACLs rules changed")
+    );
     assert_eq!(bob.ask("SET k v"), no_command("set"));
     assert_eq!(eve.ask("SET a v"), "+OK\r\n");
     // Given back, and at once: nobody is refused something that he may do now.

@@ -116,7 +116,7 @@ impl Gate {
         !matches!(self.stage, Stage::Nothing | Stage::Answered(_))
     }
 
-    /// What Redis has said about the command that comes next, once.
+    /// Redis's answer about the command that comes next, once.
     fn take_ruling(&mut self) -> Option<Ruling> {
         match std::mem::replace(&mut self.stage, Stage::Nothing) {
             Stage::Answered(Answer::May(ruling)) => Some(ruling),
@@ -281,7 +281,7 @@ impl Connection {
         if matches!(self.gate.stage, Stage::List) {
             self.gate.stage = Stage::Nothing;
         }
-        // What was before the list changed is forgotten when it changes again.
+        // The list before this change is forgotten at the next one.
         self.gate.was_let_in(&shared.users);
         let standing = self
             .gate

@@ -17,7 +17,7 @@ pub(super) struct Recheck {
     count: usize,
     offset: usize,
     own: usize,
-    /// What Redis says in place of those that are not allowed.
+    /// The places of those that are not allowed, and Redis's errors.
     denied: Vec<(usize, Bytes)>,
 }
 
@@ -110,7 +110,7 @@ impl Transaction {
     }
 }
 
-/// What Redis says in place of a command that was allowed when it was queued, and for which it says `error` now.
+/// Redis's reply in place of a command that was allowed when it was queued, and for which it says `error` now.
 pub(in crate::connection) fn not_allowed_any_more(error: &Bytes) -> Bytes {
     let text = read::error(error).unwrap_or_default();
     if !text.starts_with("NOPERM") {

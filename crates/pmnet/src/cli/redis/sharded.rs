@@ -208,6 +208,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
         connections_max: first.front.connections_max,
         spin: first.front.spin,
         tls: first.front.tls.clone(),
+        keepalive: first.front.keepalive,
         anyone: matches!(first.front.access, Access::Anyone),
         map: map.clone(),
         cluster,
