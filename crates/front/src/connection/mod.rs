@@ -26,6 +26,7 @@ mod local;
 mod mark;
 mod mode;
 mod output;
+mod own_keys;
 mod own_write;
 mod pack;
 mod pass;

@@ -133,6 +133,8 @@ pub struct Shared {
     pub wants_store_name: bool,
     /// What the connection that takes commands now has set in this turn.
     pub(super) own_writes: OwnWrites,
+    /// No listing of keys is read from the store before this time.
+    pub(super) listing_after: Time,
     /// Databases that the store has confirmed.
     pub(super) databases: FxHashSet<u32>,
     /// What the store says of its clients, in this order; `None`: not asked yet.
@@ -181,6 +183,7 @@ impl Shared {
             store_reads: [false; 2],
             wants_store_name: false,
             own_writes: OwnWrites::default(),
+            listing_after: 0,
             databases,
             client_fields: None,
             probed: FxHashMap::default(),
