@@ -2,6 +2,7 @@
 
 use pmnet_resp::reply;
 use pmnet_wire::command::{Commands, Form, Protocol};
+use pmnet_wire::guard;
 use pmnet_wire::slots::slot_of;
 
 use super::commands::{
@@ -163,6 +164,10 @@ fn objection(
     }
     if table.touches_records(name, arguments) {
         return Some(RESERVED.to_vec());
+    }
+    if let Some(why) = guard::reaches_records(arguments.len(), |index| arguments[index]) {
+        let text = format!("ERR pmnet: {shown} is not available here: {why}");
+        return Some(reply::error(&text).into());
     }
     if let Some(setting) = sets_guarded(arguments, unlimited) {
         let text = format!(

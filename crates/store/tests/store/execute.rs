@@ -504,6 +504,35 @@ fn transactions_and_pipelines_are_one_step() {
     assert_eq!(change(store, arguments(&words)), ":9000\r\n");
 }
 
+/// Redis 7.0 has none of them; they must not reach a server that has.
+#[test]
+fn commands_that_reach_pmnets_keys_without_naming_them_are_refused() {
+    let Some((_redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let store = &mut *store;
+    for line in [
+        "FT.CREATE i SCHEMA t TEXT",
+        "FT.DROPINDEX i DD",
+        "CLUSTER FLUSHSLOT 1",
+        "TRIMSLOTS RANGES 1 0 5",
+    ] {
+        let said = change(store, single(line));
+        assert!(said.contains("is not available here"), "{line}: {said}");
+        let words: Vec<&str> = line.split(' ').collect();
+        let code = format!("return redis.call('{}')", words.join("','"));
+        if !line.starts_with("FT.CREATE") {
+            let said = change(store, script(Protocol::Resp2, &["EVAL", &code, "0"]));
+            assert!(
+                said.contains("is not available inside scripts"),
+                "{line}: {said}"
+            );
+        }
+    }
+    let said = change(store, single("FT.DROPINDEX i"));
+    assert!(said.starts_with("-ERR unknown command"), "{said}");
+}
+
 /// As the AOF of a Redis behind pmnet has them.
 #[test]
 fn a_transaction_with_pmnets_own_keys_runs_without_them() {
