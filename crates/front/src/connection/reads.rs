@@ -267,7 +267,7 @@ impl Connection {
         }
         batch.all_keys |= listing.is_some();
         batch.add(frame, get, keys.into_iter().flatten());
-        // Who keeps what it reads hears of changes from the master. TOUCH is meant for it. The cursor of a SCAN is of one process.
+        // A client that keeps what it reads hears of changes from the master. TOUCH is meant for it. The cursor of a SCAN is of one process.
         batch.fits_replicas &= !self.tracks.on && facts.name != "TOUCH" && listing.is_none();
         Ok(true)
     }

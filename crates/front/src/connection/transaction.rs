@@ -59,6 +59,11 @@ impl Transaction {
         self.commands + self.own.len()
     }
 
+    /// The database that it is in behind what is queued, if it selects one.
+    pub(super) fn database(&self) -> Option<u32> {
+        self.database
+    }
+
     /// Whether EXEC sends it.
     pub(super) fn is_sent(&self) -> bool {
         !self.failed && self.commands > 0

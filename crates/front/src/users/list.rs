@@ -17,7 +17,7 @@ pub(super) struct Rules {
     pub(super) full: bool,
     /// Which keys a command names does not matter.
     pub(super) keyless: bool,
-    /// There is a rule that is not understood.
+    /// There is a rule about databases (Valkey's `db=`), or one that is not understood: Redis has to be asked in the right database.
     pub(super) odd: bool,
     /// Whether it can read every key with a command that it may run.
     pub(super) reads: Reads,

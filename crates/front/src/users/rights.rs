@@ -112,7 +112,12 @@ impl User {
     }
 
     /// Under what the answer for this command is remembered.
-    pub(crate) fn place(&self, facts: Option<&'static Facts>, arguments: &Arguments<'_>) -> Place {
+    pub(crate) fn place(
+        &self,
+        facts: Option<&'static Facts>,
+        arguments: &Arguments<'_>,
+        database: u32,
+    ) -> Place {
         let Some(facts) = facts else {
             return Place::Nowhere;
         };
@@ -126,6 +131,9 @@ impl User {
             return Place::Name(facts.name);
         }
         let mut place = Vec::new();
+        if self.rules.odd {
+            write_bulk(&mut place, database.to_string().as_bytes());
+        }
         for at in 0..arguments.len() {
             let argument = self.shown(facts, at, arguments);
             if place.len() + argument.len() > RULING_BYTES_MAX {
@@ -161,6 +169,11 @@ impl User {
             }
             Place::Nowhere => {}
         }
+    }
+
+    /// In which database Redis is asked about a command in this one.
+    pub(crate) fn asked_in(&self, database: u32) -> u32 {
+        if self.rules.odd { database } else { 0 }
     }
 
     /// The question whether it may run this.
@@ -454,6 +467,9 @@ fn noperm(text: &str) -> String {
     }
     // Redis 7.2 and newer.
     match text {
+        _ if text.contains(" has no permissions to access database ") => {
+            "NOPERM No permissions to access database".into()
+        }
         _ if names("' key") => "NOPERM No permissions to access a key".into(),
         _ if names("' channel") => "NOPERM No permissions to access a channel".into(),
         _ => format!("NOPERM {text}"),
@@ -482,7 +498,7 @@ mod tests {
         assert_eq!(parser.poll(input.as_bytes()), Ok(Status::Complete));
         let arguments = parser.arguments(input.as_bytes());
         let table = Table::new::<&str>(&[]).unwrap();
-        user.place(table.verdict(&arguments).facts, &arguments)
+        user.place(table.verdict(&arguments).facts, &arguments, 0)
     }
 
     /// Rights that were given and taken away again between two lists leave the lists equal.

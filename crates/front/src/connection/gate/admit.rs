@@ -135,6 +135,9 @@ impl Connection {
     ) -> Result<bool, Later> {
         let facts = verdict.facts;
         let queues = self.mode.transaction().is_some();
+        // Where it runs, in a transaction behind a SELECT as well.
+        let selected = self.mode.transaction().and_then(|queue| queue.database());
+        let database = selected.unwrap_or(self.settings.database);
         let Some(user) = shared.users.user(at) else {
             return self.await_answer(Stage::List, facts, up, shared);
         };
@@ -158,10 +161,11 @@ impl Connection {
             ));
             return self.deny(error, facts, up, shared);
         } else {
-            let place = user.place(facts, arguments);
+            let place = user.place(facts, arguments, database);
             if !user.may(&place) {
                 let about = About::May {
                     user: user.name.clone(),
+                    database: user.asked_in(database),
                     question: user.question(facts, arguments),
                     place,
                 };
@@ -217,10 +221,18 @@ impl Connection {
             };
             let arguments = parser.arguments(&frame);
             let verdict = shared.table.verdict(&arguments);
+            let selected = self
+                .mode
+                .transaction()
+                .and_then(|queue| queue.checked_database());
+            let database = selected.unwrap_or(self.settings.database);
             let Some(user) = shared.users.user(at) else {
                 return self.await_answer(Stage::List, exec, up, shared);
             };
-            let (reads, place) = (user.reads(), user.place(verdict.facts, &arguments));
+            let (reads, place) = (
+                user.reads(),
+                user.place(verdict.facts, &arguments, database),
+            );
             // First what was asked: it may be remembered as well.
             let ruling = if let Some(ruling) = self.gate.take_ruling() {
                 ruling
@@ -229,6 +241,7 @@ impl Connection {
             } else {
                 let about = About::May {
                     user: user.name.clone(),
+                    database: user.asked_in(database),
                     question: user.question(verdict.facts, &arguments),
                     place,
                 };

@@ -17,6 +17,8 @@ pub(super) struct Recheck {
     count: usize,
     offset: usize,
     own: usize,
+    /// The database that is selected so far, if one is.
+    database: Option<u32>,
     /// The places of those that are not allowed, and Redis's errors.
     denied: Vec<(usize, Bytes)>,
 }
@@ -33,6 +35,11 @@ impl Transaction {
             self.recheck.get_or_insert_default();
         }
         !self.failed
+    }
+
+    /// The database of the next command to look at, if the transaction has selected one before it.
+    pub(in crate::connection) fn checked_database(&self) -> Option<u32> {
+        self.recheck.as_ref()?.database
     }
 
     /// The next command to look at, if there is one left.
@@ -67,6 +74,12 @@ impl Transaction {
         {
             recheck.own += 1;
         } else {
+            if denied.is_none()
+                && let Some(frame) = self.payload.get(PREAMBLE_LEN + recheck.offset..)
+                && let Some(database) = selected(frame)
+            {
+                recheck.database = Some(database);
+            }
             recheck.offset += length;
         }
         let at = recheck.count;

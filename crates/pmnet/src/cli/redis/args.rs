@@ -77,7 +77,7 @@ pub struct RedisArgs {
     /// Most clients at a time.
     #[arg(long, value_name = "N")]
     pub(super) connections_max: Option<usize>,
-    /// After so many seconds of silence the operating system checks whether a client is still there; 0: never [default: 300].
+    /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
     #[arg(long, value_name = "SECONDS")]
     pub(super) tcp_keepalive: Option<u64>,
     /// Who answers commands that only read [default: pending].
