@@ -10,7 +10,7 @@ use crate::table::{PUBSUB, READONLY, Sub, Verdict, WRITE};
 pub(crate) enum Access {
     Reads,
     Writes,
-    /// A script, or a command that is not known: nobody knows before it runs.
+    /// A script, or an unknown command: its keys and effects show only when it runs.
     May,
 }
 
