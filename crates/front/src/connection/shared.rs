@@ -136,6 +136,8 @@ pub struct Shared {
     pub store_doubted: Cell<bool>,
     /// What the connection that takes commands now has set in this turn.
     pub(super) own_writes: OwnWrites,
+    /// No listing of keys is read from the store before this time.
+    pub(super) listing_after: Time,
     /// Databases that the store has confirmed.
     pub(super) databases: FxHashSet<u32>,
     /// What the store says of its clients, in this order; `None`: not asked yet.
@@ -185,6 +187,7 @@ impl Shared {
             wants_store_name: false,
             store_doubted: Cell::new(false),
             own_writes: OwnWrites::default(),
+            listing_after: 0,
             databases,
             client_fields: None,
             probed: FxHashMap::default(),

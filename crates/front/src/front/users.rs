@@ -179,7 +179,7 @@ impl<U: Upstream> Front<U> {
                 return;
             }
             Ask::Client(ticket) => ticket,
-            Ask::Witness(_) | Ask::Poke => return,
+            Ask::Witness(_) | Ask::Poke | Ask::Select(_) => return,
         };
         let answer = match question.about {
             About::Login { .. } => Answer::Login(answer.clone()),

@@ -77,6 +77,9 @@ pub struct RedisArgs {
     /// Most clients at a time [default: 10000]; fewer if the limit of open files is too low.
     #[arg(long, value_name = "N")]
     pub(super) connections_max: Option<usize>,
+    /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
+    #[arg(long, value_name = "SECONDS")]
+    pub(super) tcp_keepalive: Option<u64>,
     /// Who answers commands that only read [default: pending].
     #[arg(long, value_enum)]
     pub(super) cache: Option<CacheArg>,
@@ -134,6 +137,7 @@ impl RedisArgs {
             spin_us: self.spin_us.or(below.spin_us),
             deadline_ms: self.deadline_ms.or(below.deadline_ms),
             connections_max: self.connections_max.or(below.connections_max),
+            tcp_keepalive: self.tcp_keepalive.or(below.tcp_keepalive),
             cache: self.cache.or(below.cache),
             read_from: self.read_from.or(below.read_from),
             unread_max: self.unread_max.or(below.unread_max),
