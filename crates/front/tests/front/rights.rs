@@ -395,8 +395,8 @@ fn hello_says_that_redis_cannot_be_asked_and_not_that_a_password_is_missing() {
 fn rules_about_databases_hold_in_each_database() {
     let Some(redis) = redis() else { return };
     let mut client = redis.client();
-    let said = client.ask("ACL SETUSER b0 on >pw ~* &* +@all db=1");
-    if said != "+OK\r\n" {
+    let made = client.ask("ACL SETUSER b0 on >pw ~* &* +@all db=1");
+    if made != "+OK\r\n" {
         return crate::common::skip::skip(
             "this Redis has no rules about databases (Valkey 9.1 has)",
         );
