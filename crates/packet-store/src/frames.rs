@@ -65,6 +65,13 @@ struct Lying {
     after: u32,
 }
 
+const NOWHERE: Lying = Lying {
+    frame: NONE,
+    len: 0,
+    before: NONE,
+    after: NONE,
+};
+
 /// A place for some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -106,6 +113,7 @@ impl Room {
 pub(crate) struct Frames {
     bytes: usize,
     frames: Vec<Frame>,
+    /// Of the lines up to the highest that was ever used.
     lying: Vec<Lying>,
     /// Free, and no line on the medium points into it.
     cold: Vec<u32>,
@@ -147,15 +155,8 @@ impl Frames {
         Frames {
             bytes: geometry.frame_len(),
             frames: vec![frame; index(geometry.frames)],
-            lying: vec![
-                Lying {
-                    frame: NONE,
-                    len: 0,
-                    before: NONE,
-                    after: NONE,
-                };
-                index(geometry.lines)
-            ],
+            // Room that is not touched takes no memory.
+            lying: Vec::with_capacity(index(geometry.lines)),
             cold: (0..geometry.frames).rev().collect(),
             warm: Vec::new(),
             left: Vec::new(),
@@ -406,6 +407,9 @@ impl Frames {
         let after = std::mem::replace(&mut found.first, slot);
         found.live += u32::try_from(len).expect("at most a frame");
         self.live += to_u64(len);
+        if self.lying.len() <= index(slot) {
+            self.lying.resize(index(slot) + 1, NOWHERE);
+        }
         self.lying[index(slot)] = Lying {
             frame,
             len: u32::try_from(len).expect("at most a frame"),

@@ -528,7 +528,10 @@ impl<M: Media> Scan<M> {
             }
         }
         store.frames.kept();
-        store.free_lines = (0..geometry.lines)
+        let used = taken.iter().rposition(|taken| *taken);
+        let used = used.map_or(0, |last| u32::try_from(last).expect("a line") + 1);
+        store.set_fresh(used);
+        store.free_lines = (0..used)
             .rev()
             .filter(|slot| !taken[index(*slot)])
             .collect();

@@ -57,9 +57,11 @@ pub struct PacketStore<M> {
     /// A line may say that its key has a prefix.
     pub(crate) prefixes: bool,
     pub(crate) pieces: Pieces,
-    /// The version before this one, while a snapshot needs it or the transaction is not committed.
+    /// The version before this one, while a snapshot needs it or the transaction is not committed; of lines below `fresh`.
     pub(crate) older: Vec<u32>,
     pub(crate) free_lines: Vec<u32>,
+    /// This line, and all behind it, were never used: nothing is kept in memory of them.
+    pub(crate) fresh: u32,
     /// Lines that died by the last commit or before it, and are on the medium still.
     pub(crate) pending: Vec<u32>,
     pub(crate) lines_reserve: usize,
@@ -109,8 +111,10 @@ impl<M: Media> PacketStore<M> {
             keys: Keys::new(geometry.lines, hash_seed(&identity)),
             prefixes: false,
             pieces: Pieces::default(),
-            older: vec![NONE; index(geometry.lines)],
+            // Room that is not touched takes no memory.
+            older: Vec::with_capacity(index(geometry.lines)),
             free_lines: Vec::new(),
+            fresh: 0,
             pending: Vec::new(),
             lines_reserve: index(reserve),
             lines_ahead: 0,
@@ -277,8 +281,20 @@ impl<M: Media> PacketStore<M> {
 
     /// Lines that this room may take.
     pub(crate) fn line_room(&self, room: Room) -> usize {
-        let all = self.free_lines.len() + self.pending.len();
-        all.saturating_sub(room.leaves(self.lines_reserve))
+        self.lines_left()
+            .saturating_sub(room.leaves(self.lines_reserve))
+    }
+
+    /// Lines without a record.
+    fn lines_left(&self) -> usize {
+        let fresh = index(self.geometry.lines - self.fresh);
+        fresh + self.free_lines.len() + self.pending.len()
+    }
+
+    /// From now on the lines below this one are in use, or free again.
+    pub(crate) fn set_fresh(&mut self, fresh: u32) {
+        self.fresh = fresh;
+        self.older.resize(index(fresh), NONE);
     }
 
     /// From now on so many frames and lines are wanted free besides the reserve, for what was acknowledged and is not here yet. Half
@@ -298,8 +314,13 @@ impl<M: Media> PacketStore<M> {
 
     /// A line to store into: one that died first, because storing over it erases it.
     pub(crate) fn take_line(&mut self) -> u32 {
-        let slot = self.pending.pop().or_else(|| self.free_lines.pop());
-        slot.expect("the room was looked at before")
+        if let Some(slot) = self.pending.pop().or_else(|| self.free_lines.pop()) {
+            return slot;
+        }
+        let slot = self.fresh;
+        assert!(slot < self.geometry.lines, "the room was looked at before");
+        self.set_fresh(slot + 1);
+        slot
     }
 
     /// The next persist covers this; neighbours become one range.
@@ -457,6 +478,35 @@ impl<M: Media> PacketStore<M> {
         born < end && self.snapshots.range(born..end).next().is_some()
     }
 
+    /// The newest version of a key is deleted, by this commit.
+    pub(crate) fn set_gone(&mut self, key: u32, commit: u64) {
+        self.gone.insert(key, commit);
+        self.set_counts(key, false);
+    }
+
+    /// It is not; by which commit it was.
+    pub(crate) fn unset_gone(&mut self, key: u32) -> Option<u64> {
+        let commit = self.gone.remove(&key)?;
+        self.set_counts(key, true);
+        Some(commit)
+    }
+
+    fn set_counts(&mut self, key: u32, counts: bool) {
+        let head = self.keys.head(key);
+        let reader = Reader {
+            media: &self.media,
+            geometry: &self.geometry,
+            pieces: &self.pieces,
+            seed: self.seed,
+        };
+        let mut scratch = Vec::new();
+        let name = reader
+            .line(head)
+            .map_or(&[][..], |line| reader.key(head, &line, &mut scratch));
+        let compare = |slot| reader.compare(slot, name);
+        self.keys.set_counts(key, counts, compare);
+    }
+
     /// Takes a key out of the list.
     pub(crate) fn remove_key(&mut self, key: u32) {
         let head = self.keys.head(key);
@@ -522,9 +572,7 @@ impl<M: Media> PacketStore<M> {
             commit: self.done.commit,
             order: self.done.order,
             lines: self.geometry.lines,
-            lines_used: to_u64(
-                index(self.geometry.lines) - self.free_lines.len() - self.pending.len(),
-            ),
+            lines_used: to_u64(index(self.geometry.lines) - self.lines_left()),
             frames: self.geometry.frames,
             frame_bytes: self.geometry.frame_bytes,
             frames_free,
