@@ -46,13 +46,14 @@ pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
         return Ok(ReadOnlyImage { image, in_use });
     }
     let bytes = image::size(&file, path)?;
-    let mut image = MmapMut::map_anon(bytes).map_err(OpenError::io(
+    let mut image =
+        MmapMut::map_anon(bytes).map_err(OpenError::io(path, "hold the image in memory", bytes))?;
+    let written = sys::written(&file, bytes);
+    image::read(&file, &written, &mut image).map_err(OpenError::io(
         path,
-        "hold the image in memory",
+        "read the file",
         bytes,
     ))?;
-    let written = sys::written(&file, bytes);
-    image::read(&file, &written, &mut image).map_err(OpenError::io(path, "read the file", bytes))?;
     Ok(ReadOnlyImage {
         image: Image::Sparse(image),
         in_use,

@@ -420,12 +420,7 @@ impl Keys {
     }
 
     /// On each level the last key that is below the one sought; with `equal`, that is not above it.
-    fn predecessors(
-        &self,
-        prefix: u128,
-        compare: impl Fn(u32) -> Ordering,
-        equal: bool,
-    ) -> Path {
+    fn predecessors(&self, prefix: u128, compare: impl Fn(u32) -> Ordering, equal: bool) -> Path {
         let mut before = Keys::AT_START;
         let (mut at, mut rank) = (NONE, 0);
         // A key that was found not to be below needs no second look one level further down.
@@ -603,7 +598,11 @@ mod tests {
 
     /// The places of keys, as a list says them: all keys that count, and each one's place.
     fn places_are_right(keys: &Keys, names: &[Vec<u8>], counting: &BTreeMap<Vec<u8>, bool>) {
-        let listed: Vec<&Vec<u8>> = counting.iter().filter(|(_, is)| **is).map(|(n, _)| n).collect();
+        let listed: Vec<&Vec<u8>> = counting
+            .iter()
+            .filter(|(_, is)| **is)
+            .map(|(n, _)| n)
+            .collect();
         assert_eq!(keys.counted(), u32::try_from(listed.len()).unwrap());
         for (place, name) in (0..).zip(&listed) {
             let found = keys.nth(place).map(|key| &names[index(keys.head(key))]);
@@ -636,7 +635,8 @@ mod tests {
                 None => {
                     names.push(name.clone());
                     let slot = u32::try_from(names.len() - 1).unwrap();
-                    let key = keys.insert(Digest::new(&name, 1), slot, |slot| compare(&names, slot));
+                    let key =
+                        keys.insert(Digest::new(&name, 1), slot, |slot| compare(&names, slot));
                     model.insert(name.clone(), (key, true));
                 }
                 Some((key, _)) if random % 5 < 2 => {
@@ -654,7 +654,10 @@ mod tests {
                 }
             }
             if step % 64 == 0 {
-                let counting = model.iter().map(|(name, (_, is))| (name.clone(), *is)).collect();
+                let counting = model
+                    .iter()
+                    .map(|(name, (_, is))| (name.clone(), *is))
+                    .collect();
                 places_are_right(&keys, &names, &counting);
             }
         }

@@ -69,7 +69,11 @@ impl<M: Media> PacketStore<M> {
         last: u64,
     ) -> Range<'_, M> {
         let (low, high) = (u64::from(self.before(lower)), u64::from(self.upto(upper)));
-        let place = |place: u64| u32::try_from(place).ok().and_then(|rank| self.keys.nth(rank));
+        let place = |place: u64| {
+            u32::try_from(place)
+                .ok()
+                .and_then(|rank| self.keys.nth(rank))
+        };
         let (from, to) = (low.saturating_add(first), high.saturating_sub(last));
         let ends = match from < to && !is_reversed(lower, upper) {
             true => place(from).zip(place(to - 1)),

@@ -5,7 +5,7 @@
 //! May not: read a clock, give a meaning to kinds, orders or expiries.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 use pmnet_log::{Media, MediaError};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -67,6 +67,8 @@ pub struct PacketStore<M> {
     pub(crate) lines_reserve: usize,
     /// Lines that are wanted free besides.
     lines_ahead: usize,
+    /// Lines that are for records of the protocol alone.
+    lines_records: usize,
     /// What the next persist must cover.
     pub(crate) dirty: Vec<Range<usize>>,
     pub(crate) undo: Vec<Undo>,
@@ -118,6 +120,7 @@ impl<M: Media> PacketStore<M> {
             pending: Vec::new(),
             lines_reserve: index(reserve),
             lines_ahead: 0,
+            lines_records: 0,
             dirty: Vec::new(),
             undo: Vec::new(),
             gone: FxHashMap::default(),
@@ -220,6 +223,15 @@ impl<M: Media> PacketStore<M> {
         found.is_some_and(|key| !self.is_gone(key))
     }
 
+    /// Bytes of key and value of the record of a key, which is not looked at.
+    #[must_use]
+    pub fn bytes_of(&self, key: &[u8]) -> Option<usize> {
+        let found = self.find(&self.digest(key), key);
+        let found = found.filter(|key| !self.is_gone(*key))?;
+        let line = self.reader().line(self.keys.head(found))?;
+        Some(line.total())
+    }
+
     pub(crate) fn is_gone(&self, key: u32) -> bool {
         !self.gone.is_empty() && self.gone.contains_key(&key)
     }
@@ -282,7 +294,7 @@ impl<M: Media> PacketStore<M> {
     /// Lines that this room may take.
     pub(crate) fn line_room(&self, room: Room) -> usize {
         self.lines_left()
-            .saturating_sub(room.leaves(self.lines_reserve))
+            .saturating_sub(room.leaves(self.lines_reserve, self.lines_records))
     }
 
     /// Lines without a record.
@@ -304,6 +316,24 @@ impl<M: Media> PacketStore<M> {
         let most = index(self.geometry.frames).saturating_sub(reserve) / 2;
         self.frames.keep_ahead(frames.min(most));
         self.lines_ahead = lines.min((index(self.geometry.lines) - self.lines_reserve) / 2);
+    }
+
+    /// From now on there is room, which nothing but [`Room::Reserved`] may take, for as many more records of so many bytes as there are
+    /// with this key or one above it. At most a quarter of what an empty store has.
+    pub fn keep_for_records(&mut self, from: &[u8], bytes: usize) {
+        let records = self.count_between(Bound::Included(from), Bound::Unbounded);
+        let records = usize::try_from(records).expect("lines are counted in 32 bits");
+        let frames = records.saturating_mul(bytes) / self.geometry.frame_len();
+        self.frames
+            .keep_for_records(frames.min(index(self.geometry.frames) / 4));
+        self.lines_records = records.min(index(self.geometry.lines) / 4);
+    }
+
+    /// Whether nobody should come any more whose records need room: what is left is for those that are there, and for deletes.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        let lines = Room::another(self.lines_reserve, self.lines_records);
+        self.frames.is_crowded() || self.lines_left() < lines
     }
 
     /// Whether fewer are free.

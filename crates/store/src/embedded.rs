@@ -16,6 +16,14 @@ const PACK_REPLIES_BYTES_MAX: usize = 256 * 1024;
 /// Longest reply of a read in a pack, in bytes.
 const PACK_READ_BYTES_MAX: usize = 16 * 1024;
 
+/// Keys that are looked at each time for those whose time is over, while nothing is written.
+pub const TIDIED_KEYS: usize = 1_000;
+/// What Redis says, and what to do here.
+const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
+/// What is said of a command that may change something and whose reply would be too long.
+const REFUSED_TOO_LONG: &str =
+    "ERR pmnet: the reply would be larger than 16 MiB, so nothing was done; ask for less at once";
+
 /// The keys in one transaction of rows, now.
 ///
 /// # Errors
@@ -24,12 +32,16 @@ pub fn keyspace<'r>(
     rows: &'r mut dyn Rows,
     cursors: &'r mut Cursors,
 ) -> Result<Keyspace<'r>, Fault> {
+    let seed = getrandom::u64().map_err(|error| Fault::Storage(error.to_string()))?;
+    Ok(Keyspace::new(rows, now(), cursors, seed))
+}
+
+/// The time, in ms since 1970.
+pub fn now() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-    let seed = getrandom::u64().map_err(|error| Fault::Storage(error.to_string()))?;
-    Ok(Keyspace::new(rows, now, cursors, seed))
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Where iterations of clients begin.
@@ -43,21 +55,28 @@ pub fn cursors() -> Result<Cursors, OpenError> {
     Ok(Cursors::new(seed))
 }
 
+/// Counts what is told less and less often, so that a flood of it does not flood the log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted(u64);
+
+impl Counted {
+    /// Counts one more; how many there are, if that is to be told.
+    pub fn one_more(&mut self) -> Option<u64> {
+        self.0 += 1;
+        self.0.is_power_of_two().then_some(self.0)
+    }
+}
+
 /// Updates that were rejected.
 #[derive(Debug, Default)]
-pub struct Rejections(u64);
+pub struct Rejections(Counted);
 
 impl Rejections {
-    /// Counts these, and logs them: less and less often, so that a flood of them does not flood the log.
+    /// Counts these, and logs some of them.
     pub fn note(&mut self, reasons: &[String]) {
         for why in reasons {
-            self.0 += 1;
-            if self.0.is_power_of_two() {
-                tracing::warn!(
-                    total = self.0,
-                    why,
-                    "an update was rejected and has no effect"
-                );
+            if let Some(total) = self.0.one_more() {
+                tracing::warn!(total, why, "an update was rejected and has no effect");
             }
         }
     }
@@ -101,7 +120,7 @@ fn update(origin: Origin, payload: &Bytes, commands: &Commands<'_>) -> Option<Up
 /// Executes a request; its errors are replies.
 ///
 /// # Errors
-/// A [`Fault`] of the rows; the transaction must be given up.
+/// A [`Fault`] of the rows, or [`Fault::ReplyTooLong`] of one that may have changed something; the transaction must be given up.
 pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault> {
     let commands = match Commands::parse(&request.payload) {
         Ok(commands) => commands,
@@ -120,7 +139,11 @@ pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault
     if commands.form == Form::Pack {
         return answer_pack(keys, &commands);
     }
-    Ok(reply_of(keys, &commands)?.into())
+    let reply = reply_of(keys, &commands)?;
+    match request.record {
+        Some(_) if reply.len() > REPLY_BYTES_MAX => Err(Fault::ReplyTooLong),
+        _ => Ok(reply.into()),
+    }
 }
 
 /// A request for the first part of a pack that has several.
@@ -135,6 +158,16 @@ pub fn first_part(request: &Request) -> Option<Request> {
         payload: [&head[..], first.resp].concat().into(),
         record: request.record.clone(),
     })
+}
+
+/// What a client is told of a request that was given up with this fault; `None`: the store failed.
+pub fn told(fault: &Fault) -> Option<String> {
+    match fault {
+        Fault::Full => Some(OUT_OF_MEMORY.to_owned()),
+        Fault::ReplyTooLong => Some(REFUSED_TOO_LONG.to_owned()),
+        Fault::Corrupted(what) => Some(format!("ERR pmnet: {what}")),
+        Fault::Storage(_) => None,
+    }
 }
 
 /// The reply to a request, of a pack to one with one part, that cannot be executed.
@@ -172,6 +205,9 @@ fn answer_pack(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Bytes
             break;
         }
         if reply.len() > room {
+            if !reads {
+                return Err(Fault::ReplyTooLong);
+            }
             reply = REPLY_TOO_LONG.to_vec();
         }
         replies.append(&mut reply);

@@ -146,7 +146,13 @@ pub enum Closed {
         /// Copies that the ack named.
         have: u8,
     },
+    /// It could not begin: what room the store has is for the sessions that are there.
+    Crowded,
 }
+
+/// What the calls of such a session fail with.
+const CROWDED: &str = "the store is full, and what room it has is for the clients that are there: no further one is served. Delete \
+     keys through one of those, let some of them end, or make the store larger (pmnet store grow)";
 
 impl fmt::Display for Closed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -161,6 +167,7 @@ impl fmt::Display for Closed {
                 f,
                 "the chain keeps {have} copies, which is fewer than demanded"
             ),
+            Closed::Crowded => f.write_str(CROWDED),
         }
     }
 }

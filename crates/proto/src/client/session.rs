@@ -3,7 +3,9 @@
 mod pump;
 
 use super::bypass::Transfer;
-use super::{CallId, ClientConfig, Closed, Context, Event, Outcome, Refused, SessionHandle};
+use super::{
+    CROWDED, CallId, ClientConfig, Closed, Context, Event, Outcome, Refused, SessionHandle,
+};
 use crate::Time;
 use crate::rto::Rto;
 use crate::time::earliest;
@@ -450,8 +452,14 @@ impl Session {
             session,
             seq,
             short,
+            crowded,
             ..
         } = NotLogged::read(header);
+        if session == 0 && crowded {
+            // Nothing of it was sent, and waiting would not help: somebody has to delete something.
+            self.close(Closed::Crowded, context);
+            return;
+        }
         if session == 0 {
             // The OPEN was not logged; it is asked again after a pause.
             self.update_rto.back_off();
@@ -708,16 +716,15 @@ impl Session {
             .filter_map(|update| update.call)
             .chain(self.direct.bypass.take().and_then(|bypass| bypass.call))
             .map(|call| (call, Outcome::Unknown));
+        let why = match reason {
+            Closed::Crowded => CROWDED,
+            _ => "the session closed before the call was sent",
+        };
         let waiting = self
             .queue
             .drain(..)
             .filter(|call| !matches!(call.work, Work::End))
-            .map(|call| {
-                (
-                    call.id,
-                    Outcome::Failed("the session closed before the call was sent"),
-                )
-            });
+            .map(|call| (call.id, Outcome::Failed(why)));
         for (call, outcome) in begun.chain(waiting) {
             context.events.push_back(Event::Done {
                 session,

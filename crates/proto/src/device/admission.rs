@@ -61,6 +61,7 @@ impl Device {
                 seq: header.seq,
                 room: room.entries,
                 short: self.short,
+                crowded: self.crowded,
             };
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
@@ -115,7 +116,8 @@ impl Device {
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
         }
-        if !room.admits_sessions()
+        if self.crowded
+            || !room.admits_sessions()
             || !room.fits(packet.payload)
             || self.table.sessions.len() >= self.config.sessions_max
         {
@@ -125,6 +127,7 @@ impl Device {
                 seq: 0,
                 room: 0,
                 short: self.short,
+                crowded: self.crowded,
             };
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;

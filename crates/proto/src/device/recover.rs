@@ -523,7 +523,7 @@ impl Device {
         });
         self.note_all();
         self.joining &= head && self.cursors.last == 0;
-        self.short = false;
+        (self.short, self.crowded) = (false, false);
         let persisted = self.cursors.persisted;
         self.persisted(persisted);
         Ok(Served::Serving)

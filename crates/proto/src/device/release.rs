@@ -69,9 +69,14 @@ impl Device {
             // and the server has not applied is still here.
             self.link.restart(rows[0].order.max(self.cursors.applied));
         }
-        let Durable { room, short, .. } = Durable::read(&packet.header);
+        let Durable {
+            room,
+            short,
+            crowded,
+            ..
+        } = Durable::read(&packet.header);
         self.link.confirm(now, rows[0].order, room);
-        self.short = short;
+        (self.short, self.crowded) = (short, crowded);
         self.owed.tell_durable = true;
         self.commit();
         Verdict::Done
@@ -139,6 +144,7 @@ impl Device {
             applied,
             room,
             short,
+            crowded,
         } = Applied::read(header);
         if applied > self.cursors.last && self.chain.position == 0 {
             self.phase = Phase::Stopped;
@@ -158,7 +164,7 @@ impl Device {
             self.link.confirm(now, applied, room);
             // Said to the hop before until it is over, and then once more.
             self.owed.tell_durable |= self.short || short;
-            self.short = short;
+            (self.short, self.crowded) = (short, crowded);
         }
         if applied <= self.cursors.applied {
             return Verdict::Done;
@@ -236,6 +242,7 @@ impl Device {
                 room: room.entries.min(self.config.receive_window),
                 rows: u8::try_from(rows.len()).expect("a chain is short"),
                 short: self.short,
+                crowded: self.crowded,
             };
             let header = durable.header(&self.stamp());
             out.send(predecessor, &header, &write_durable(&rows));
@@ -245,6 +252,7 @@ impl Device {
                 applied: self.cursors.applied,
                 room: 0,
                 short: false,
+                crowded: false,
             };
             out.send(predecessor, &applied.header(&self.stamp()), &[]);
         }

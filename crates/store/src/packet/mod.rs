@@ -18,7 +18,7 @@ use pmnet_media::AnyMedia;
 use pmnet_packet_store::{PacketStore as Map, Room};
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 
-use crate::embedded::{Rejections, cursors, keyspace};
+use crate::embedded::{Counted, Rejections, TIDIED_KEYS, cursors, keyspace};
 use crate::rows::Fault;
 use crate::types::{Cursors, Keyspace, SWEPT_ROWS};
 use crate::{OpenError, embedded, types};
@@ -33,13 +33,19 @@ pub use region::{RegionAddress, RegionStore};
 const RECORDS: u8 = 0xff;
 /// Bytes that are packed after each call.
 const PACKED_BYTES: usize = 256 << 10;
-/// Longest reply whose record may take the reserve, in bytes. For a longer one there must be room as for data; if there is
-/// not, the request is refused, and that reply is short.
-const SHORT_REPLY_BYTES: usize = 512;
+/// Longest value that may take the reserve, in bytes: of the record of a reply, and of a row of somebody who gives room back. For a
+/// longer reply there must be room as for data; if there is not, the request is refused, and that reply is short.
+const SHORT_BYTES: usize = 512;
 /// Bytes that are packed, piece by piece, before a full store refuses something: the call stays below a second.
 const PACKED_BYTES_MAX: usize = 256 << 20;
-/// What Redis says, and what to do here.
-const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
+/// Bytes of frames that are kept for each record of the protocol that is there, so that a session finds room for its reply.
+const RECORD_BYTES: usize = 640;
+/// Keys that are looked at for those whose time is over before something is refused because the store is full, and rows that are
+/// removed then.
+const CLEARED_KEYS: usize = 50_000;
+const CLEARED_ROWS: usize = 20_000;
+/// That is not done again before this time has passed, in milliseconds, unless it gave room.
+const CLEARED_EVERY_MS: u64 = 500;
 
 /// Makes the collections in a packet store agree with themselves, after records were given up. Returns how many did not. In
 /// one transaction.
@@ -59,10 +65,23 @@ pub type PacketStore = Served<Alone>;
 /// See the module's text.
 pub struct Served<H> {
     holder: H,
-    rejected: Rejections,
+    told: Told,
     cursors: Cursors,
-    /// What was last found out; see [`Store::is_short`].
+    /// What was last found out; see [`Store::is_short`], [`Store::is_crowded`].
     short: bool,
+    crowded: bool,
+    /// When room was last looked for in vain, in ms since 1970.
+    cleared: u64,
+}
+
+/// What is counted, and told less and less often.
+#[derive(Debug, Default)]
+struct Told {
+    rejected: Rejections,
+    /// Requests that were refused.
+    refused: Counted,
+    /// Works after which nothing was swept, because something in the way is damaged.
+    unswept: Counted,
 }
 
 impl Served<Alone> {
@@ -78,9 +97,11 @@ impl Served<Alone> {
                 map: Some(place.open()?),
                 place,
             },
-            rejected: Rejections::default(),
+            told: Told::default(),
             cursors: cursors()?,
             short: false,
+            crowded: false,
+            cleared: 0,
         })
     }
 }
@@ -101,7 +122,9 @@ impl<H: Holder> Served<H> {
         let swept = keys.sweep(SWEPT_ROWS);
         if let Err(Fault::Corrupted(what)) = swept {
             // Whoever asks for it is told. What has nothing to do with it goes on.
-            tracing::warn!("not swept: {what}");
+            if let Some(total) = self.told.unswept.one_more() {
+                tracing::warn!(total, "not swept: {what}");
+            }
         } else {
             swept?;
         }
@@ -110,12 +133,38 @@ impl<H: Holder> Served<H> {
         writing.commit().map_err(rows::fault)?;
         self.holder.kept(linked, copied);
         self.holder.pack_step(PACKED_BYTES)?;
-        self.short = self.holder.look(Map::is_short)?;
+        self.look_around()?;
         Ok(done)
     }
 
-    /// Packs as long as that gives something; whether it did.
+    /// Finds out how much room there is, and keeps some for the sessions that are there.
+    fn look_around(&mut self) -> Result<(), Fault> {
+        (self.short, self.crowded) = self.holder.settle(RECORDS, RECORD_BYTES)?;
+        Ok(())
+    }
+
+    /// Removes keys whose time is over and what nobody can reach any more, and packs as long as that gives something; whether there
+    /// may be more room than before.
     fn make_room(&mut self) -> Result<bool, StoreError> {
+        let now = embedded::now();
+        let mut cleared = false;
+        if now.saturating_sub(self.cleared) >= CLEARED_EVERY_MS {
+            let done = self.write(
+                None,
+                Room::Reserved,
+                |keys| keys.clear(CLEARED_KEYS, CLEARED_ROWS),
+                |_, _| Ok(()),
+            );
+            cleared = match done {
+                Ok(removed) => removed > 0,
+                // Whoever needs what is damaged is told; and what is full is told now.
+                Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => false,
+                Err(fault) => return Err(self.failed(fault)),
+            };
+            if !cleared {
+                self.cleared = now;
+            }
+        }
         let mut all = 0;
         while all < PACKED_BYTES_MAX {
             match self.holder.pack_step(PACKED_BYTES) {
@@ -124,7 +173,7 @@ impl<H: Holder> Served<H> {
                 Err(fault) => return Err(self.failed(fault)),
             }
         }
-        Ok(all > 0)
+        Ok(cleared || all > 0)
     }
 
     /// What the server is told; after a failure of the medium the store is opened again.
@@ -132,7 +181,7 @@ impl<H: Holder> Served<H> {
         let text = format!("{}: {fault}", self.holder.name());
         match fault {
             Fault::Corrupted(_) => StoreError::Fatal(text),
-            Fault::Full => StoreError::Retry(text),
+            Fault::Full | Fault::ReplyTooLong => StoreError::Retry(text),
             Fault::Storage(_) => {
                 self.holder.close();
                 StoreError::Retry(text)
@@ -159,14 +208,10 @@ impl<H: Holder> Served<H> {
             None,
             Room::Ordinary,
             |keys| {
-                let answers = requests.iter().map(|request| {
-                    let reply = embedded::answer(keys, request)?;
-                    Ok(match &request.record {
-                        Some((key, _)) => crate::bounded_reply(reply, key),
-                        None => reply,
-                    })
-                });
-                answers.collect()
+                let answers = requests.iter();
+                answers
+                    .map(|request| embedded::answer(keys, request))
+                    .collect()
             },
             |replies: &Vec<Bytes>, rows| keep_replies(requests, replies, rows),
         )
@@ -176,17 +221,20 @@ impl<H: Holder> Served<H> {
     /// and it has no effect. Of a pack, only the first part is executed then.
     fn execute_alone(&mut self, request: &Request) -> Result<Bytes, StoreError> {
         let one = std::slice::from_ref(request);
-        let refusal = match self.execute_once(one) {
+        let fault = match self.execute_once(one) {
             Ok(mut replies) => return Ok(replies.remove(0)),
-            Err(Fault::Full) => OUT_OF_MEMORY.to_owned(),
-            Err(Fault::Corrupted(what)) => format!("ERR pmnet: {what}"),
-            Err(fault) => return Err(self.failed(fault)),
+            Err(fault) => fault,
+        };
+        let Some(refusal) = embedded::told(&fault) else {
+            return Err(self.failed(fault));
         };
         if let Some(first) = embedded::first_part(request) {
             return self.execute_alone(&first);
         }
         let reply = embedded::refusal(request, &refusal);
-        tracing::warn!(store = %self.holder.name(), "a request was refused: {refusal}");
+        if let Some(total) = self.told.refused.one_more() {
+            tracing::warn!(store = %self.holder.name(), total, "a request was refused: {refusal}");
+        }
         let kept = self.write(
             None,
             Room::Ordinary,
@@ -215,12 +263,17 @@ impl<H: Holder> Served<H> {
 }
 
 fn keep_replies(requests: &[Request], replies: &[Bytes], rows: &mut dyn Keep) -> Result<(), Fault> {
+    // A reply with what was removed takes no more than that gives back.
+    let mut freed = rows.freed();
     for (request, reply) in requests.iter().zip(replies) {
         if let Some((key, prefix)) = &request.record {
-            let room = if reply.len() > SHORT_REPLY_BYTES {
-                Room::Ordinary
-            } else {
+            let room = if reply.len() <= SHORT_BYTES {
                 Room::Reserved
+            } else if reply.len() <= freed + SHORT_BYTES {
+                freed -= reply.len().min(freed);
+                Room::Reserved
+            } else {
+                Room::Ordinary
             };
             rows.put_record(key, Some(&[&prefix[..], reply].concat()), room)?;
         }
@@ -234,11 +287,8 @@ impl<H: Holder> Store for Served<H> {
             Reopen::Later(text) => StoreError::Retry(text),
             Reopen::Never(text) => StoreError::Fatal(text),
         })?;
-        let loaded = self.holder.look(|map| (map.is_short(), records(map)));
-        let loaded = loaded.and_then(|(short, loaded)| {
-            self.short = short;
-            loaded
-        });
+        let looked = self.look_around();
+        let loaded = looked.and_then(|()| self.holder.look(records)?);
         loaded.map_err(|fault| self.failed(fault))
     }
 
@@ -248,7 +298,7 @@ impl<H: Holder> Store for Served<H> {
             applied = self.apply_once(batch);
         }
         let rejected = applied.map_err(|fault| self.failed(fault))?;
-        self.rejected.note(&rejected);
+        self.told.rejected.note(&rejected);
         Ok(u64::try_from(rejected.len()).unwrap_or(u64::MAX))
     }
 
@@ -272,7 +322,7 @@ impl<H: Holder> Store for Served<H> {
             Err(Fault::Full) => {
                 self.make_room()?;
             }
-            Err(Fault::Corrupted(_)) => {}
+            Err(Fault::Corrupted(_) | Fault::ReplyTooLong) => {}
             Err(fault) => return Err(self.failed(fault)),
         }
         for request in requests {
@@ -287,6 +337,37 @@ impl<H: Holder> Store for Served<H> {
 
     fn is_short(&self) -> bool {
         self.short
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.crowded
+    }
+
+    fn tidies(&self) -> bool {
+        true
+    }
+
+    fn tidy(&mut self) -> Result<bool, StoreError> {
+        let before = self.cursors.reclaimed.clone();
+        let cursors = &mut self.cursors;
+        let due = self.holder.look(|map| {
+            let mut rows = ReadRows { map };
+            keyspace(&mut rows, cursors)?.has_garbage(TIDIED_KEYS)
+        });
+        let done = due.flatten().and_then(|due| {
+            if due {
+                self.cursors.reclaimed = before;
+                let room = Room::Reserved;
+                self.write(None, room, |keys| keys.reclaim(TIDIED_KEYS), |_, _| Ok(()))?;
+            }
+            Ok(due)
+        });
+        match done {
+            Ok(due) => Ok(due),
+            // Whoever needs it is told.
+            Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => Ok(false),
+            Err(fault) => Err(self.failed(fault)),
+        }
     }
 
     fn durability(&self) -> String {

@@ -22,6 +22,10 @@ pub struct WriteRows<'t, W> {
     writing: &'t mut W,
     /// What new rows may take.
     room: Room,
+    /// Who writes them gives room back.
+    frees: bool,
+    /// Bytes of what they removed so far.
+    freed: usize,
     /// The update under way, as long as its payload can be kept.
     update: Option<Update>,
     /// Strings of updates that stay where they lie, and that were copied.
@@ -34,6 +38,8 @@ impl<'t, W: Writing> WriteRows<'t, W> {
         WriteRows {
             writing,
             room,
+            frees: false,
+            freed: 0,
             update: None,
             kept: [0; 2],
         }
@@ -78,6 +84,9 @@ pub trait Keep {
     /// # Errors
     /// [`Fault`].
     fn put_record(&mut self, key: &[u8], value: Option<&[u8]>, room: Room) -> Result<(), Fault>;
+
+    /// Bytes of the rows that were removed by who gives room back.
+    fn freed(&self) -> usize;
 }
 
 impl<W: Writing> Keep for WriteRows<'_, W> {
@@ -88,6 +97,10 @@ impl<W: Writing> Keep for WriteRows<'_, W> {
             None => self.writing.remove(&key).map(drop),
         };
         done.map_err(fault)
+    }
+
+    fn freed(&self) -> usize {
+        self.freed
     }
 }
 
@@ -141,9 +154,14 @@ fn scan<M: Media>(
     map: &PacketStore<M>,
     range: Range<'_>,
     order: Order,
+    skip: u64,
     visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
 ) -> Result<(), Fault> {
-    let mut records = map.range(range.0, range.1);
+    let mut records = match (skip, order) {
+        (0, _) => map.range(range.0, range.1),
+        (_, Order::Ascending) => map.range_without(range.0, range.1, skip, 0),
+        (_, Order::Descending) => map.range_without(range.0, range.1, 0, skip),
+    };
     let mut next = || match order {
         Order::Ascending => records.next(),
         Order::Descending => records.next_back(),
@@ -184,13 +202,16 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
         }
         let of_update = self.update.is_some();
         match self.writing.put(key, value, meta, self.room) {
+            Err(Error::Full { .. }) if self.frees && value.len() <= super::SHORT_BYTES => {
+                self.writing.put(key, value, meta, Room::Reserved)
+            }
             // What replaces something that is not shorter gives its room back: counters of what gets fewer.
             Err(Error::Full { .. }) if self.replaces_longer(key, value)? => {
-                let again = self.writing.put(key, value, meta, Room::InPlace);
-                again.map_err(fault)
+                self.writing.put(key, value, meta, Room::InPlace)
             }
-            other => other.map_err(fault),
-        }?;
+            other => other,
+        }
+        .map_err(fault)?;
         self.kept[1] += u64::from(of_update);
         Ok(())
     }
@@ -199,7 +220,28 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
         self.update = update;
     }
 
+    fn set_frees(&mut self, frees: bool) {
+        self.frees = frees;
+    }
+
+    fn count(&self, range: Range<'_>) -> Result<Option<u64>, Fault> {
+        Ok(Some(self.writing.map().count_between(range.0, range.1)))
+    }
+
+    fn scan_from(
+        &self,
+        range: Range<'_>,
+        order: Order,
+        skip: u64,
+        visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Fault> {
+        scan(self.writing.map(), range, order, skip, visit)
+    }
+
     fn remove(&mut self, key: &[u8]) -> Result<(), Fault> {
+        if self.frees {
+            self.freed += self.writing.map().bytes_of(key).unwrap_or(0);
+        }
         self.writing.remove(key).map(drop).map_err(fault)
     }
 
@@ -209,7 +251,7 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
         order: Order,
         visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
     ) -> Result<(), Fault> {
-        scan(self.writing.map(), range, order, visit)
+        scan(self.writing.map(), range, order, 0, visit)
     }
 }
 
@@ -235,6 +277,20 @@ impl<M: Media> Rows for ReadRows<'_, M> {
         order: Order,
         visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
     ) -> Result<(), Fault> {
-        scan(self.map, range, order, visit)
+        scan(self.map, range, order, 0, visit)
+    }
+
+    fn count(&self, range: Range<'_>) -> Result<Option<u64>, Fault> {
+        Ok(Some(self.map.count_between(range.0, range.1)))
+    }
+
+    fn scan_from(
+        &self,
+        range: Range<'_>,
+        order: Order,
+        skip: u64,
+        visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Fault> {
+        scan(self.map, range, order, skip, visit)
     }
 }

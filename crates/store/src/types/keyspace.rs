@@ -16,6 +16,8 @@ use crate::rows::{Fault, Order, Row, Rows, Update};
 const REMOVED_AT_ONCE: u64 = 64;
 /// Keys that one transaction looks at for those whose time is over.
 const LOOKED_AT: usize = 16;
+/// Longest string that commands may make of several arguments, in bytes: `GET` can return it, alone and in a transaction.
+const STRING_BYTES_MAX: usize = crate::REPLY_BYTES_MAX - 64;
 /// Rows that one transaction removes of what is garbage.
 pub const SWEPT_ROWS: usize = 512;
 
@@ -199,9 +201,7 @@ impl<'r> Keyspace<'r> {
 
     /// Longest string that can be stored, in bytes.
     pub fn string_bytes_max(&self) -> usize {
-        self.rows
-            .value_bytes_max()
-            .min(crate::rows::VALUE_BYTES_MAX)
+        self.rows.value_bytes_max().min(STRING_BYTES_MAX)
     }
 
     /// Gives a key that is there another end.
@@ -311,35 +311,79 @@ impl<'r> Keyspace<'r> {
         Ok(())
     }
 
-    /// Removes some keys whose time is over, as far as it sees any among the next few. Each call goes on where the one
-    /// before ended, and begins again at the end.
-    fn reclaim(&mut self) -> Result<(), Fault> {
+    /// Visits the next heads of the store, about so many, from where the visit before ended, or from the first one on. `false`: at the
+    /// end, where the next one begins anew.
+    fn next_heads(
+        &mut self,
+        most: usize,
+        visit: &mut dyn FnMut(&[u8], Row<'_>),
+    ) -> Result<bool, Fault> {
         let (mut from, end) = layout::all_heads();
         if !self.cursors.reclaimed.is_empty() {
             from = std::mem::take(&mut self.cursors.reclaimed);
         }
-        let (mut seen, mut found, mut next) = (0, Vec::new(), Vec::new());
+        let (mut seen, mut next) = (0, Vec::new());
         self.rows.scan(
             layout::range(&(from, end)),
             Order::Ascending,
             &mut |key, row| {
-                if seen == LOOKED_AT {
+                if seen == most {
                     next = key.to_vec();
                     return ControlFlow::Break(());
                 }
                 seen += 1;
-                if row.expires_at_ms != 0 && row.expires_at_ms <= self.now {
-                    found.push((key.to_vec(), Head::read(row)));
-                }
+                visit(key, row);
                 ControlFlow::Continue(())
             },
         )?;
+        let goes_on = !next.is_empty();
+        self.cursors.reclaimed = next;
+        Ok(goes_on)
+    }
+
+    /// Removes the keys whose time is over among the next `most`; how many they were. Each call goes on where the one before ended, and
+    /// begins again at the end.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn reclaim(&mut self, most: usize) -> Result<usize, Fault> {
+        let mut found = Vec::new();
+        let now = self.now;
+        self.next_heads(most, &mut |key, row| {
+            if row.expires_at_ms != 0 && row.expires_at_ms <= now {
+                found.push((key.to_vec(), Head::read(row)));
+            }
+        })?;
+        let count = found.len();
+        self.rows.set_frees(true);
         for (key, head) in found {
             self.discard(head?)?;
             self.rows.remove(&key)?;
         }
-        self.cursors.reclaimed = next;
-        Ok(())
+        self.rows.set_frees(false);
+        Ok(count)
+    }
+
+    /// Whether there is anything that nobody can reach any more, or a key whose time is over among the next `most`.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn has_garbage(&mut self, most: usize) -> Result<bool, Fault> {
+        let mut found = !self.keys_in(&layout::all_garbage(), 1)?.is_empty();
+        let now = self.now;
+        self.next_heads(most, &mut |_, row| {
+            found |= row.expires_at_ms != 0 && row.expires_at_ms <= now;
+        })?;
+        Ok(found)
+    }
+
+    /// Removes the keys whose time is over among the next `keys`, and about `rows` rows of what is not reachable any more. How much it
+    /// was.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn clear(&mut self, keys: usize, rows: usize) -> Result<usize, Fault> {
+        Ok(self.reclaim(keys)? + self.sweep_garbage(rows)?)
     }
 
     /// Removes some keys whose time is over, and at most about `limit` rows of what is not reachable any more.
@@ -347,7 +391,19 @@ impl<'r> Keyspace<'r> {
     /// # Errors
     /// [`Fault`].
     pub fn sweep(&mut self, limit: usize) -> Result<(), Fault> {
-        self.reclaim()?;
+        self.reclaim(LOOKED_AT)?;
+        self.sweep_garbage(limit).map(drop)
+    }
+
+    /// Removes at most about `limit` rows of what is not reachable any more; how many.
+    fn sweep_garbage(&mut self, limit: usize) -> Result<usize, Fault> {
+        self.rows.set_frees(true);
+        let swept = self.sweep_rows(limit);
+        self.rows.set_frees(false);
+        swept
+    }
+
+    fn sweep_rows(&mut self, limit: usize) -> Result<usize, Fault> {
         let mut left = limit;
         while left > 0 {
             let mut next = None;
@@ -360,7 +416,7 @@ impl<'r> Keyspace<'r> {
                 },
             )?;
             let Some((id, is_space)) = next else {
-                return Ok(());
+                break;
             };
             let bounds = if is_space {
                 layout::heads_of(id)
@@ -384,9 +440,15 @@ impl<'r> Keyspace<'r> {
             }
             if whole {
                 self.rows.remove(&layout::garbage(id))?;
+                left = left.saturating_sub(1);
             }
         }
-        Ok(())
+        Ok(limit - left)
+    }
+
+    /// What is written until this is said again, somebody writes who gives room back.
+    pub fn set_frees(&mut self, frees: bool) {
+        self.rows.set_frees(frees);
     }
 
     /// Shows the row of a member, if there is one.

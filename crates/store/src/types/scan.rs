@@ -39,7 +39,7 @@ enum Place {
 #[derive(Debug, Default)]
 pub struct Cursors {
     /// Row key at which the search for keys whose time is over goes on; empty: at the first.
-    pub(super) reclaimed: Vec<u8>,
+    pub reclaimed: Vec<u8>,
     positions: VecDeque<Position>,
     bytes: usize,
     last: u64,

@@ -327,3 +327,146 @@ fn every_type_is_there_again_after_a_restart() {
         "*3\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n$1\r\n2\r\n:2\r\n*1\r\n$1\r\na\r\n$5\r\nhello\r\n"
     );
 }
+
+/// A command of so many arguments: its words, and numbers.
+fn with_numbers(words: &[&str], numbers: usize, pairs: bool) -> Bytes {
+    let mut all: Vec<String> = words.iter().map(ToString::to_string).collect();
+    for number in 0..numbers {
+        all.push(number.to_string());
+        if pairs {
+            all.push(number.to_string());
+        }
+    }
+    let all: Vec<&[u8]> = all.iter().map(String::as_bytes).collect();
+    arguments(&all)
+}
+
+/// What removes data goes in a store that takes nothing else, however large it is: the marks that it leaves for later have room.
+#[test]
+fn in_a_full_store_whatever_removes_data_goes() {
+    let made = made("?size=4M&media=file");
+    let mut store = open(&made.url);
+    for (words, pairs) in [
+        (&["RPUSH", "list"][..], false),
+        (&["RPUSH", "trimmed"], false),
+        (&["SADD", "set"], false),
+        (&["HSET", "hash"], true),
+        (&["ZADD", "sorted"], true),
+    ] {
+        let reply = change(&mut *store, with_numbers(words, 1_000, pairs));
+        assert_eq!(reply, ":1000\r\n", "{words:?}");
+    }
+    assert_eq!(
+        change(&mut *store, set("large", &[b'v'; 100_000])),
+        "+OK\r\n"
+    );
+    filled(&mut *store, &[b'v'; 1000]);
+    filled(&mut *store, b"");
+    // Clients change what is there until that is not possible either.
+    for number in 0..3_000 {
+        change(&mut *store, set(&format!("k{number}"), &[b'w'; 1000]));
+    }
+    for command in [
+        "GETDEL large",
+        "LREM trimmed 1 999",
+        "LPOP list 70",
+        "SPOP set 70",
+        "ZPOPMIN sorted 70",
+        "HDEL hash 1 2 3",
+        "ZREMRANGEBYRANK sorted 0 99",
+        "LTRIM trimmed 1 0",
+        "UNLINK hash",
+        "DEL list set",
+        "EXPIRE sorted -1",
+        "FLUSHDB",
+        "FLUSHALL",
+    ] {
+        let reply = change(&mut *store, single(command));
+        assert!(!reply.starts_with('-'), "{command}: {reply}");
+    }
+    assert_eq!(read(&mut *store, single("DBSIZE")), ":0\r\n");
+    // And what it gave is there for the next one, at once.
+    assert_eq!(change(&mut *store, set("new", &[b'v'; 100_000])), "+OK\r\n");
+}
+
+/// Keys whose time is over make room before anything is refused, and without anything being written.
+#[test]
+fn keys_whose_time_is_over_take_no_room() {
+    let made = made("?size=4M&media=file");
+    let mut store = open(&made.url);
+    let mut kept = 0;
+    while change(
+        &mut *store,
+        arguments(&[
+            b"SET",
+            format!("k{kept}").as_bytes(),
+            &[b'v'; 1000],
+            b"PX",
+            b"60000",
+        ]),
+    ) == "+OK\r\n"
+    {
+        kept += 1;
+    }
+    for key in 0..kept {
+        let reply = change(&mut *store, single(&format!("PEXPIRE k{key} 300")));
+        assert_eq!(reply, ":1\r\n", "{key}");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(900));
+    assert_eq!(change(&mut *store, set("new", &[b'v'; 500_000])), "+OK\r\n");
+    assert_eq!(change(&mut *store, single("FLUSHALL")), "+OK\r\n");
+    for key in 0..2_000 {
+        let reply = change(&mut *store, single(&format!("SET short{key} v PX 50")));
+        assert_eq!(reply, "+OK\r\n");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    // Nobody writes any more.
+    assert!(store.tidies());
+    let mut times = 0;
+    while store.tidy().unwrap() || times < 10 {
+        times += 1;
+        assert!(times < 1_000);
+    }
+    drop(store);
+    let media = pmnet_media::open_image_read_only(&made.path).unwrap();
+    let left = pmnet_packet_store::Scan::open(media, None).unwrap().stat();
+    assert!(left.records < 20, "{left:?}");
+}
+
+/// New sessions end before they take the room of those that are there, and of deletes.
+#[test]
+fn sessions_do_not_crowd_a_full_store_out() {
+    let made = made("?size=4M&media=file");
+    let mut store = open(&made.url);
+    filled(&mut *store, &[b'v'; 1000]);
+    filled(&mut *store, b"");
+    let record = |kind: &str, client: u32| [kind.as_bytes(), &client.to_be_bytes()].concat();
+    let mut clients = 0;
+    while !store.is_crowded() {
+        let session = Batch {
+            records: vec![(
+                record("session/", clients),
+                Some(Bytes::from_static(&[0; 32])),
+            )],
+            ..Batch::default()
+        };
+        assert_eq!(store.apply(&session), Ok(0), "session {clients}");
+        clients += 1;
+        assert!(clients < 5_000, "more than it has room for");
+    }
+    assert!(clients > 100, "{clients}");
+    // Each of those that are there has its first reply, the longest that takes the reserve.
+    for client in 0..clients {
+        let request = Request {
+            payload: arguments(&[b"ECHO", &[b'e'; 480]]),
+            record: Some((record("reply/", client), Bytes::from_static(&[0; 8]))),
+        };
+        let mut replies = Vec::new();
+        store.execute(&[request], &mut replies).unwrap();
+        assert!(replies[0].starts_with(b"$480"), "client {client}");
+    }
+    assert_eq!(change(&mut *store, single("DEL k1")), ":1\r\n");
+    assert_eq!(change(&mut *store, single("FLUSHALL")), "+OK\r\n");
+    change(&mut *store, set("new", &[b'v'; 100_000]));
+    assert!(!store.is_crowded() && !store.is_short());
+}

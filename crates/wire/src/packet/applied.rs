@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!          24    32    40        48     56    64
-//! Applied  |     |     | applied | room |     |    |   flag: SHORT
+//! Applied  |     |     | applied | room |     |    |   flags: SHORT, CROWDED
 //! ```
 
 use super::view;
@@ -18,5 +18,7 @@ view! {
     flags {
         /// The store is short of room: the head admits no updates.
         short: SHORT,
+        /// What room it has is for the sessions that are there: the head lets none begin.
+        crowded: CROWDED,
     }
 }

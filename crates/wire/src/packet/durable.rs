@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!          24    32    40          48     56    64
-//! Durable  |     |     | persisted | room |     |    |   byte 5: rows of the payload; flag: SHORT
+//! Durable  |     |     | persisted | room |     |    |   byte 5: rows of the payload; flags: SHORT, CROWDED
 //! ```
 //! Payload: [`crate::record::DurableRow`]s (`docs/spec/wire.md` §5.1).
 
@@ -21,5 +21,7 @@ view! {
     flags {
         /// The store is short of room: the head admits no updates.
         short: SHORT,
+        /// What room it has is for the sessions that are there: the head lets none begin.
+        crowded: CROWDED,
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!            24        32         40    48        56    64
 //! Nack       | session | expected |     | refused |     |    |   flag: UNKNOWN_SESSION
-//! NotLogged  | session | seq      |     | room    |     |    |   flag: SHORT
+//! NotLogged  | session | seq      |     | room    |     |    |   flags: SHORT, CROWDED
 //! ```
 
 use super::view;
@@ -37,5 +37,7 @@ view! {
     flags {
         /// The store is short of room: the head admits no updates.
         short: SHORT,
+        /// What room it has is for the sessions that are there: the head lets none begin.
+        crowded: CROWDED,
     }
 }
