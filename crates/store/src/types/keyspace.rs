@@ -23,8 +23,23 @@ pub const SWEPT_ROWS: usize = 512;
 
 /// Visitor of keys with their heads.
 pub type VisitHead<'v> = dyn FnMut(&[u8], Head) -> ControlFlow<()> + 'v;
+/// Names of members, from one bound to the other.
+pub type Names<'n> = (Bound<&'n [u8]>, Bound<&'n [u8]>);
 /// Visitor of the members of a collection: name and row.
 pub type VisitMember<'v> = dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()> + 'v;
+
+/// The rows of members between two names.
+fn rows_of(id: u64, part: Part, (from, to): Names<'_>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let whole = |bound: Bound<&[u8]>| bound.map(|name| layout::member(id, part, name));
+    let (mut from, mut to) = (whole(from), whole(to));
+    if from == Bound::Unbounded {
+        from = Bound::Included(layout::member(id, part, b""));
+    }
+    if to == Bound::Unbounded {
+        to = Bound::Excluded(layout::end_of(id, part));
+    }
+    (from, to)
+}
 
 /// The keys of all databases in one transaction.
 pub struct Keyspace<'r> {
@@ -196,6 +211,10 @@ impl<'r> Keyspace<'r> {
         if let Some(old) = self.get(&row, Head::read)?.transpose()? {
             self.discard(old)?;
         }
+        if expires != 0 && expires <= self.now {
+            // Its time is over already: nobody sees it, and nobody has to find it.
+            return self.rows.remove(&row);
+        }
         self.rows.put(&row, Kind::String.byte(), expires, value)
     }
 
@@ -290,6 +309,29 @@ impl<'r> Keyspace<'r> {
             },
         )?;
         damage.map_or(Ok(()), Err)
+    }
+
+    /// How many keys a database has, if that can be said without visiting them; those whose time is over count until they are removed.
+    pub fn count_heads(&self, database: u32) -> Result<Option<u64>, Fault> {
+        let bounds = layout::heads_of(self.space(database)?);
+        self.rows.count(layout::range(&bounds))
+    }
+
+    /// The key with so many before it, and its head, even if its time is over.
+    pub fn nth_head(&self, database: u32, skip: u64) -> Result<Option<(Vec<u8>, Head)>, Fault> {
+        let bounds = layout::heads_of(self.space(database)?);
+        let (range, mut found) = (layout::range(&bounds), None);
+        self.rows
+            .scan_from(range, Order::Ascending, skip, &mut |key, row| {
+                found = Some((key[HEAD_PREFIX..].to_vec(), Head::read(row)));
+                ControlFlow::Break(())
+            })?;
+        found.map(|(key, head)| Ok((key, head?))).transpose()
+    }
+
+    /// Whether a key is there, by its head.
+    pub fn is_live(&self, head: Head) -> bool {
+        self.live(head)
     }
 
     /// Empties a database: its keys are gone at once, their rows later.
@@ -489,24 +531,54 @@ impl<'r> Keyspace<'r> {
         &self,
         id: u64,
         part: Part,
-        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+        range: Names<'_>,
         order: Order,
         visit: &mut VisitMember<'_>,
     ) -> Result<(), Fault> {
-        let whole = |bound: Bound<&[u8]>| bound.map(|name| layout::member(id, part, name));
-        let (mut from, mut to) = (whole(from), whole(to));
-        if from == Bound::Unbounded {
-            from = Bound::Included(layout::member(id, part, b""));
-        }
-        if to == Bound::Unbounded {
-            to = Bound::Excluded(layout::end_of(id, part));
-        }
+        self.members_from(id, part, range, order, 0, visit)
+    }
+
+    /// The same, without the first ones in this order.
+    pub fn members_from(
+        &self,
+        id: u64,
+        part: Part,
+        range: Names<'_>,
+        order: Order,
+        skip: u64,
+        visit: &mut VisitMember<'_>,
+    ) -> Result<(), Fault> {
+        let (from, to) = rows_of(id, part, range);
         let range = (
             from.as_ref().map(Vec::as_slice),
             to.as_ref().map(Vec::as_slice),
         );
-        self.rows.scan(range, order, &mut |key, row| {
+        self.rows.scan_from(range, order, skip, &mut |key, row| {
             visit(&key[MEMBER_PREFIX..], row)
         })
+    }
+
+    /// How many members of a part are between two names.
+    pub fn count_members(&self, id: u64, part: Part, range: Names<'_>) -> Result<u64, Fault> {
+        let (from, to) = rows_of(id, part, range);
+        let range = (
+            from.as_ref().map(Vec::as_slice),
+            to.as_ref().map(Vec::as_slice),
+        );
+        if let Some(count) = self.rows.count(range)? {
+            return Ok(count);
+        }
+        let mut count = 0;
+        self.rows.scan(range, Order::Ascending, &mut |_, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(count)
+    }
+
+    /// Whether the member with so many before it is found without visiting those.
+    pub fn finds_by_number(&self) -> Result<bool, Fault> {
+        let nothing = layout::all_garbage();
+        Ok(self.rows.count(layout::range(&nothing))?.is_some())
     }
 }
