@@ -52,7 +52,9 @@ pub fn cursors() -> Result<Cursors, OpenError> {
     let seed = getrandom::u64().map_err(|error| OpenError::Random {
         why: error.to_string(),
     })?;
-    Ok(Cursors::new(seed))
+    let mut cursors = Cursors::new(seed);
+    cursors.started = now();
+    Ok(cursors)
 }
 
 /// Counts what is told less and less often, so that a flood of it does not flood the log.
@@ -64,6 +66,11 @@ impl Counted {
     pub fn one_more(&mut self) -> Option<u64> {
         self.0 += 1;
         self.0.is_power_of_two().then_some(self.0)
+    }
+
+    /// How many there were.
+    pub const fn total(self) -> u64 {
+        self.0
     }
 }
 

@@ -49,6 +49,19 @@ pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
     (end <= whole.len()).then_some(start..end)
 }
 
+/// What a store says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// How large it is, in bytes; 0: it grows.
+    pub bytes: u64,
+    /// How many of them are in use.
+    pub used_bytes: u64,
+    /// Sessions of clients, as far as that is known.
+    pub sessions: Option<u64>,
+    /// Requests that were refused since the start.
+    pub refused: u64,
+}
+
 /// Direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -121,6 +134,11 @@ pub trait Rows {
     /// Short rows that are written from now on, until this is said again, are written by somebody who gives room back: they may
     /// take what is kept for that.
     fn set_frees(&mut self, _frees: bool) {}
+
+    /// What the store says of itself.
+    fn about(&self) -> About {
+        About::default()
+    }
 
     /// How many rows are in a range, if that can be said without visiting them.
     ///

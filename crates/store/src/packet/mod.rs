@@ -117,6 +117,7 @@ impl<H: Holder> Served<H> {
     ) -> Result<T, Fault> {
         let mut writing = self.holder.begin(upto)?;
         let mut rows = WriteRows::new(&mut writing, room);
+        rows.refused = self.told.refused.total();
         let mut keys = keyspace(&mut rows, &mut self.cursors)?;
         let done = work(&mut keys)?;
         let swept = keys.sweep(SWEPT_ROWS);
@@ -246,9 +247,9 @@ impl<H: Holder> Served<H> {
     }
 
     fn read(&mut self, request: &Request) -> Result<Bytes, StoreError> {
-        let cursors = &mut self.cursors;
+        let (cursors, refused) = (&mut self.cursors, self.told.refused.total());
         let answered = self.holder.look(|map| {
-            let mut rows = ReadRows { map };
+            let mut rows = ReadRows { map, refused };
             keyspace(&mut rows, cursors).and_then(|mut keys| embedded::answer(&mut keys, request))
         });
         match answered.and_then(|answered| answered) {
@@ -349,9 +350,10 @@ impl<H: Holder> Store for Served<H> {
 
     fn tidy(&mut self) -> Result<bool, StoreError> {
         let before = self.cursors.reclaimed.clone();
+        let refused = self.told.refused.total();
         let cursors = &mut self.cursors;
         let due = self.holder.look(|map| {
-            let mut rows = ReadRows { map };
+            let mut rows = ReadRows { map, refused };
             keyspace(&mut rows, cursors)?.has_garbage(TIDIED_KEYS)
         });
         let done = due.flatten().and_then(|due| {

@@ -1,7 +1,7 @@
 //! Rows as records of the packet store.
 
 use std::cell::RefCell;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 
 use pmnet_log::Media;
 use pmnet_packet_store::{
@@ -9,12 +9,14 @@ use pmnet_packet_store::{
 };
 
 use super::holder::Writing;
-use crate::rows::{Fault, Order, Range, Row, Rows, Update};
+use crate::rows::{About, Fault, Order, Range, Row, Rows, Update};
 
 /// Inside a transaction that only reads. Its writing methods fail: the caller refuses such commands before.
 pub struct ReadRows<'m, M> {
     /// The store.
     pub map: &'m PacketStore<M>,
+    /// Requests that were refused so far.
+    pub refused: u64,
 }
 
 /// Inside a transaction that writes.
@@ -26,6 +28,8 @@ pub struct WriteRows<'t, W> {
     frees: bool,
     /// Bytes of what they removed so far.
     freed: usize,
+    /// Requests that were refused so far.
+    pub refused: u64,
     /// The update under way, as long as its payload can be kept.
     update: Option<Update>,
     /// Strings of updates that stay where they lie, and that were copied.
@@ -40,6 +44,7 @@ impl<'t, W: Writing> WriteRows<'t, W> {
             room,
             frees: false,
             freed: 0,
+            refused: 0,
             update: None,
             kept: [0; 2],
         }
@@ -182,7 +187,27 @@ fn scan<M: Media>(
     Ok(())
 }
 
+/// What a packet store says of itself.
+fn about<M: Media>(map: &PacketStore<M>, refused: u64) -> About {
+    let stat = map.stat();
+    let frame = u64::from(stat.frame_bytes);
+    let record = |name: &[u8]| [&[super::RECORDS], name].concat();
+    // How the server calls the records of its sessions.
+    let sessions = (record(b"session/"), record(b"session0"));
+    let sessions = map.count_between(Bound::Included(&sessions.0), Bound::Excluded(&sessions.1));
+    About {
+        bytes: u64::from(stat.frames) * frame,
+        used_bytes: u64::from(stat.frames_used) * frame,
+        sessions: Some(sessions),
+        refused,
+    }
+}
+
 impl<W: Writing> Rows for WriteRows<'_, W> {
+    fn about(&self) -> About {
+        about(self.writing.map(), self.refused)
+    }
+
     fn value_bytes_max(&self) -> usize {
         VALUE_BYTES_MAX
     }
@@ -263,6 +288,10 @@ impl<W: Writing> WriteRows<'_, W> {
 }
 
 impl<M: Media> Rows for ReadRows<'_, M> {
+    fn about(&self) -> About {
+        about(self.map, self.refused)
+    }
+
     fn value_bytes_max(&self) -> usize {
         VALUE_BYTES_MAX
     }

@@ -10,7 +10,7 @@ use super::layout::{
     self, DATABASES, FIRST_ID, HEAD_PREFIX, Head, Kind, MEMBER_PREFIX, PLAIN, Part,
 };
 use super::scan::Cursors;
-use crate::rows::{Fault, Order, Row, Rows, Update};
+use crate::rows::{About, Fault, Order, Row, Rows, Update};
 
 /// Members that are removed at once with their collection; more are left to [`Keyspace::sweep`].
 const REMOVED_AT_ONCE: u64 = 64;
@@ -309,6 +309,11 @@ impl<'r> Keyspace<'r> {
             },
         )?;
         damage.map_or(Ok(()), Err)
+    }
+
+    /// What the store says of itself.
+    pub fn about(&self) -> About {
+        self.rows.about()
     }
 
     /// How many keys a database has, if that can be said without visiting them; those whose time is over count until they are removed.

@@ -18,7 +18,9 @@
 //! | `members` | what hashes, sets and sorted sets have in common |
 //! | `score_ranges`, `score_sets` | ranges of sorted sets; their unions, intersections and differences |
 //! | `keys`, `expiry`, `scan`, `glob` | commands for keys of any type; iteration |
+//! | `about` | what a store says of itself: `INFO`, `CONFIG`, `COMMAND` and the like |
 
+mod about;
 mod arguments;
 mod big;
 mod bits;

@@ -9,7 +9,7 @@ use super::float::c_string;
 use super::layout::DATABASES;
 use super::reply::Reply;
 use super::{
-    Call, Keyspace, bits, expiry, hashes, keys, lists, scan, score_ranges, score_sets, sets,
+    Call, Keyspace, about, bits, expiry, hashes, keys, lists, scan, score_ranges, score_sets, sets,
     sorted_sets, strings,
 };
 use crate::rows::Fault;
@@ -69,9 +69,13 @@ const fn free(name: &'static str, arity: i32, run: fn(&mut Call<'_, '_>) -> Outc
 #[rustfmt::skip]
 static COMMANDS: &[Command] = &[
     write("append", 3, strings::append),
+    read("asking", 1, about::cluster),
     read("bitcount", -2, bits::bitcount),
     write("bitop", -4, bits::bitop),
     read("bitpos", -3, bits::bitpos),
+    read("cluster", -2, about::cluster),
+    read("command", -1, about::command),
+    read("config", -2, about::config),
     write("copy", -3, keys::copy),
     read("dbsize", 1, keys::dbsize),
     write("decr", 2, strings::decr),
@@ -109,7 +113,10 @@ static COMMANDS: &[Command] = &[
     write("incr", 2, strings::incr),
     write("incrby", 3, strings::incrby),
     write("incrbyfloat", 3, strings::incrbyfloat),
+    read("info", -1, about::info),
     read("keys", 2, keys::keys),
+    read("lastsave", 1, about::lastsave),
+    read("latency", -2, about::latency),
     read("lindex", 3, lists::lindex),
     write("linsert", 5, lists::linsert),
     read("llen", 2, lists::llen),
@@ -123,10 +130,13 @@ static COMMANDS: &[Command] = &[
     free("lrem", 4, lists::lrem),
     write("lset", 4, lists::lset),
     free("ltrim", 4, lists::ltrim),
+    read("memory", -2, about::memory_command),
     read("mget", -2, strings::mget),
+    read("module", -2, about::module),
     write("move", 3, keys::move_key),
     write("mset", -3, strings::mset),
     write("msetnx", -3, strings::msetnx),
+    read("object", -2, about::object),
     write("persist", 2, expiry::persist),
     free("pexpire", -3, expiry::pexpire),
     free("pexpireat", -3, expiry::pexpireat),
@@ -135,8 +145,11 @@ static COMMANDS: &[Command] = &[
     write("psetex", 4, strings::psetex),
     read("pttl", 2, expiry::pttl),
     read("randomkey", 1, keys::randomkey),
+    read("readonly", 1, about::cluster),
+    read("readwrite", 1, about::cluster),
     write("rename", 3, keys::rename),
     write("renamenx", 3, keys::renamenx),
+    read("role", 1, about::role),
     free("rpop", -2, lists::rpop),
     write("rpoplpush", 3, lists::rpoplpush),
     write("rpush", -3, lists::rpush),
@@ -155,6 +168,7 @@ static COMMANDS: &[Command] = &[
     read("sintercard", -3, sets::sintercard),
     write("sinterstore", -3, sets::sinterstore),
     read("sismember", 3, sets::sismember),
+    read("slowlog", -2, about::slowlog),
     read("smembers", 2, sets::smembers),
     read("smismember", -3, sets::smismember),
     write("smove", 4, sets::smove),
@@ -166,6 +180,7 @@ static COMMANDS: &[Command] = &[
     read("substr", 4, strings::getrange),
     read("sunion", -2, sets::sunion),
     write("sunionstore", -3, sets::sunionstore),
+    read("time", 1, about::time),
     read("touch", -2, keys::exists),
     read("ttl", 2, expiry::ttl),
     read("type", 2, keys::kind),
@@ -208,6 +223,56 @@ fn find(name: &[u8]) -> Option<&'static Command> {
     let name = name.to_ascii_lowercase();
     let at = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(&name));
     at.ok().map(|at| &COMMANDS[at])
+}
+
+/// What is known of a command without running it.
+pub struct Fact {
+    /// Its name in small letters.
+    pub name: &'static str,
+    /// As [`Command::arity`].
+    pub arity: i32,
+    /// It may change data.
+    pub writes: bool,
+    /// Where its keys are: the first, the last (negative: from the end), and how far apart they are. 0: there is none, or a number says
+    /// how many.
+    pub keys: [i64; 3],
+}
+
+/// The names of all commands.
+pub fn names() -> impl ExactSizeIterator<Item = &'static str> {
+    COMMANDS.iter().map(|command| command.name)
+}
+
+/// What is known of a command, if there is such a one.
+pub fn fact(name: &[u8]) -> Option<Fact> {
+    let command = find(name)?;
+    let Command {
+        name,
+        arity,
+        writes,
+        ..
+    } = *command;
+    let keys = match name {
+        "asking" | "cluster" | "command" | "config" | "dbsize" | "echo" | "flushall"
+        | "flushdb" | "info" | "keys" | "lastsave" | "latency" | "lmpop" | "memory" | "module"
+        | "object" | "ping" | "randomkey" | "readonly" | "readwrite" | "role" | "scan"
+        | "sintercard" | "slowlog" | "time" | "zdiff" | "zinter" | "zintercard" | "zmpop"
+        | "zunion" => [0; 3],
+        "del" | "exists" | "mget" | "sdiff" | "sdiffstore" | "sinter" | "sinterstore"
+        | "sunion" | "sunionstore" | "touch" | "unlink" => [1, -1, 1],
+        "mset" | "msetnx" => [1, -1, 2],
+        "bitop" => [2, -1, 1],
+        "copy" | "lmove" | "rename" | "renamenx" | "rpoplpush" | "smove" | "zrangestore" => {
+            [1, 2, 1]
+        }
+        _ => [1, 1, 1],
+    };
+    Some(Fact {
+        name,
+        arity,
+        writes,
+        keys,
+    })
 }
 
 /// Error for a command that changes data but was sent as a read.
