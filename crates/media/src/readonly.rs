@@ -1,9 +1,10 @@
 //! A copy of an image for inspection; the file is never written.
 
 use std::fs::OpenOptions;
+use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use memmap2::MmapMut;
@@ -61,6 +62,31 @@ pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
 }
 
 impl ReadOnlyImage {
+    /// Writes the image to a new file, in which pages that are zero take no space; durable when it returns. A file that is there is
+    /// written over.
+    ///
+    /// # Errors
+    /// [`OpenError::NoSpace`], [`OpenError::Io`].
+    pub fn save(&self, path: &Path) -> Result<(), OpenError> {
+        let bytes = self.bytes();
+        let write = || -> io::Result<()> {
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(path)?;
+            file.set_len(image::offset(bytes.len()))?;
+            for (number, block) in bytes.chunks(image::BLOCK).enumerate() {
+                if !image::is_zero(block) {
+                    file.write_all_at(block, image::offset(number * image::BLOCK))?;
+                }
+            }
+            file.sync_all()
+        };
+        write().map_err(OpenError::io(path, "write the copy", bytes.len()))
+    }
+
     /// True when a running device had the log open: the copy may then show half of a change.
     #[must_use]
     pub fn in_use(&self) -> bool {

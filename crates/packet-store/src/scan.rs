@@ -13,6 +13,7 @@ use crate::line::{self, Form, Line};
 use crate::medium::persist_now;
 use crate::prefix::{Prefix, joined};
 use crate::reader::{Pieces, Reader};
+use crate::record::{Meta, Record};
 use crate::store::{PacketStore, Stat, born, hash_seed};
 use crate::superblock::{self, Identity};
 
@@ -351,6 +352,20 @@ impl<M: Media> Scan<M> {
             .filter(|slot| reader.check(**slot).is_err())
             .map(|slot| key_of(&reader, *slot, &mut scratch).to_vec())
             .collect()
+    }
+
+    /// Shows every record that is what was written.
+    pub fn each_record(&self, visit: &mut dyn FnMut(&[u8], &Meta, &[u8])) {
+        let reader = self.reader();
+        let mut scratch = Vec::new();
+        for &slot in &self.live {
+            if let Ok(line) = reader.check(slot) {
+                let record = Record { reader, slot, line };
+                let meta = record.meta();
+                let (key, value) = record.key_and_value(&mut scratch);
+                visit(key, &meta, value);
+            }
+        }
     }
 
     /// Records that lie in a packet, as it came.

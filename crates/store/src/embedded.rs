@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use pmnet_resp::{reply, write_header};
 use pmnet_server::{Batch, Origin, Request};
-use pmnet_wire::command::{Arguments, Commands, Form, Protocol, preamble};
+use pmnet_wire::command::{Commands, Form, Protocol, preamble};
 
 use crate::rows::{Fault, Rows, Update, place_in};
 use crate::types::{Context, Cursors, Keyspace, execaborted, refuse_as_read, run};
@@ -139,7 +139,7 @@ pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault
         Form::Single | Form::Pipeline | Form::Transaction | Form::Pack => {}
     }
     if request.record.is_none()
-        && let Some(error) = commands.iter().find_map(|mut a| refuse_as_read(a.next()?))
+        && let Some(error) = commands.iter().find_map(refuse_as_read)
     {
         return Ok(error);
     }
@@ -205,9 +205,8 @@ fn answer_pack(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Bytes
         let mut reply = reply_of(keys, &unit.commands)?;
         let room = REPLY_BYTES_MAX - PACK_HEADER_BYTES_MAX - replies.len();
         // A read alone changes nothing, and is asked for again.
-        let name = |mut arguments: Arguments<'_>| refuse_as_read(arguments.next()?);
-        let reads =
-            unit.commands.form == Form::Single && unit.commands.iter().find_map(name).is_none();
+        let reads = unit.commands.form == Form::Single
+            && unit.commands.iter().find_map(refuse_as_read).is_none();
         if reads && reply.len() > PACK_READ_BYTES_MAX {
             break;
         }

@@ -6,6 +6,7 @@
 //! request gets an error. A record that is not what was written is never handed out.
 //! Not here: what the store does (`pmnet-packet-store`), what commands do (`crate::types`).
 
+mod backup;
 mod grow;
 mod holder;
 mod place;
@@ -15,17 +16,18 @@ mod rows;
 use bytes::Bytes;
 use pmnet_log::Media;
 use pmnet_media::AnyMedia;
-use pmnet_packet_store::{PacketStore as Map, Room};
+use pmnet_packet_store::{PacketStore as Map, Room, Scan};
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 
 use crate::embedded::{Counted, Rejections, TIDIED_KEYS, cursors, keyspace};
-use crate::rows::Fault;
+use crate::rows::{Fault, Row};
 use crate::types::{Cursors, Keyspace, SWEPT_ROWS};
 use crate::{OpenError, embedded, types};
 use holder::{Alone, Holder, Reopen, Writing};
 use place::Place;
 use rows::{Keep, ReadRows, WriteRows};
 
+pub use backup::{Backup, back_up_packet_store};
 pub use grow::{GrowError, Grown, grow_packet_store};
 pub use region::{RegionAddress, RegionStore};
 
@@ -57,6 +59,23 @@ pub fn mend_packet_store(map: &mut Map<AnyMedia>) -> Result<u64, Fault> {
     let changed = types::mend(&mut WriteRows::new(&mut transaction, Room::Ordinary))?;
     transaction.commit().map_err(rows::fault)?;
     Ok(changed)
+}
+
+/// What a record of this key is called, by the keys of clients, as far as the other records of the store say that.
+#[must_use]
+pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
+    let mut names = types::Names::default();
+    scan.each_record(&mut |key, meta, value| {
+        names.note(
+            key,
+            Row {
+                kind: meta.kind,
+                expires_at_ms: meta.expires_at_ms,
+                value,
+            },
+        );
+    });
+    names
 }
 
 /// A packet store of its own.

@@ -113,7 +113,12 @@ impl<W: Writing> Keep for WriteRows<'_, W> {
 pub fn fault(error: Error) -> Fault {
     match error {
         Error::Full { .. } => Fault::Full,
-        Error::Damaged(damage) => Fault::Corrupted(damage.to_string()),
+        Error::Damaged(damage) => Fault::Corrupted(format!(
+            "{}, order {}: {}",
+            crate::types::Names::default().of(&damage.key),
+            damage.order,
+            damage.why
+        )),
         // Keys and values have bounds before they come here.
         Error::TooLong | Error::Media(_) => Fault::Storage(error.to_string()),
     }

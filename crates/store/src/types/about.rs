@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 
-use super::arguments::{Options, Outcome, SYNTAX, Stop, error, is, positive};
+use super::arguments::{Options, Outcome, SYNTAX, Stop, error, integer, is, wrong_number};
 use super::layout::{DATABASES, Head, Kind, Part};
 use super::members::ALL;
 use super::{Call, glob, size, table};
@@ -199,7 +199,10 @@ fn keyspace(call: &Call<'_, '_>) -> Outcome<Lines> {
 
 pub fn config(call: &mut Call<'_, '_>) -> Outcome {
     let (word, rest) = subcommand(call)?;
-    if is(word, "GET") && !rest.is_empty() {
+    if is(word, "GET") {
+        if rest.is_empty() {
+            return Err(wrong_number("config|get"));
+        }
         let about = call.keys.about();
         let settings = [
             ("appendfsync", "always".to_owned()),
@@ -271,7 +274,7 @@ pub fn command(call: &mut Call<'_, '_>) -> Outcome {
 
 fn reply_command(call: &mut Call<'_, '_>, name: &[u8]) {
     let Some(fact) = table::fact(name) else {
-        return call.reply.null_array();
+        return call.reply.null();
     };
     call.reply.array(10);
     call.reply.bulk(fact.name.as_bytes());
@@ -420,9 +423,10 @@ fn usage(call: &mut Call<'_, '_>, rest: &[&[u8]]) -> Outcome {
         if !is(option, "SAMPLES") {
             return Err(SYNTAX);
         }
-        samples = match positive(options.value()?)? {
-            0 => u64::MAX,
-            some => some,
+        samples = match u64::try_from(integer(options.value()?)?) {
+            Ok(0) => u64::MAX,
+            Ok(some) => some,
+            Err(_) => return Err(SYNTAX),
         };
     }
     let Some(head) = call.head(key)? else {

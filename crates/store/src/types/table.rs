@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pmnet_resp::reply::error as error_reply;
-use pmnet_wire::command::Commands;
+use pmnet_wire::command::{Arguments, Commands};
 
 use super::arguments::{NO_SUCH_DATABASE, Outcome, Stop};
 use super::float::c_string;
@@ -10,7 +10,7 @@ use super::layout::DATABASES;
 use super::reply::Reply;
 use super::{
     Call, Keyspace, about, bits, expiry, hashes, keys, lists, scan, score_ranges, score_sets, sets,
-    sorted_sets, strings,
+    sort, sorted_sets, strings,
 };
 use crate::rows::Fault;
 
@@ -172,6 +172,8 @@ static COMMANDS: &[Command] = &[
     read("smembers", 2, sets::smembers),
     read("smismember", -3, sets::smismember),
     write("smove", 4, sets::smove),
+    write("sort", -2, sort::sort),
+    read("sort_ro", -2, sort::sort_ro),
     free("spop", -2, sets::spop),
     read("srandmember", -2, sets::srandmember),
     free("srem", -3, sets::srem),
@@ -276,9 +278,13 @@ pub fn fact(name: &[u8]) -> Option<Fact> {
 }
 
 /// Error for a command that changes data but was sent as a read.
-pub fn refuse_as_read(name: &[u8]) -> Option<Bytes> {
-    let command = find(name)?;
-    command.writes.then(|| {
+pub fn refuse_as_read(mut arguments: Arguments<'_>) -> Option<Bytes> {
+    let command = find(arguments.next()?)?;
+    let writes = match command.name {
+        "sort" => arguments.any(|word| super::arguments::is(word, "STORE")),
+        _ => command.writes,
+    };
+    writes.then(|| {
         error_reply(&format!(
             "ERR pmnet: {} changes data, but came as a read",
             command.name

@@ -470,3 +470,90 @@ fn sessions_do_not_crowd_a_full_store_out() {
     change(&mut *store, set("new", &[b'v'; 100_000]));
     assert!(!store.is_crowded() && !store.is_short());
 }
+
+/// The copy of a store that is being written to is as of one commit: never half of a change.
+#[test]
+fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
+    let made = made("?size=16M&media=file");
+    let mut store = open(&made.url);
+    let copy = made.path.with_extension("copy");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (path, mut kept) = (made.path.clone(), 0);
+    std::thread::scope(|scope| {
+        let copier = scope.spawn(|| {
+            let mut outcomes = Vec::new();
+            for _ in 0..4 {
+                let done = pmnet_store::back_up_packet_store(&path, &copy);
+                let whole = done.is_ok();
+                if whole {
+                    let url = format!("packet:{}", copy.display());
+                    let mut copied = pmnet_store::open(&url, 0).unwrap();
+                    let numbers = ["GET one", "GET two"].map(|ask| read(&mut *copied, single(ask)));
+                    assert_eq!(numbers[0], numbers[1]);
+                    drop(copied);
+                    std::fs::remove_file(&copy).unwrap();
+                } else {
+                    let why = done.unwrap_err().to_string();
+                    assert!(why.contains("it changed during each"), "{why}");
+                    assert!(!copy.exists());
+                }
+                outcomes.push(whole);
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            outcomes
+        });
+        while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            // Both or neither, in one commit.
+            let both = crate::support::payload(
+                Form::Transaction,
+                Protocol::Resp2,
+                0,
+                &["INCR one", "INCR two"],
+            );
+            change(&mut *store, both);
+            kept += 1;
+        }
+        copier.join().unwrap();
+    });
+    // Nobody writes: the copy has all of it.
+    let done = pmnet_store::back_up_packet_store(&made.path, &copy).unwrap();
+    assert_eq!(done.tries, 1);
+    let again = pmnet_store::back_up_packet_store(&made.path, &copy);
+    assert!(again.unwrap_err().to_string().contains("already"));
+    let mut copied = open(&format!("packet:{}", copy.display()));
+    let number = kept.to_string();
+    let wanted = format!("${}\r\n{number}\r\n", number.len());
+    assert_eq!(read(&mut *copied, single("GET two")), wanted);
+}
+
+/// What is damaged is called as clients call it.
+#[test]
+fn damage_is_named_by_the_keys_of_clients() {
+    let made = made("?size=1M");
+    let mut store = open(&made.url);
+    change(&mut *store, single("SET text once-upon-a-time"));
+    change(&mut *store, single("HSET people alice ten-years-of-age"));
+    change(&mut *store, single("HSET people bob 9"));
+    drop(store);
+    let mut image = std::fs::read(&made.path).unwrap();
+    for value in ["once-upon-a-time", "ten-years-of-age"] {
+        let at = image
+            .windows(value.len())
+            .position(|bytes| bytes == value.as_bytes())
+            .unwrap();
+        image[at + 3] ^= 1;
+    }
+    std::fs::write(&made.path, image).unwrap();
+    let image = pmnet_media::open_image_read_only(&made.path).unwrap();
+    let scan = pmnet_packet_store::Scan::open(image, None).unwrap();
+    let names = pmnet_store::names_in_packet_store(&scan);
+    let mut found: Vec<String> = scan.verify().iter().map(|one| names.of(&one.key)).collect();
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            "\"alice\" in key \"people\" of database 0",
+            "key \"text\" of database 0"
+        ]
+    );
+}
