@@ -1,4 +1,4 @@
-//! pmnet without a Redis: what a person meets first. A store that nobody gave a size, and clients that ask what they always ask.
+//! pmnet without a Redis, as an operator meets it first: a store without a size in its address, and clients that ask as they always do.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -44,7 +44,10 @@ impl Running {
 
     fn memory_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS"))
+            .unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 }

@@ -169,7 +169,7 @@ fn of_a_large_file_only_what_is_used_is_written() {
         persist(&mut media, &[0..8 << 20, LARGE - 8192..LARGE]);
         media.store(at + 5000, b"used");
         persist(&mut media, &[at + 5000..at + 5004]);
-        // What was used and is zero again is durably so.
+        // A used block that is zero again is so durably.
         media.store(at + 9000, b"gone");
         persist(&mut media, &[at + 9000..at + 9004]);
         media.store(at + 9000, &[0; 4]);

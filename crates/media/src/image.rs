@@ -16,7 +16,7 @@ use crate::{Kind, lock, pmem, sys};
 pub(crate) const BLOCK: usize = 4096;
 /// Smallest image that can hold a log, in bytes.
 const IMAGE_BYTES_MIN: usize = 4 * BLOCK;
-/// A new file of at most so many bytes is filled with zeros at once; of a larger one the space is reserved, and parts are filled when
+/// A new file up to this size, in bytes, is filled with zeros at once; of a larger one the space is reserved, and parts are filled when
 /// they are first written to ([`crate::untouched`]), because filling takes seconds for each gigabyte.
 const FILLED_BYTES_MAX: usize = 128 << 20;
 /// Piece in which a new file is filled with zeros and an image is read, in bytes.

@@ -62,7 +62,7 @@ pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
 }
 
 impl ReadOnlyImage {
-    /// Writes the image to a new file, in which pages that are zero take no space; durable when it returns. A file that is there is
+    /// Writes the image to a new file, in which pages that are zero take no space; durable when it returns. An existing file is
     /// written over.
     ///
     /// # Errors

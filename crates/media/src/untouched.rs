@@ -1,4 +1,4 @@
-//! Blocks of a file that nobody has written to yet: their space is reserved, and they read as zero, durably.
+//! Blocks of a file that were never written: their space is reserved, and they read as zero, durably.
 //!
 //! The first write to such a block changes metadata of the file system, which makes it a slow one. So a whole piece around it is
 //! filled with zeros first, once. And a block that is zero in the image needs no write as long as it was never written.
@@ -23,7 +23,7 @@ pub(crate) struct Untouched {
 }
 
 impl Untouched {
-    /// The blocks of an image of so many bytes that are in none of the parts that were `written`.
+    /// The blocks of an image of `bytes` bytes that are in none of the parts that were `written`.
     pub fn new(bytes: usize, written: &[Range<usize>]) -> io::Result<Untouched> {
         let mut blocks = vec![true; bytes / BLOCK];
         for part in written {

@@ -97,7 +97,7 @@ pub enum Room {
 }
 
 impl Room {
-    /// What is left of a reserve, and of what is kept for records besides.
+    /// Frames or lines that stay free of a reserve, and of the part for records besides.
     pub(crate) const fn leaves(self, reserve: usize, records: usize) -> usize {
         match self {
             Room::Ordinary => reserve + records,
@@ -108,7 +108,7 @@ impl Room {
         }
     }
 
-    /// What must be left so that another user of [`Room::Reserved`] may come: a quarter of the reserve, and what is kept for
+    /// Frames or lines that must be free for another user of [`Room::Reserved`]: a quarter of the reserve, and the part for
     /// the records of those that are there.
     pub(crate) const fn another(reserve: usize, records: usize) -> usize {
         reserve / 4 + records

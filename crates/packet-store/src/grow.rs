@@ -84,7 +84,7 @@ impl Geometry {
             };
             match largest(size, self.frame_bytes, of) {
                 Err(error) if size / 2 > to_u64(self.image_bytes()) => return Err(error),
-                // What is too small is told below.
+                // A size that is too small is told below.
                 other => other.unwrap_or(*self),
             }
         };

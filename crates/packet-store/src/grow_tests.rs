@@ -65,7 +65,7 @@ fn a_region_takes_as_many_bytes_as_was_said() {
             takes <= size && size - takes < 3 * u64::from(frame_bytes),
             "{size}: {takes}"
         );
-        // What it takes is a size, too, and gives the same region.
+        // The bytes of its image are a size, too, and give the same region.
         assert_eq!(
             Geometry::shared_for_size(takes, frame_bytes, entries).unwrap(),
             region

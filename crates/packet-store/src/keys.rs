@@ -75,7 +75,7 @@ struct Key {
 }
 
 /// Some keys: their tags, their numbers plus one (0 where there is none), and how many more are in the list only. All of it is
-/// zero at first, so that memory of buckets that nobody uses is never touched.
+/// zero at first, so that memory of unused buckets is never touched.
 type Bucket = [u32; 2 * BUCKET_KEYS + 2];
 /// Where a bucket counts the keys that are in the list only.
 const LEFT_OUT: usize = 2 * BUCKET_KEYS;
@@ -192,7 +192,7 @@ impl Keys {
         }
     }
 
-    /// The key that counts with so many of them before it.
+    /// The key that counts with `rank` of them before it.
     pub fn nth(&self, rank: u32) -> Option<u32> {
         let (mut at, mut before) = (NONE, 0);
         for level in (0..LEVELS).rev() {

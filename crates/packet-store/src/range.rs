@@ -58,7 +58,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// As [`PacketStore::range`], without the first records, and without the last ones, so many of each. Takes no longer for
+    /// As [`PacketStore::range`], without the first `first` and the last `last` records. Takes no longer for
     /// many than for few.
     #[must_use]
     pub fn range_without(

@@ -60,7 +60,7 @@ pub struct PacketStore<M> {
     /// The version before this one, while a snapshot needs it or the transaction is not committed; of lines below `fresh`.
     pub(crate) older: Vec<u32>,
     pub(crate) free_lines: Vec<u32>,
-    /// This line, and all behind it, were never used: nothing is kept in memory of them.
+    /// This line, and all with higher numbers, were never used: nothing is kept in memory of them.
     pub(crate) fresh: u32,
     /// Lines that died by the last commit or before it, and are on the medium still.
     pub(crate) pending: Vec<u32>,
@@ -318,8 +318,8 @@ impl<M: Media> PacketStore<M> {
         self.lines_ahead = lines.min((index(self.geometry.lines) - self.lines_reserve) / 2);
     }
 
-    /// From now on there is room, which nothing but [`Room::Reserved`] may take, for as many more records of so many bytes as there are
-    /// with this key or one above it. At most a quarter of what an empty store has.
+    /// From now on there is room, which nothing but [`Room::Reserved`] may take, for more records of `bytes` bytes: as many as have
+    /// this key or one above it. At most a quarter of what an empty store has.
     pub fn keep_for_records(&mut self, from: &[u8], bytes: usize) {
         let records = self.count_between(Bound::Included(from), Bound::Unbounded);
         let records = usize::try_from(records).expect("lines are counted in 32 bits");
@@ -329,7 +329,7 @@ impl<M: Media> PacketStore<M> {
         self.lines_records = records.min(index(self.geometry.lines) / 4);
     }
 
-    /// Whether nobody should come any more whose records need room: what is left is for those that are there, and for deletes.
+    /// Whether no further session should begin: the room is needed by the existing ones, and by deletes.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         let lines = Room::another(self.lines_reserve, self.lines_records);

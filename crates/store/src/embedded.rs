@@ -18,9 +18,9 @@ const PACK_READ_BYTES_MAX: usize = 16 * 1024;
 
 /// Keys that are looked at each time for those whose time is over, while nothing is written.
 pub const TIDIED_KEYS: usize = 1_000;
-/// What Redis says, and what to do here.
+/// The error of Redis, and the way out here.
 const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
-/// What is said of a command that may change something and whose reply would be too long.
+/// The error for a command that may change data and whose reply would be too long.
 const REFUSED_TOO_LONG: &str =
     "ERR pmnet: the reply would be larger than 16 MiB, so nothing was done; ask for less at once";
 
@@ -167,7 +167,7 @@ pub fn first_part(request: &Request) -> Option<Request> {
     })
 }
 
-/// What a client is told of a request that was given up with this fault; `None`: the store failed.
+/// The error that a client gets for a request that was given up with this fault; `None`: the store failed.
 pub fn told(fault: &Fault) -> Option<String> {
     match fault {
         Fault::Full => Some(OUT_OF_MEMORY.to_owned()),

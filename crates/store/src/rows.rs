@@ -49,7 +49,7 @@ pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
     (end <= whole.len()).then_some(start..end)
 }
 
-/// What a store says of itself.
+/// Facts about a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct About {
     /// How large it is, in bytes; 0: it grows.
@@ -131,11 +131,11 @@ pub trait Rows {
     /// What is written until the next call, this update writes; `None`: something else does, or nobody needs to know.
     fn begin_update(&mut self, _update: Option<Update>) {}
 
-    /// Short rows that are written from now on, until this is said again, are written by somebody who gives room back: they may
-    /// take what is kept for that.
+    /// Short rows that are written from now on, until this is said again, are of a command that gives room back: they may
+    /// take the room that is kept for such.
     fn set_frees(&mut self, _frees: bool) {}
 
-    /// What the store says of itself.
+    /// Facts about the store.
     fn about(&self) -> About {
         About::default()
     }

@@ -150,7 +150,7 @@ pub enum Closed {
     Crowded,
 }
 
-/// What the calls of such a session fail with.
+/// The failure of the calls of such a session.
 const CROWDED: &str = "the store is full, and what room it has is for the clients that are there: no further one is served. Delete \
      keys through one of those, let some of them end, or make the store larger (pmnet store grow)";
 

@@ -456,7 +456,7 @@ impl Session {
             ..
         } = NotLogged::read(header);
         if session == 0 && crowded {
-            // Nothing of it was sent, and waiting would not help: somebody has to delete something.
+            // Nothing of it was sent, and waiting would not help: an operator or a client has to delete data.
             self.close(Closed::Crowded, context);
             return;
         }

@@ -103,7 +103,7 @@ impl KvStore {
         work(database, &mut self.cursors)
     }
 
-    /// What the server is told; the file is closed until the next `load`.
+    /// The error for the server; the file is closed until the next `load`.
     fn failed(&mut self, fault: Fault) -> StoreError {
         self.database = None;
         let text = format!("kv:{}: {fault}", self.path.display());

@@ -99,7 +99,7 @@ pub trait Holder: Send {
     fn pack_step(&mut self, budget: usize) -> Result<usize, Fault>;
     /// Shows the records as of the last commit.
     fn look<T>(&mut self, look: impl FnOnce(&Map<Self::Medium>) -> T) -> Result<T, Fault>;
-    /// Keeps room for as many more records of so many bytes as there are with keys from `prefix` on; whether the store is short then,
+    /// Keeps room for more records of `bytes` bytes, as many as have keys from `prefix` on; whether the store is short then,
     /// and whether it is crowded.
     fn settle(&mut self, prefix: u8, bytes: usize) -> Result<(bool, bool), Fault>;
     /// After a failure of the medium: what is in memory is of no use.

@@ -35,12 +35,12 @@ pub use region::{RegionAddress, RegionStore};
 const RECORDS: u8 = 0xff;
 /// Bytes that are packed after each call.
 const PACKED_BYTES: usize = 256 << 10;
-/// Longest value that may take the reserve, in bytes: of the record of a reply, and of a row of somebody who gives room back. For a
+/// Longest value that may take the reserve, in bytes: of the record of a reply, and of a row of a command that gives room back. For a
 /// longer reply there must be room as for data; if there is not, the request is refused, and that reply is short.
 const SHORT_BYTES: usize = 512;
 /// Bytes that are packed, piece by piece, before a full store refuses something: the call stays below a second.
 const PACKED_BYTES_MAX: usize = 256 << 20;
-/// Bytes of frames that are kept for each record of the protocol that is there, so that a session finds room for its reply.
+/// Bytes of frames that are kept for each existing record of the protocol, so that a session finds room for its reply.
 const RECORD_BYTES: usize = 640;
 /// Keys that are looked at for those whose time is over before something is refused because the store is full, and rows that are
 /// removed then.
@@ -61,7 +61,7 @@ pub fn mend_packet_store(map: &mut Map<AnyMedia>) -> Result<u64, Fault> {
     Ok(changed)
 }
 
-/// What a record of this key is called, by the keys of clients, as far as the other records of the store say that.
+/// The names of records by the keys of clients, as far as the other records of the store say them.
 #[must_use]
 pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
     let mut names = types::Names::default();
@@ -86,14 +86,14 @@ pub struct Served<H> {
     holder: H,
     told: Told,
     cursors: Cursors,
-    /// What was last found out; see [`Store::is_short`], [`Store::is_crowded`].
+    /// As last found out; see [`Store::is_short`], [`Store::is_crowded`].
     short: bool,
     crowded: bool,
     /// When room was last looked for in vain, in ms since 1970.
     cleared: u64,
 }
 
-/// What is counted, and told less and less often.
+/// Events that are counted, and told less and less often.
 #[derive(Debug, Default)]
 struct Told {
     rejected: Rejections,
@@ -163,7 +163,7 @@ impl<H: Holder> Served<H> {
         Ok(())
     }
 
-    /// Removes keys whose time is over and what nobody can reach any more, and packs as long as that gives something; whether there
+    /// Removes keys whose time is over and rows that no key leads to any more, and packs as long as that gives something; whether there
     /// may be more room than before.
     fn make_room(&mut self) -> Result<bool, StoreError> {
         let now = embedded::now();
@@ -177,7 +177,7 @@ impl<H: Holder> Served<H> {
             );
             cleared = match done {
                 Ok(removed) => removed > 0,
-                // Whoever needs what is damaged is told; and what is full is told now.
+                // A client that needs damaged data is told then; a full store is told below.
                 Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => false,
                 Err(fault) => return Err(self.failed(fault)),
             };
@@ -385,7 +385,7 @@ impl<H: Holder> Store for Served<H> {
         });
         match done {
             Ok(due) => Ok(due),
-            // Whoever needs it is told.
+            // A client that needs damaged data is told then.
             Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => Ok(false),
             Err(fault) => Err(self.failed(fault)),
         }

@@ -24,7 +24,7 @@ pub struct WriteRows<'t, W> {
     writing: &'t mut W,
     /// What new rows may take.
     room: Room,
-    /// Who writes them gives room back.
+    /// They are of a command that gives room back.
     frees: bool,
     /// Bytes of what they removed so far.
     freed: usize,
@@ -192,7 +192,7 @@ fn scan<M: Media>(
     Ok(())
 }
 
-/// What a packet store says of itself.
+/// Facts about a packet store.
 fn about<M: Media>(map: &PacketStore<M>, refused: u64) -> About {
     let stat = map.stat();
     let frame = u64::from(stat.frame_bytes);

@@ -1,6 +1,6 @@
-//! What a store says of itself: `INFO`, `CONFIG`, `COMMAND` and others that clients and tools ask first.
+//! Facts about a store: `INFO`, `CONFIG`, `COMMAND` and others that clients and tools ask first.
 //!
-//! Answers have the form of Redis 7.0.15. What is not known here is left out, never invented.
+//! Answers have the form of Redis 7.0.15. An unknown fact is left out, never invented.
 
 use std::ops::ControlFlow;
 
@@ -27,7 +27,7 @@ const SAMPLES: u64 = 5;
 
 const NO_CLUSTER: Stop = error("ERR This instance has cluster support disabled");
 
-/// A subcommand, and the arguments behind it.
+/// A subcommand, and its arguments.
 fn subcommand<'c>(call: &Call<'c, '_>) -> Outcome<(&'c [u8], &'c [&'c [u8]])> {
     let (word, rest) = call.arguments.split_first().ok_or(SYNTAX)?;
     Ok((word, rest))
@@ -131,7 +131,7 @@ fn memory(about: &About) -> Lines {
     ])
 }
 
-/// What is the same whatever is stored.
+/// Lines that are the same whatever is stored.
 fn fixed(section: &str, about: &About) -> Lines {
     let pairs: &[(&str, &str)] = match section {
         "clients" => &[("blocked_clients", "0"), ("cluster_connections", "0")],

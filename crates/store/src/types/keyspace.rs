@@ -212,7 +212,7 @@ impl<'r> Keyspace<'r> {
             self.discard(old)?;
         }
         if expires != 0 && expires <= self.now {
-            // Its time is over already: nobody sees it, and nobody has to find it.
+            // Its time is over already: no client sees it.
             return self.rows.remove(&row);
         }
         self.rows.put(&row, Kind::String.byte(), expires, value)
@@ -311,7 +311,7 @@ impl<'r> Keyspace<'r> {
         damage.map_or(Ok(()), Err)
     }
 
-    /// What the store says of itself.
+    /// Facts about the store.
     pub fn about(&self) -> About {
         self.rows.about()
     }
@@ -411,7 +411,7 @@ impl<'r> Keyspace<'r> {
         Ok(count)
     }
 
-    /// Whether there is anything that nobody can reach any more, or a key whose time is over among the next `most`.
+    /// Whether there is any row that no key leads to any more, or a key whose time is over among the next `most`.
     ///
     /// # Errors
     /// [`Fault`].
@@ -493,7 +493,7 @@ impl<'r> Keyspace<'r> {
         Ok(limit - left)
     }
 
-    /// What is written until this is said again, somebody writes who gives room back.
+    /// As [`Rows::set_frees`].
     pub fn set_frees(&mut self, frees: bool) {
         self.rows.set_frees(frees);
     }

@@ -282,7 +282,7 @@ pub fn score_of(bytes: [u8; 8]) -> f64 {
     })
 }
 
-/// What a row is about, by its key.
+/// The meaning of a row, by its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowOf<'k> {
     /// The head of a client's key.
@@ -305,11 +305,11 @@ pub enum RowOf<'k> {
     Database(u32),
     /// Another number.
     Own,
-    /// What is to be removed.
+    /// A mark for something to be removed.
     Garbage(u64),
 }
 
-/// What the row with this key is about.
+/// The meaning of the row with this key.
 pub fn row_of(key: &[u8]) -> Option<RowOf<'_>> {
     let (table, rest) = key.split_first()?;
     if *table == META {

@@ -20,7 +20,7 @@
 //! | `sort` | `SORT` |
 //! | `names` | what rows are called by people |
 //! | `keys`, `expiry`, `scan`, `glob` | commands for keys of any type; iteration |
-//! | `about` | what a store says of itself: `INFO`, `CONFIG`, `COMMAND` and the like |
+//! | `about` | facts about a store: `INFO`, `CONFIG`, `COMMAND` and the like |
 
 mod about;
 mod arguments;

@@ -1,4 +1,4 @@
-//! What rows are called by people: the keys of clients, not those of rows.
+//! Names of rows for people: the keys of clients, not those of rows.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ impl Names {
         }
     }
 
-    /// What a row is called, by its key, which may be cut off.
+    /// The name of a row, by its key, which may be cut off.
     #[must_use]
     pub fn of(&self, key: &[u8]) -> String {
         match layout::row_of(key) {

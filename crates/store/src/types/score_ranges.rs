@@ -232,7 +232,7 @@ fn place_of_members<'a>(
 }
 
 /// Visits members of different scores between two: from the first one on, as Redis does in a small set, that is not before the range, to
-/// the first that is behind it.
+/// the first that is after it.
 fn visit_scattered(
     call: &Call<'_, '_>,
     set: &Head,

@@ -10,7 +10,7 @@ use super::members::ALL;
 use super::{Call, size};
 use crate::rows::Order;
 
-/// What a `SORT` was asked.
+/// The options of a `SORT`.
 struct Question<'a> {
     by: Option<&'a [u8]>,
     gets: Vec<&'a [u8]>,

@@ -227,7 +227,7 @@ fn find(name: &[u8]) -> Option<&'static Command> {
     at.ok().map(|at| &COMMANDS[at])
 }
 
-/// What is known of a command without running it.
+/// Facts about a command.
 pub struct Fact {
     /// Its name in small letters.
     pub name: &'static str,
@@ -245,7 +245,7 @@ pub fn names() -> impl ExactSizeIterator<Item = &'static str> {
     COMMANDS.iter().map(|command| command.name)
 }
 
-/// What is known of a command, if there is such a one.
+/// Facts about a command, if there is such a one.
 pub fn fact(name: &[u8]) -> Option<Fact> {
     let command = find(name)?;
     let Command {

@@ -341,7 +341,7 @@ fn with_numbers(words: &[&str], numbers: usize, pairs: bool) -> Bytes {
     arguments(&all)
 }
 
-/// What removes data goes in a store that takes nothing else, however large it is: the marks that it leaves for later have room.
+/// Commands that remove data go in a store that takes nothing else, however large it is: the marks that it leaves for later have room.
 #[test]
 fn in_a_full_store_whatever_removes_data_goes() {
     let made = made("?size=4M&media=file");
@@ -526,7 +526,7 @@ fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
     assert_eq!(read(&mut *copied, single("GET two")), wanted);
 }
 
-/// What is damaged is called as clients call it.
+/// A damaged record has the name that clients use.
 #[test]
 fn damage_is_named_by_the_keys_of_clients() {
     let made = made("?size=1M");

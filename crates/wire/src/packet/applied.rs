@@ -18,7 +18,7 @@ view! {
     flags {
         /// The store is short of room: the head admits no updates.
         short: SHORT,
-        /// What room it has is for the sessions that are there: the head lets none begin.
+        /// Its room is needed by the existing sessions: the head lets none begin.
         crowded: CROWDED,
     }
 }
