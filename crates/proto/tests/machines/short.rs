@@ -3,7 +3,7 @@
 use crate::support::device::{Bench, client, from_client, from_hop, hop, refused, server, update};
 use crate::support::{SESSION, TOKEN, client as clients, kinds, ms, only, peer, server as servers};
 use pmnet_proto::Time;
-use pmnet_proto::client::Outcome;
+use pmnet_proto::client::{Closed, Outcome};
 use pmnet_wire::record::{DurableRow, write_durable};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
@@ -256,17 +256,19 @@ fn while_the_store_is_crowded_no_session_begins_and_the_client_is_told() {
     applied(&mut head, 1, Flags::SHORT);
     head.admit(&open, &(TOKEN + 2).to_be_bytes());
     // The client's calls end at once, with a sentence.
-    let mut bench = clients::Bench::new();
+    let (mut bench, _) = clients::Bench::opening(clients::config());
     let call = bench.update();
-    assert_eq!(kinds(&bench.flush()), [Kind::Open]);
     let refused = Header {
         session: 0,
         flags: crowded,
         ..bench.reply(Kind::NotLogged)
     };
     bench.receive(&refused, &[]);
-    let outcome = bench.outcome(call);
-    let told =
-        matches!(&outcome, Some(Outcome::Failed(text)) if text.contains("the store is full"));
-    assert!(told, "{outcome:?}");
+    let (outcomes, reason) = bench.closed();
+    assert_eq!(reason, Closed::Crowded);
+    let told = |outcome: &Outcome| matches!(outcome, Outcome::Failed(text) if text.contains("the store is full"));
+    assert!(
+        outcomes.len() == 1 && outcomes[0].0 == call && told(&outcomes[0].1),
+        "{outcomes:?}"
+    );
 }
