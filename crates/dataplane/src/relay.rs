@@ -67,6 +67,7 @@ pub(crate) struct Relay {
     /// The last wait asked the system, and did not only spin.
     asked: bool,
     lease: Option<Lease>,
+    next: Peer,
     /// The last renewal that was handed on.
     renewed: (u32, Time),
 }
@@ -74,7 +75,7 @@ pub(crate) struct Relay {
 impl Relay {
     /// Listens.
     pub(crate) fn open(config: &RelayConfig, stop: &Stop) -> io::Result<Relay> {
-        let mut socket = Socket::bind(config.listen, false)?;
+        let mut socket = Socket::bind_patiently(config.listen, stop)?;
         if let Some(address) = config.known_as {
             socket.speak_for(address, config.device.next, is_between_hops)?;
         }
@@ -91,6 +92,7 @@ impl Relay {
             events: mio::Events::with_capacity(16),
             asked: true,
             lease: config.lease.clone(),
+            next: config.device.next,
             renewed: (0, Time(0)),
         };
         relay.wake_by(relay.socket.io().as_raw_fd(), SOCKET_TOKEN)?;
@@ -144,12 +146,22 @@ impl Relay {
 
 impl Port for Relay {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize> {
+        let (next, mut next_spoke) = (self.next, false);
         let received = self.bursts.receive(self.socket.io(), |from, hops, bytes| {
+            next_spoke |= from == next;
             // Port 0 cannot be answered. Only a forger writes it.
             if from.port() != 0 {
                 deliver(from, hops, bytes);
             }
         });
+        if next_spoke && let Some(lease) = &self.lease {
+            lease.words.hear_next();
+        }
+        if self.socket.is_everywhere() {
+            for (from, at) in self.bursts.heard() {
+                self.socket.heard(*from, *at);
+            }
+        }
         received.or_else(|error| self.socket.tolerate(error))
     }
 
@@ -183,7 +195,7 @@ impl Port for Relay {
         if busy {
             self.spin.active(now);
         }
-        let polling = busy || self.spin.again(now);
+        let polling = busy || self.spin.again(now, &self.clock);
         self.asked = !polling || self.spin.look_around(now);
         if !self.asked {
             return Ok(Wake::Work);
@@ -226,9 +238,9 @@ fn is_between_hops(datagram: &[u8]) -> bool {
 /// Tries whether `listen` can be listened on, so that nothing is made for an address that cannot.
 ///
 /// # Errors
-/// A sentence that says why.
-pub fn can_listen(listen: Peer) -> io::Result<()> {
-    Socket::bind(listen, false).map(drop)
+/// A sentence that says why; [`io::ErrorKind::Interrupted`]: asked to stop while another process had the port.
+pub fn can_listen(listen: Peer, stop: &Stop) -> io::Result<()> {
+    Socket::bind_patiently(listen, stop).map(drop)
 }
 
 /// Serves one shard on one UDP socket until stopped. With a fast path, only packets that it hands up come to the socket.
@@ -307,6 +319,23 @@ fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Place, Option<S
     words.want(machine.needs_lease());
 }
 
+/// Says that sessions were ended because others needed the room, or their client was started again; less and less often. `told`: how many
+/// there were when it was said last.
+fn tell_of_sessions(machine: &Device, told: &mut u64) {
+    let counters = machine.counters();
+    let all = counters.succeeded_sessions + counters.crowded_out_sessions + counters.crowded_opens;
+    if all >= told.saturating_mul(2).max(1) {
+        *told = all;
+        tracing::warn!(
+            open = machine.sessions(),
+            of_clients_started_again = counters.succeeded_sessions,
+            silent_when_there_was_no_room = counters.crowded_out_sessions,
+            refused_for_want_of_room = counters.crowded_opens,
+            "sessions were ended, or not begun (all since this device's start)"
+        );
+    }
+}
+
 /// Tells the agent of a device's lease what becomes of it, and everybody: when it serves, and when it does not for long.
 pub(crate) fn watch<M: Media>(
     lease: Option<Lease>,
@@ -320,6 +349,7 @@ pub(crate) fn watch<M: Media>(
     let mut waits: Option<String> = None;
     let mut out_of_service = Some(clock.now());
     let mut told = None;
+    let mut sessions = 0;
     move |node| {
         let machine = node.machine();
         if let Some(lease) = &lease {
@@ -346,6 +376,7 @@ pub(crate) fn watch<M: Media>(
                 tracing::warn!("waiting: {text}");
             }
         }
+        tell_of_sessions(machine, &mut sessions);
         if machine.is_serving() && machine.epoch() != epoch {
             epoch = machine.epoch();
             tracing::info!(

@@ -12,6 +12,8 @@ const PAUSE_MAX: Nanos = 500 * MILLISECOND;
 /// A store that has work of its own does some of it so often, and sooner while there is more.
 const TIDY_EVERY: Nanos = 100 * MILLISECOND;
 const TIDY_ON_AFTER: Nanos = 10 * MILLISECOND;
+/// So often it is looked whether the store is still there, if nothing else shows it.
+const LOOK_EVERY: Nanos = 500 * MILLISECOND;
 /// The same failure is told again after this time.
 const TOLD_EVERY: Nanos = 5 * SECOND;
 
@@ -23,6 +25,8 @@ pub struct ServerNode<S> {
     resume_at: Option<Time>,
     /// When a store that has work of its own does some of it.
     tidy_at: Option<Time>,
+    /// When it is looked whether the store is still there; `None`: it cannot go.
+    look_at: Option<Time>,
     /// The failure that was told last, and when.
     told: Option<(String, Time)>,
     rejected_packets: u64,
@@ -30,8 +34,9 @@ pub struct ServerNode<S> {
 
 impl<S: Store> ServerNode<S> {
     /// Joins the two.
-    pub const fn new(machine: Server, store: S) -> ServerNode<S> {
+    pub fn new(machine: Server, store: S) -> ServerNode<S> {
         ServerNode {
+            look_at: store.may_go().then_some(Time(0)),
             machine,
             store,
             pause: PAUSE_MIN,
@@ -98,6 +103,13 @@ impl<S: Store> ServerNode<S> {
             self.machine.failed();
         } else if self.resume_at.is_some_and(|at| now < at) {
             return Ok(false);
+        } else if self.look_at.is_some_and(|at| now >= at) {
+            self.look_at = Some(now + LOOK_EVERY);
+            if self.store.is_gone() {
+                // Nobody had anything to do for it, or it would have been noticed.
+                tracing::info!("the store has closed its connection: the records are read again");
+                self.machine.failed();
+            }
         }
         self.resume_at = None;
         self.machine.answer_waiting(now, out);
@@ -195,6 +207,7 @@ impl<S: Store> ServerNode<S> {
 
     /// When [`ServerNode::step`] has something to do again by itself.
     pub fn next_timeout(&self) -> Option<Time> {
-        self.resume_at.into_iter().chain(self.tidy_at).min()
+        let next = self.tidy_at.into_iter().chain(self.look_at).min();
+        self.resume_at.or(next)
     }
 }

@@ -214,6 +214,12 @@ impl Without {
             "§2.7: reclaimed once applied durably",
         ),
         machine(
+            "fresh-records",
+            Rule::FreshRecords,
+            6000,
+            "§12, §14: nobody is refused because of records that another server has changed since",
+        ),
+        machine(
             "barrier",
             Rule::Barrier,
             2000,

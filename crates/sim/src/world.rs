@@ -38,6 +38,8 @@ const PACKETS_EVERY: u64 = 4;
 const LEASES_EVERY: u64 = 4;
 /// One world in so many has a server that stands by, if it can.
 const STANDBY_EVERY: u64 = 4;
+/// One world in so many has little room for sessions.
+const CROWDED_EVERY: u64 = 8;
 /// Events of one world, at most.
 const EVENTS_MAX: u64 = 4_000_000;
 
@@ -193,6 +195,11 @@ impl World {
         let standby = more.next_u64().is_multiple_of(STANDBY_EVERY);
         let config = match plan.without {
             None if standby => config.with_standby(),
+            _ => config,
+        };
+        let crowded = more.next_u64().is_multiple_of(CROWDED_EVERY);
+        let config = match plan.without {
+            None if crowded => config.crowded(),
             _ => config,
         };
         World::with_config(seed, config, random, trace)

@@ -1,5 +1,6 @@
 //! What the connections of one front have in common.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use pmnet_wire::StoreName;
@@ -131,6 +132,8 @@ pub struct Shared {
     pub store_reads: [bool; 2],
     /// There are reads for which it matters which store the server works on.
     pub wants_store_name: bool,
+    /// Somebody has found another Redis than the server is said to work on: the server is to look, before it says again where it works.
+    pub store_doubted: Cell<bool>,
     /// What the connection that takes commands now has set in this turn.
     pub(super) own_writes: OwnWrites,
     /// Databases that the store has confirmed.
@@ -180,6 +183,7 @@ impl Shared {
             replicas: ReplicaReads::new(read_from),
             store_reads: [false; 2],
             wants_store_name: false,
+            store_doubted: Cell::new(false),
             own_writes: OwnWrites::default(),
             databases,
             client_fields: None,

@@ -131,6 +131,9 @@ impl<U: Upstream> Front<U> {
                 if broken.how == How::Refused {
                     self.shared.users.confirm(now);
                 }
+                if broken.how == How::Elsewhere {
+                    self.shared.store_doubted.set(true);
+                }
                 self.shared.users.cannot_be_asked(&broken.why);
             }
         }

@@ -17,6 +17,8 @@ use super::{Credentials, Ruling, Secret};
 use crate::connection::{StoreAddress, ask_run_id, run_id_of};
 use crate::upstream::Time;
 
+/// Why a connection to another Redis is of no use.
+pub(crate) const ELSEWHERE: &str = "it is not the store that the pmnet server uses";
 /// Questions without an answer, at most.
 const ASKED_MAX: usize = 256;
 /// What Redis may answer: a list of all users is the longest.
@@ -203,7 +205,7 @@ impl Link {
         let run_id =
             run_id_of(value).ok_or("its INFO has no run_id, so it cannot be recognised")?;
         if name.is_none_or(|name| name.run_id != run_id) {
-            return Err("it is not the store that the pmnet server uses".into());
+            return Err(ELSEWHERE.into());
         }
         self.found = Some((run_id, version_of(value).unwrap_or_default()));
         Ok(())

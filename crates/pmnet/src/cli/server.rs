@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use pmnet_cli::{ConfigError, password, warn_of_password};
+use pmnet_cli::{ConfigError, password, survive_hangup, warn_of_password};
 use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
 use pmnet_fleet::hand::ServerDoor;
 use pmnet_fleet::{Candidate, LEASE_SECONDS, LEASE_SECONDS_USUAL, ServerAgentConfig};
-use pmnet_server::serve::{ServeConfig, ServerWords, serve};
-use pmnet_server::{Feed, ServerConfig};
+use pmnet_server::serve::{DriverError, Ended, ServeConfig, ServerWords, serve};
+use pmnet_server::{Feed, ServerConfig, Stop as Stopped, TAKEN_OVER};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::common::{CommonArgs, in_etcd, required, udp_address};
 use super::ready;
-use super::stop::stop_on_signals;
+use super::stop::{stop_on_signals, unless_asked_to_stop};
 
 /// Poll for so long after activity: enough to take a burst apart, too short to rob the store.
 const SPIN_US: u64 = 0;
@@ -93,7 +93,8 @@ pub struct ServerArgs {
     /// store. One serves; the others wait until it is gone.
     #[arg(long)]
     standby: bool,
-    /// Poll for so long after activity before sleeping [default: 0].
+    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core
+    /// [default: 0].
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
 }
@@ -182,6 +183,7 @@ fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
 
 /// Serves until asked to end.
 pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
+    survive_hangup()?;
     let flags = command.args.clone();
     let listen = required("--listen", "server", flags.listen.or(file.listen))?;
     let listen = udp_address("--listen", &listen)?;
@@ -206,23 +208,13 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let standby = fleet.as_ref().is_some_and(|config| config.standby);
     let by_hand = fleet.is_none() && listen.port() != 0 && !(flags.no_ctl || file.no_ctl);
     let words = (fleet.is_some() || by_hand).then(|| Arc::new(ServerWords::default()));
-    let config = ServeConfig {
+    let mut config = ServeConfig {
         listen,
         words: words.clone(),
         server: ServerConfig::new(shard),
         spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
     };
     let stop = stop_on_signals()?;
-    let mut candidate = fleet
-        .map(Candidate::new)
-        .transpose()
-        .context("no random numbers")?;
-    if standby
-        && let Some(candidate) = &mut candidate
-        && !turn_comes(candidate, &stop)?
-    {
-        return Ok(true);
-    }
     let door = words.clone().filter(|_| by_hand).map(|words| {
         ServerDoor::open(listen, shard, words).inspect_err(|error| {
             tracing::warn!("`pmnet ctl` cannot reach this server: TCP {listen}: {error}");
@@ -230,26 +222,56 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     });
     // It closes when this process ends.
     let _door = door.and_then(Result::ok);
-    let store = pmnet_store::open_with(&store, password.as_deref(), shard)?;
-    let feed = flags
-        .device_log
-        .or(file.device_log)
-        .map(|name| -> Box<dyn Feed> { Box::new(DeviceLog(LogReader::new(&name))) });
-    let agent = candidate
-        .zip(words)
-        .map(|(candidate, words)| candidate.start(words))
-        .transpose();
-    let _agent = agent.context("cannot start the thread that talks to etcd")?;
-    serve(config, store, feed, &stop, |address, durability| {
-        ready::announce(
-            command.common.json,
-            "server",
-            &[
-                ("listen", json!(address.to_string())),
-                ("shard", json!(shard)),
-                ("store", json!(durability)),
-            ],
+    let device_log = flags.device_log.or(file.device_log);
+    let mut candidate = fleet.clone().map(Candidate::new);
+    loop {
+        let mut present = candidate.transpose().context("no random numbers")?;
+        if standby
+            && let Some(candidate) = &mut present
+            && !turn_comes(candidate, &stop)?
+        {
+            return Ok(true);
+        }
+        // Whoever gets a turn knows nothing yet: store and machine begin anew.
+        let store = pmnet_store::open_with(&store, password.as_deref(), shard)?;
+        let feed = device_log
+            .as_ref()
+            .map(|name| -> Box<dyn Feed> { Box::new(DeviceLog(LogReader::new(name))) });
+        let agent = present
+            .zip(config.words.clone())
+            .map(|(candidate, words)| candidate.start(words))
+            .transpose();
+        let agent = agent.context("cannot start the thread that talks to etcd")?;
+        let served = serve(config.clone(), store, feed, &stop, |address, durability| {
+            ready::announce(
+                command.common.json,
+                "server",
+                &[
+                    ("listen", json!(address.to_string())),
+                    ("shard", json!(shard)),
+                    ("store", json!(durability)),
+                ],
+            );
+        });
+        let ended = match served {
+            // It wrote before its agent had noticed that its turn is over.
+            Err(DriverError::Stopped(Stopped(why))) if standby && why.starts_with(TAKEN_OVER) => {
+                Ended::TurnIsOver
+            }
+            Err(error) => {
+                unless_asked_to_stop(error.into())?;
+                Ended::Asked
+            }
+            Ok(ended) => ended,
+        };
+        drop(agent);
+        if ended == Ended::Asked {
+            return Ok(true);
+        }
+        tracing::warn!(
+            "the turn of this server is over: it reads everything anew when it gets the next one"
         );
-    })?;
-    Ok(true)
+        config.words = config.words.map(|_| Arc::default());
+        candidate = fleet.clone().map(Candidate::again);
+    }
 }

@@ -4,13 +4,13 @@ mod pump;
 
 use super::bypass::Transfer;
 use super::{
-    CROWDED, CallId, ClientConfig, Closed, Context, Event, Outcome, Refused, SessionHandle,
+    CallId, ClientConfig, Closed, Context, Event, Outcome, Refused, STORE_FULL, SessionHandle,
 };
 use crate::Time;
 use crate::rto::Rto;
 use crate::time::earliest;
 use bytes::Bytes;
-use pmnet_wire::packet::{Ack, Nack, NotLogged, OpenReply, Response};
+use pmnet_wire::packet::{Ack, LetGo, Nack, NotLogged, OpenReply, Response};
 use pmnet_wire::{
     FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, MESSAGE_BYTES_MAX, Packet, command,
 };
@@ -148,6 +148,8 @@ pub(super) struct Session {
     update_rto: Rto,
     bypass_rto: Rto,
     last_sent: Time,
+    /// The head had no room for it, because of the number of sessions.
+    crowded: bool,
     /// It is in the list of sessions to pump.
     dirty: bool,
     pub(super) timer: Option<Time>,
@@ -158,6 +160,10 @@ const MESSAGE_OVERHEAD_BYTES: usize = command::PREAMBLE_LEN + 16 * 1024;
 const _: () = assert!(
     (MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES).div_ceil(FRAGMENT_BYTES) <= FRAGMENTS_MAX as usize
 );
+
+/// What a call is told that could not be sent since there is no session for it.
+pub const CROWDED: &str =
+    "deadline passed before the call could be sent: the device has no room for another session";
 
 const WINDOW_INITIAL: u32 = 32;
 const WINDOW_MIN: u32 = 2;
@@ -204,6 +210,7 @@ impl Session {
             update_rto: Rto::new(config.update_timeout_floor, config.timeout_ceiling),
             bypass_rto: Rto::new(config.bypass_timeout_floor, config.timeout_ceiling),
             last_sent: now,
+            crowded: false,
             dirty: true,
             timer: None,
         }
@@ -433,8 +440,14 @@ impl Session {
     /// acknowledgement, the session has expired, after everything that was acknowledged. In a later
     /// epoch the log may have been declared lost with the session: what is not known to be applied is gone.
     pub(super) fn on_unknown(&mut self, header: &Header, context: &mut Context<'_>) {
-        let lost = header.epoch > self.log.acked_epoch && self.log.applied < self.log.acked;
-        let reason = if lost {
+        let later = header.epoch > self.log.acked_epoch;
+        let Nack { expected, why, .. } = Nack::read(header);
+        // Who ended it by itself knew it, and up to where.
+        let let_go = LetGo::from_byte(why).filter(|_| !later || expected > self.log.acked);
+        let lost = later && self.log.applied < self.log.acked;
+        let reason = if let Some(why) = let_go.filter(|_| !self.ending) {
+            Closed::LetGo(why)
+        } else if lost && let_go.is_none() {
             Closed::DataLoss {
                 from: self.log.applied + 1,
                 to: self.log.acked,
@@ -451,16 +464,19 @@ impl Session {
         let NotLogged {
             session,
             seq,
-            short,
             crowded,
+            short,
+            full,
             ..
         } = NotLogged::read(header);
-        if session == 0 && crowded {
+        if session == 0 && full {
             // Nothing of it was sent, and waiting would not help: an operator or a client has to delete data.
-            self.close(Closed::Crowded, context);
+            self.close(Closed::StoreFull, context);
             return;
         }
         if session == 0 {
+            self.crowded = crowded != 0;
+            context.counters.crowded += u64::from(self.crowded);
             // The OPEN was not logged; it is asked again after a pause.
             self.update_rto.back_off();
             if let State::Opening { last_sent } = &mut self.state {
@@ -640,6 +656,11 @@ impl Session {
     /// Gives every call that is past its deadline its outcome.
     fn expire(&mut self, now: Time, context: &mut Context<'_>) {
         let handle = self.handle;
+        let unsent = if self.crowded && matches!(self.state, State::Opening { .. }) {
+            CROWDED
+        } else {
+            "deadline passed before the call could be sent"
+        };
         let mut end_expired = false;
         self.queue.retain(|call| {
             if now < call.deadline {
@@ -648,7 +669,7 @@ impl Session {
             if matches!(call.work, Work::End) {
                 end_expired = true;
             } else {
-                let outcome = Outcome::Failed("deadline passed before the call could be sent");
+                let outcome = Outcome::Failed(unsent);
                 context.events.push_back(Event::Done {
                     session: handle,
                     call: call.id,
@@ -717,7 +738,7 @@ impl Session {
             .chain(self.direct.bypass.take().and_then(|bypass| bypass.call))
             .map(|call| (call, Outcome::Unknown));
         let why = match reason {
-            Closed::Crowded => CROWDED,
+            Closed::StoreFull => STORE_FULL,
             _ => "the session closed before the call was sent",
         };
         let waiting = self

@@ -6,7 +6,7 @@ use super::{Device, Phase, RETRANS_GUARD, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Peer, Time};
 use pmnet_wire::packet::{
-    Append, Bypass, EntryKind, Nack, NotLogged, Open, OpenReply, Pong, Retrans,
+    Append, Bypass, EntryKind, Nack, NotLogged, Open, OpenReply, Ping, Pong, Retrans,
 };
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
@@ -60,8 +60,9 @@ impl Device {
                 session: header.session,
                 seq: header.seq,
                 room: room.entries,
+                crowded: 0,
                 short: self.short,
-                crowded: self.crowded,
+                full: self.full,
             };
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
@@ -116,18 +117,23 @@ impl Device {
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
         }
-        if self.crowded
-            || !room.admits_sessions()
-            || !room.fits(packet.payload)
-            || self.table.sessions.len() >= self.config.sessions_max
-        {
+        self.note_client(from, (open.client, open.start));
+        let crowded = self.table.sessions.len() >= self.config.sessions_max;
+        if crowded {
+            self.counters.crowded_opens += 1;
+        }
+        if crowded || self.full {
+            self.make_room(now);
+        }
+        if self.full || !room.admits_sessions() || !room.fits(packet.payload) || crowded {
             self.counters.not_logged += 1;
             let reply = NotLogged {
                 session: 0,
                 seq: 0,
                 room: 0,
+                crowded: crowded.into(),
                 short: self.short,
-                crowded: self.crowded,
+                full: self.full,
             };
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
@@ -141,6 +147,7 @@ impl Device {
             .expect("folded by admit");
         session.address = Some(from);
         session.seen = now;
+        session.client = (open.client, open.start);
         self.note_change(order);
         self.table.opening.insert(header.tag, order);
         let serving = self.phase.serving();
@@ -267,6 +274,13 @@ impl Device {
         out: &mut Outbox,
     ) {
         if self.chain.position == 0 && self.known_session(now, from, header, out).is_some() {
+            let Ping { client, start, .. } = Ping::read(header);
+            if let Some(session) = self.table.sessions.get_mut(&header.session)
+                && client != 0
+            {
+                session.client = (client, start);
+                self.note_client(from, (client, start));
+            }
             let pong = Pong {
                 session: header.session,
             };
@@ -318,12 +332,7 @@ impl Device {
     /// There is no such session, for the holder of this token.
     fn refuse_session(&mut self, from: Peer, header: &Header, out: &mut Outbox) {
         self.counters.nacks += 1;
-        let reply = Nack {
-            session: header.session,
-            expected: 0,
-            refused: 0,
-            unknown_session: true,
-        };
+        let reply = self.over(header.session, header.tag);
         out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
     }
 
@@ -344,6 +353,7 @@ impl Device {
                 session: header.session,
                 expected,
                 refused,
+                why: 0,
                 unknown_session: false,
             };
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);

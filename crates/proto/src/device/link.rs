@@ -248,7 +248,11 @@ impl Device {
             link.cursor = link.acked + 1;
         } else {
             // Everything has arrived; only APPLIED is missing.
-            let ping = Ping { session: 0 };
+            let ping = Ping {
+                session: 0,
+                client: 0,
+                start: 0,
+            };
             out.send(self.config.next, &ping.header(&self.stamp()), &[]);
         }
     }

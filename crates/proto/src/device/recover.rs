@@ -13,7 +13,6 @@ use pmnet_wire::record::{
     CHAIN_MAX, DurableRow, Member, RecoverReply, SessionRow, read_path, write_path,
 };
 use pmnet_wire::{Flags, Header, Packet};
-use std::collections::VecDeque;
 
 /// [`Device::probe`] asks the server no more often than this.
 const PROBE_EVERY: Nanos = SECOND;
@@ -517,13 +516,13 @@ impl Device {
         self.phase = Phase::Serving(Serving {
             downstream: downstream.collect(),
             touched: Vec::new(),
-            expired: VecDeque::new(),
             next_expiry: head.then(|| now + self.config.session_idle / 4),
             retrans_guard: None,
         });
+        self.leaving.begin();
         self.note_all();
         self.joining &= head && self.cursors.last == 0;
-        (self.short, self.crowded) = (false, false);
+        (self.short, self.full) = (false, false);
         let persisted = self.cursors.persisted;
         self.persisted(persisted);
         Ok(Served::Serving)

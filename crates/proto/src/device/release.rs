@@ -4,7 +4,7 @@
 use super::{Device, Phase, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Time};
-use pmnet_wire::packet::{Ack, Applied, Durable, EntryKind, Nack, OpenReply};
+use pmnet_wire::packet::{Ack, Applied, Durable, EntryKind, OpenReply};
 use pmnet_wire::record::{DurableRow, read_durable, write_durable};
 use pmnet_wire::{Header, Packet};
 
@@ -70,13 +70,10 @@ impl Device {
             self.link.restart(rows[0].order.max(self.cursors.applied));
         }
         let Durable {
-            room,
-            short,
-            crowded,
-            ..
+            room, short, full, ..
         } = Durable::read(&packet.header);
         self.link.confirm(now, rows[0].order, room);
-        (self.short, self.crowded) = (short, crowded);
+        (self.short, self.full) = (short, full);
         self.owed.tell_durable = true;
         self.commit();
         Verdict::Done
@@ -144,7 +141,7 @@ impl Device {
             applied,
             room,
             short,
-            crowded,
+            full,
         } = Applied::read(header);
         if applied > self.cursors.last && self.chain.position == 0 {
             self.phase = Phase::Stopped;
@@ -164,7 +161,7 @@ impl Device {
             self.link.confirm(now, applied, room);
             // Said to the hop before until it is over, and then once more.
             self.owed.tell_durable |= self.short || short;
-            (self.short, self.crowded) = (short, crowded);
+            (self.short, self.full) = (short, full);
         }
         if applied <= self.cursors.applied {
             return Verdict::Done;
@@ -242,7 +239,7 @@ impl Device {
                 room: room.entries.min(self.config.receive_window),
                 rows: u8::try_from(rows.len()).expect("a chain is short"),
                 short: self.short,
-                crowded: self.crowded,
+                full: self.full,
             };
             let header = durable.header(&self.stamp());
             out.send(predecessor, &header, &write_durable(&rows));
@@ -252,7 +249,7 @@ impl Device {
                 applied: self.cursors.applied,
                 room: 0,
                 short: false,
-                crowded: false,
+                full: false,
             };
             out.send(predecessor, &applied.header(&self.stamp()), &[]);
         }
@@ -293,12 +290,7 @@ impl Device {
             self.counters.acks += 1;
         }
         if expired {
-            let over = Nack {
-                session: id,
-                expected: 0,
-                refused: 0,
-                unknown_session: true,
-            };
+            let over = self.over(id, token);
             out.send(address, &over.header(&stamp), &[]);
             self.counters.nacks += 1;
         }

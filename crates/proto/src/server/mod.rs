@@ -8,6 +8,7 @@
 mod apply;
 mod bypass;
 mod chain;
+mod doubts;
 mod judge;
 mod records;
 
@@ -21,6 +22,7 @@ use crate::{Outbox, Peer, Random};
 use bypass::{Executing, Recent, Waiting};
 use bytes::Bytes;
 use chain::{PendingRecover, Snapshot};
+use doubts::{Doubt, Doubts};
 use pmnet_wire::packet::{Append, Applied, Retrans, StaleEpoch, Stamp};
 use pmnet_wire::{Kind, Packet};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -257,13 +259,14 @@ pub struct Server {
     replies: Replies,
     recovers: Recovers,
     in_flight: InFlight,
+    doubts: Doubts,
     /// Where the tail was last heard from, and whether it is owed a word.
     tail: Option<Peer>,
     tell_applied: bool,
     /// The store is short of room, and how often the tail is still told when it is not any more.
     short: bool,
     /// No session is to begin, for want of room.
-    crowded: bool,
+    full: bool,
     tell_again: u8,
     notices: VecDeque<String>,
     counters: Counters,
@@ -291,10 +294,11 @@ impl Server {
             replies: Replies::default(),
             recovers: Recovers::default(),
             in_flight: InFlight::Nothing,
+            doubts: Doubts::default(),
             tail: None,
             tell_applied: false,
             short: false,
-            crowded: false,
+            full: false,
             tell_again: 0,
             notices: VecDeque::new(),
             counters: Counters::default(),
@@ -402,10 +406,18 @@ impl Server {
             return Ok(());
         }
         if header.epoch > chain.epoch {
+            let known = chain.epoch;
+            // Another server may have had its turn while this one stood still.
+            if rules.hold(Rule::FreshRecords) && !self.doubts.is_settled(Doubt::Epoch(header.epoch))
+            {
+                self.counters.dropped += 1;
+                return Ok(());
+            }
             return Err(Stop(format!(
-                "a device serves epoch {} but this store knows epoch {} only: the store was restored from an old \
-                 copy, or belongs to another shard. Restore the right one, then start the server again.",
-                header.epoch, chain.epoch
+                "a device serves epoch {} but this store knows epoch {known} only. Before you restore anything: does --store \
+                 lead to this shard's store, and not to a replica, an old copy, or another shard's? If it is the right one, it \
+                 lost data: restore it, then start the server again.",
+                header.epoch
             )));
         }
         let stale = header.epoch < chain.epoch && rules.hold(Rule::Epoch);
@@ -508,22 +520,22 @@ impl Server {
                 applied,
                 room: u64::try_from(room).expect("a queue is bounded"),
                 short: self.short,
-                crowded: self.crowded,
+                full: self.full,
             };
             out.send(tail, &applied.header(&self.stamp()), &[]);
         }
     }
 
     /// Whether the store is short of room, after each of its works: the head admits no updates as long as it is
-    /// (`docs/spec/protocol.md` §4). `crowded`: it is so short that no session is to begin.
-    pub fn set_room(&mut self, short: bool, crowded: bool) {
+    /// (`docs/spec/protocol.md` §4). `full`: it is so short that no session is to begin.
+    pub fn set_room(&mut self, short: bool, full: bool) {
         if short {
             self.tell_again = SHORT_TOLD_AGAIN;
         } else {
             self.tell_again = self.tell_again.saturating_sub(1);
         }
-        self.tell_applied |= (short, crowded) != (self.short, self.crowded) || self.tell_again > 0;
-        (self.short, self.crowded) = (short, crowded);
+        self.tell_applied |= (short, full) != (self.short, self.full) || self.tell_again > 0;
+        (self.short, self.full) = (short, full);
     }
 
     /// What the store is to do now, if anything. The work is under way until one of
@@ -535,7 +547,12 @@ impl Server {
         if !matches!(self.in_flight, InFlight::Nothing) {
             return Ok(None);
         }
-        if !self.loaded {
+        let asked = self.doubts.wait()
+            && self.entries.queue.is_empty()
+            && self.recovers.next_chain.is_none();
+        if !self.loaded || asked {
+            self.loaded = false;
+            self.doubts.look();
             self.in_flight = InFlight::Load;
             return Ok(Some(Work::Load));
         }
@@ -546,6 +563,7 @@ impl Server {
                 records: records::chain(&chain),
                 ..Effects::default()
             };
+            self.doubts.look();
             self.in_flight = InFlight::Chain(chain);
             return Ok(Some(Work::Apply(effects)));
         }
@@ -569,6 +587,7 @@ impl Server {
         {
             self.unanswered(&executing);
         }
+        self.doubts.failed();
         self.loaded = false;
     }
 }

@@ -225,22 +225,22 @@ fn an_update_that_goes_as_a_bypass_waits_for_the_fence_too() {
 }
 
 #[test]
-fn while_the_store_is_crowded_no_session_begins_and_the_client_is_told() {
-    let crowded = Flags::SHORT.with(Flags::CROWDED);
+fn while_the_store_is_full_no_session_begins_and_the_client_is_told() {
+    let full = Flags::SHORT.with(Flags::FULL);
     // From the server to the tail, from there to the head.
     let mut server = servers::Bench::new();
     server.work();
     server.finish();
     server.server.set_room(true, true);
-    assert_eq!(only(server.finish()).header.flags, crowded);
+    assert_eq!(only(server.finish()).header.flags, full);
     let mut tail = Bench::serving(2, 2);
     tail.answer(peer(1), &from_hop(Kind::Ping, 1), &[]);
     tail.finish();
-    applied(&mut tail, 0, crowded);
-    assert_eq!(only(tail.finish()).header.flags, crowded);
+    applied(&mut tail, 0, full);
+    assert_eq!(only(tail.finish()).header.flags, full);
     // The head takes no OPEN, and says why; whoever has a session goes on.
     let mut head = Bench::head(1);
-    applied(&mut head, 1, crowded);
+    applied(&mut head, 1, full);
     let open = Header {
         session: 0,
         tag: TOKEN + 2,
@@ -251,7 +251,7 @@ fn while_the_store_is_crowded_no_session_begins_and_the_client_is_told() {
         (sent.header.kind, sent.header.session),
         (Kind::NotLogged, 0)
     );
-    assert!(sent.header.flags.has(crowded));
+    assert!(sent.header.flags.has(full));
     head.admit(&from_client(Kind::End, 1), b"");
     applied(&mut head, 1, Flags::SHORT);
     head.admit(&open, &(TOKEN + 2).to_be_bytes());
@@ -260,12 +260,12 @@ fn while_the_store_is_crowded_no_session_begins_and_the_client_is_told() {
     let call = bench.update();
     let refused = Header {
         session: 0,
-        flags: crowded,
+        flags: full,
         ..bench.reply(Kind::NotLogged)
     };
     bench.receive(&refused, &[]);
     let (outcomes, reason) = bench.closed();
-    assert_eq!(reason, Closed::Crowded);
+    assert_eq!(reason, Closed::StoreFull);
     let told = |outcome: &Outcome| matches!(outcome, Outcome::Failed(text) if text.contains("the store is full"));
     assert!(
         outcomes.len() == 1 && outcomes[0].0 == call && told(&outcomes[0].1),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!          24    32    40        48     56    64
-//! Applied  |     |     | applied | room |     |    |   flags: SHORT, CROWDED
+//! Applied  |     |     | applied | room |     |    |   flags: SHORT, FULL
 //! ```
 
 use super::view;
@@ -19,6 +19,6 @@ view! {
         /// The store is short of room: the head admits no updates.
         short: SHORT,
         /// Its room is needed by the existing sessions: the head lets none begin.
-        crowded: CROWDED,
+        full: FULL,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!          24    32    40          48     56    64
-//! Durable  |     |     | persisted | room |     |    |   byte 5: rows of the payload; flags: SHORT, CROWDED
+//! Durable  |     |     | persisted | room |     |    |   byte 5: rows of the payload; flags: SHORT, FULL
 //! ```
 //! Payload: [`crate::record::DurableRow`]s (`docs/spec/wire.md` §5.1).
 
@@ -22,6 +22,6 @@ view! {
         /// The store is short of room: the head admits no updates.
         short: SHORT,
         /// Its room is needed by the existing sessions: the head lets none begin.
-        crowded: CROWDED,
+        full: FULL,
     }
 }

@@ -125,6 +125,7 @@ fn flags_are_bits_of_their_own() {
         session: 1,
         expected: 0,
         refused: 0,
+        why: 0,
         unknown_session: true,
     };
     assert_eq!(nack.header(&STAMP).flags, crate::Flags::UNKNOWN_SESSION);

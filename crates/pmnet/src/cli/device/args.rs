@@ -122,7 +122,8 @@ pub struct DeviceArgs {
     /// With --detach: give up acknowledged writes that the server has not applied yet.
     #[arg(long, requires = "detach")]
     pub discard: bool,
-    /// Poll for so long after activity before sleeping [default: 50].
+    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core
+    /// [default: 50].
     #[arg(long, value_name = "US")]
     pub spin_us: Option<u64>,
     /// Answer only while this device has a lease in etcd, as a member of this fleet (see below).

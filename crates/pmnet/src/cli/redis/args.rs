@@ -68,7 +68,7 @@ pub struct RedisArgs {
     /// Whether clients must show a certificate [default: required with --tls-ca, otherwise no].
     #[arg(long, value_enum)]
     pub(super) tls_clients: Option<TlsClients>,
-    /// Poll for so long after activity before sleeping.
+    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core.
     #[arg(long, value_name = "US")]
     pub(super) spin_us: Option<u64>,
     /// A command without an outcome after this long is answered as unknown.

@@ -77,7 +77,7 @@ impl Session {
         }
         let requests = out.len() != sent_before;
         if !requests && now.since(self.last_sent) >= config.ping_every {
-            out.send(context.head, &Ping { session }.header(&stamp), &[]);
+            out.send(context.head, &self.ping(config).header(&stamp), &[]);
         }
         if out.len() != sent_before {
             self.last_sent = now;
@@ -97,8 +97,17 @@ impl Session {
         if matches!(self.state, State::Opening { .. }) {
             self.send_open(config, peer, searches, out);
         } else {
-            let ping = Ping { session: self.id };
+            let ping = self.ping(config);
             out.send(peer, &ping.header(&self.stamp(config, epoch)), &[]);
+        }
+    }
+
+    const fn ping(&self, config: &ClientConfig) -> Ping {
+        let (client, start) = config.name;
+        Ping {
+            session: self.id,
+            client,
+            start,
         }
     }
 
@@ -112,7 +121,10 @@ impl Session {
     }
 
     fn send_open(&self, config: &ClientConfig, to: Peer, searches: bool, out: &mut Outbox) {
+        let (client, start) = config.name;
         let open = Open {
+            client,
+            start,
             copies: config.copies_min,
             searches,
         };
