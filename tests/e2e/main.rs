@@ -9,6 +9,7 @@ mod bad_input;
 mod bad_packets;
 mod chain;
 mod clients;
+mod embedded;
 mod exactly_once;
 mod failover;
 mod failovers;

@@ -19,6 +19,7 @@ use crate::image::{self, BLOCK, offset};
 use crate::lock;
 use crate::memory::Memory;
 use crate::sys;
+use crate::untouched::Untouched;
 use crate::uring::RingWriter;
 
 /// A log in an ordinary file.
@@ -32,6 +33,7 @@ pub struct FileMedia {
     /// The file system has no disk behind it.
     memory: bool,
     blocks: Vec<Range<usize>>,
+    untouched: Untouched,
     warnings: Vec<String>,
     path: PathBuf,
     /// Holds the lock; the writer in flight keeps it too.
@@ -97,7 +99,17 @@ impl FileMedia {
             "hold the image in memory",
             bytes,
         ))?;
-        image::read(&file, &mut image).map_err(OpenError::io(path, "read the file", bytes))?;
+        let written = sys::written(&file, bytes);
+        image::read(&file, &written, &mut image).map_err(OpenError::io(
+            path,
+            "read the file",
+            bytes,
+        ))?;
+        let untouched = Untouched::new(bytes, &written).map_err(OpenError::io(
+            path,
+            "hold the image in memory",
+            bytes,
+        ))?;
         let writer = match (direct, ring.then(|| RingWriter::new(&file))) {
             (true, Some(Ok(writer))) => Writer::Ring(Box::new(writer)),
             (true, failed) => {
@@ -120,6 +132,7 @@ impl FileMedia {
             failed: false,
             memory,
             blocks: Vec::new(),
+            untouched,
             warnings,
             path: path.to_path_buf(),
             file,
@@ -244,6 +257,13 @@ impl Media for FileMedia {
         let whole = self.check_length();
         self.noted(whole)?;
         cover(ranges, &mut self.blocks);
+        let image = &self.image;
+        let is_zero = |block| image::is_zero(image.part(block));
+        let settled = self
+            .untouched
+            .settle(&self.file, &mut self.blocks, is_zero)
+            .map_err(|source| write_error(&self.path, source));
+        self.noted(settled)?;
         let started = match &mut self.writer {
             Writer::Ring(ring) => {
                 self.in_flight = true;

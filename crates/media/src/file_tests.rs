@@ -194,3 +194,38 @@ fn a_file_in_memory_does_not_claim_to_survive_power_loss() {
     );
     assert!(!media.warnings().is_empty());
 }
+
+/// A large file is only reserved: what is written to comes in pieces, and what is zero and was never written is not written.
+#[test]
+fn of_a_large_file_only_what_is_used_is_written() {
+    const LARGE: usize = 192 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    image::create(&path, crate::Kind::File, LARGE).unwrap();
+    let written = || crate::sys::written(&File::open(&path).unwrap(), LARGE);
+    if written() == [0..LARGE] {
+        skip("this file system does not say what was written");
+        return;
+    }
+    assert_eq!(written(), []);
+    for (direct, ring) in [(true, true), (true, false), (false, false)] {
+        let mut media = FileMedia::open_with(&path, direct, ring).unwrap();
+        let at = if direct { 10 << 20 } else { 100 << 20 };
+        // As recovery does: all of a table of which nothing was used.
+        persist(&mut media, &[0..8 << 20, LARGE - 8192..LARGE]);
+        media.store(at + 5000, b"used");
+        persist(&mut media, &[at + 5000..at + 5004]);
+        // A used block that is zero again is so durably.
+        media.store(at + 9000, b"gone");
+        persist(&mut media, &[at + 9000..at + 9004]);
+        media.store(at + 9000, &[0; 4]);
+        persist(&mut media, &[at + 8192..at + 12_288]);
+        drop(media);
+        let seen = FileMedia::open(&path).unwrap();
+        assert_eq!(&seen.bytes()[at + 5000..at + 5004], b"used");
+        assert_eq!(seen.bytes()[at + 9000..at + 9004], [0; 4]);
+        assert!(image::is_zero(&seen.bytes()[..8 << 20]));
+    }
+    let pieces = [10 << 20..11 << 20, 100 << 20..101 << 20];
+    assert_eq!(written(), pieces);
+}

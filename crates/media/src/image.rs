@@ -3,8 +3,11 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
+
+use memmap2::MmapMut;
 
 use crate::error::OpenError;
 use crate::{Kind, lock, pmem, sys};
@@ -13,6 +16,9 @@ use crate::{Kind, lock, pmem, sys};
 pub(crate) const BLOCK: usize = 4096;
 /// Smallest image that can hold a log, in bytes.
 const IMAGE_BYTES_MIN: usize = 4 * BLOCK;
+/// A new file up to this size, in bytes, is filled with zeros at once; of a larger one the space is reserved, and parts are filled when
+/// they are first written to ([`crate::untouched`]), because filling takes seconds for each gigabyte.
+const FILLED_BYTES_MAX: usize = 128 << 20;
 /// Piece in which a new file is filled with zeros and an image is read, in bytes.
 pub(crate) const PIECE: usize = 1 << 20;
 
@@ -95,6 +101,7 @@ fn fill(file: &File, kind: Kind, bytes: usize) -> io::Result<()> {
     };
     match (sys::reserve(file, bytes), kind) {
         (Ok(()), Kind::Dram) => return Ok(()),
+        (Ok(()), Kind::File) if bytes > FILLED_BYTES_MAX => return file.sync_all(),
         (Ok(()), Kind::File | Kind::Pmem) => {}
         // Not offered by this file system: writing the zeros reserves the space too.
         (Err(error), Kind::File | Kind::Pmem) if error.kind() == io::ErrorKind::Unsupported => {}
@@ -154,10 +161,31 @@ pub(crate) fn offset(at: usize) -> u64 {
     u64::try_from(at).expect("usize is at most 64 bits")
 }
 
-/// Reads the whole file into `image`, whose length is that of the file.
-pub(crate) fn read(file: &File, image: &mut [u8]) -> io::Result<()> {
-    for (index, piece) in image.chunks_mut(PIECE).enumerate() {
-        file.read_exact_at(piece, offset(index * PIECE))?;
+/// Reads the parts of the file that were written into `image`, which is zero and whose length is that of the file. Pages of it
+/// that are zero in the file are not touched, and take no memory.
+pub(crate) fn read(file: &File, written: &[Range<usize>], image: &mut [u8]) -> io::Result<()> {
+    // At the beginning of a page, as O_DIRECT wants it.
+    let mut piece = MmapMut::map_anon(PIECE)?;
+    for part in written {
+        let end = part.end.next_multiple_of(BLOCK).min(image.len());
+        let mut at = part.start / BLOCK * BLOCK;
+        while at < end {
+            let len = PIECE.min(end - at);
+            file.read_exact_at(&mut piece[..len], offset(at))?;
+            let pages = piece[..len].chunks(BLOCK);
+            for (page, to) in pages.zip(image[at..at + len].chunks_mut(BLOCK)) {
+                if !is_zero(page) {
+                    to.copy_from_slice(page);
+                }
+            }
+            at += len;
+        }
     }
     Ok(())
+}
+
+/// Whether every byte is zero.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<64>();
+    words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
 }

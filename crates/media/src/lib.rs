@@ -23,6 +23,7 @@ mod readonly;
 #[allow(unsafe_code)]
 mod sys;
 mod sysfs;
+mod untouched;
 mod uring;
 
 use std::ops::Range;
@@ -68,7 +69,7 @@ pub enum AnyMedia {
     Pmem(PmemMedia),
 }
 
-/// Makes a new file of `image_bytes` zero bytes (space reserved, and for [`Kind::File`] written),
+/// Makes a new file of `image_bytes` zero bytes (space reserved, and for [`Kind::File`] written if it is not large),
 /// locks it and opens it. It appears under `path` only once it is whole; until then it is called
 /// `path` plus `.new`. A devdax device ([`Kind::Pmem`]) is there already: it is opened, and nothing of it is changed.
 ///

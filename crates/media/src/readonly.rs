@@ -1,21 +1,30 @@
 //! A copy of an image for inspection; the file is never written.
 
 use std::fs::OpenOptions;
+use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use memmap2::MmapMut;
 use pmnet_log::{Media, MediaError};
 
 use crate::error::OpenError;
-use crate::{image, pmem};
+use crate::{image, pmem, sys};
 
 /// A private copy of a log's image. Stores change the copy; every persist is refused.
 #[derive(Debug)]
 pub struct ReadOnlyImage {
-    image: Vec<u8>,
+    image: Image,
     in_use: bool,
+}
+
+#[derive(Debug)]
+enum Image {
+    Whole(Vec<u8>),
+    /// Pages that are zero take no memory.
+    Sparse(MmapMut),
 }
 
 /// Reads the image in `path`, of whichever kind.
@@ -34,19 +43,50 @@ pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
         tracing::warn!(path = %path.display(), "the log is in use: what is read may be in the middle of a change");
     }
     if let Some(image) = pmem::read_device(&file, path)? {
+        let image = Image::Whole(image);
         return Ok(ReadOnlyImage { image, in_use });
     }
     let bytes = image::size(&file, path)?;
-    let mut image = Vec::new();
-    image.try_reserve_exact(bytes).map_err(|error| {
-        OpenError::io(path, "hold the image in memory", bytes)(std::io::Error::other(error))
-    })?;
-    image.resize(bytes, 0);
-    image::read(&file, &mut image).map_err(OpenError::io(path, "read the file", bytes))?;
-    Ok(ReadOnlyImage { image, in_use })
+    let mut image =
+        MmapMut::map_anon(bytes).map_err(OpenError::io(path, "hold the image in memory", bytes))?;
+    let written = sys::written(&file, bytes);
+    image::read(&file, &written, &mut image).map_err(OpenError::io(
+        path,
+        "read the file",
+        bytes,
+    ))?;
+    Ok(ReadOnlyImage {
+        image: Image::Sparse(image),
+        in_use,
+    })
 }
 
 impl ReadOnlyImage {
+    /// Writes the image to a new file, in which pages that are zero take no space; durable when it returns. An existing file is
+    /// written over.
+    ///
+    /// # Errors
+    /// [`OpenError::NoSpace`], [`OpenError::Io`].
+    pub fn save(&self, path: &Path) -> Result<(), OpenError> {
+        let bytes = self.bytes();
+        let write = || -> io::Result<()> {
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(path)?;
+            file.set_len(image::offset(bytes.len()))?;
+            for (number, block) in bytes.chunks(image::BLOCK).enumerate() {
+                if !image::is_zero(block) {
+                    file.write_all_at(block, image::offset(number * image::BLOCK))?;
+                }
+            }
+            file.sync_all()
+        };
+        write().map_err(OpenError::io(path, "write the copy", bytes.len()))
+    }
+
     /// True when a running device had the log open: the copy may then show half of a change.
     #[must_use]
     pub fn in_use(&self) -> bool {
@@ -56,11 +96,18 @@ impl ReadOnlyImage {
 
 impl Media for ReadOnlyImage {
     fn bytes(&self) -> &[u8] {
-        &self.image
+        match &self.image {
+            Image::Whole(image) => image,
+            Image::Sparse(image) => image,
+        }
     }
 
     fn store(&mut self, offset: usize, bytes: &[u8]) {
-        self.image[offset..offset + bytes.len()].copy_from_slice(bytes);
+        let image: &mut [u8] = match &mut self.image {
+            Image::Whole(image) => image,
+            Image::Sparse(image) => image,
+        };
+        image[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
     fn persist_start(&mut self, _ranges: &[Range<usize>]) -> Result<(), MediaError> {

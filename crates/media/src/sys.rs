@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,38 @@ pub(crate) fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// The parts of the file below `bytes` that something was written to, in order; the others are zero, durably, because no file system
+/// takes back what was written. Where it cannot say, all of it.
+pub(crate) fn written(file: &File, bytes: usize) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        let Some(start) = seek(file, at, libc::SEEK_DATA) else {
+            // ENXIO: nothing is behind this place. Anything else: this file system does not know.
+            if io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO) {
+                return std::iter::once(0..bytes).collect();
+            }
+            break;
+        };
+        let end = seek(file, start, libc::SEEK_HOLE).filter(|end| *end > start);
+        let Some(end) = end else {
+            return std::iter::once(0..bytes).collect();
+        };
+        if start < bytes {
+            found.push(start..end.min(bytes));
+        }
+        at = end;
+    }
+    found
+}
+
+fn seek(file: &File, from: usize, whence: libc::c_int) -> Option<usize> {
+    let from = libc::off_t::try_from(from).ok()?;
+    // SAFETY: lseek takes no pointers; the descriptor is open for as long as `file` is borrowed. Nobody reads at its position.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), from, whence) };
+    usize::try_from(found).ok()
 }
 
 /// File system of an open file.

@@ -65,6 +65,13 @@ struct Lying {
     after: u32,
 }
 
+const NOWHERE: Lying = Lying {
+    frame: NONE,
+    len: 0,
+    before: NONE,
+    after: NONE,
+};
+
 /// A place for some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -82,22 +89,29 @@ pub enum Room {
     InPlace,
     /// Data of a client that was acknowledged before: may take a quarter of it.
     Acknowledged,
-    /// A short record of the protocol: may take three quarters of it.
+    /// A short record of the protocol, or one with which room is given back: may take seven eighths of it, and what is kept for
+    /// records besides.
     Reserved,
     /// Packing: may take all of it.
     Packing,
 }
 
 impl Room {
-    /// What is left of a reserve.
-    pub(crate) const fn leaves(self, reserve: usize) -> usize {
+    /// Frames or lines that stay free of a reserve, and of the part for records besides.
+    pub(crate) const fn leaves(self, reserve: usize, records: usize) -> usize {
         match self {
-            Room::Ordinary => reserve,
-            Room::Acknowledged => reserve - reserve / 4,
-            Room::InPlace => reserve / 2,
-            Room::Reserved => reserve / 4,
+            Room::Ordinary => reserve + records,
+            Room::Acknowledged => reserve - reserve / 4 + records,
+            Room::InPlace => reserve / 2 + records,
+            Room::Reserved => reserve / 8,
             Room::Packing => 0,
         }
+    }
+
+    /// Frames or lines that must be free for another user of [`Room::Reserved`]: a quarter of the reserve, and the part for
+    /// the records of those that are there.
+    pub(crate) const fn another(reserve: usize, records: usize) -> usize {
+        reserve / 4 + records
     }
 }
 
@@ -106,6 +120,7 @@ impl Room {
 pub(crate) struct Frames {
     bytes: usize,
     frames: Vec<Frame>,
+    /// Of the lines up to the highest that was ever used.
     lying: Vec<Lying>,
     /// Free, and no line on the medium points into it.
     cold: Vec<u32>,
@@ -125,6 +140,8 @@ pub(crate) struct Frames {
     classes: [u32; CLASSES],
     live: u64,
     reserve: usize,
+    /// So many more are for records of the protocol alone.
+    records: usize,
     /// So many more are wanted free: with fewer, frames are packed, and the store is short.
     ahead: usize,
     /// See [`UNUSED_MAX`].
@@ -147,15 +164,8 @@ impl Frames {
         Frames {
             bytes: geometry.frame_len(),
             frames: vec![frame; index(geometry.frames)],
-            lying: vec![
-                Lying {
-                    frame: NONE,
-                    len: 0,
-                    before: NONE,
-                    after: NONE,
-                };
-                index(geometry.lines)
-            ],
+            // Room that is not touched takes no memory.
+            lying: Vec::with_capacity(index(geometry.lines)),
             cold: (0..geometry.frames).rev().collect(),
             warm: Vec::new(),
             left: Vec::new(),
@@ -167,6 +177,7 @@ impl Frames {
             classes: [NONE; CLASSES],
             live: 0,
             reserve: index((geometry.frames / RESERVE_FRACTION).max(RESERVE_MIN)),
+            records: 0,
             ahead: 0,
             unused_max: UNUSED_MAX,
             fruitless: 0,
@@ -201,7 +212,7 @@ impl Frames {
     /// Free frames that this room may take.
     pub fn room(&self, room: Room) -> usize {
         self.free()
-            .saturating_sub(room.leaves(self.reserve) + self.promised)
+            .saturating_sub(room.leaves(self.reserve, self.records) + self.promised)
     }
 
     /// Frames that `total` bytes need at most, besides the open one.
@@ -406,6 +417,9 @@ impl Frames {
         let after = std::mem::replace(&mut found.first, slot);
         found.live += u32::try_from(len).expect("at most a frame");
         self.live += to_u64(len);
+        if self.lying.len() <= index(slot) {
+            self.lying.resize(index(slot) + 1, NOWHERE);
+        }
         self.lying[index(slot)] = Lying {
             frame,
             len: u32::try_from(len).expect("at most a frame"),
@@ -543,7 +557,17 @@ impl Frames {
 
     /// Whether fewer frames are free than are wanted.
     pub fn is_scarce(&self) -> bool {
-        self.free() < self.reserve + self.ahead
+        self.free() < self.reserve + self.records + self.ahead
+    }
+
+    /// Keeps so many frames for records of the protocol alone.
+    pub fn keep_for_records(&mut self, frames: usize) {
+        self.records = frames;
+    }
+
+    /// Whether another user of [`Room::Reserved`] would leave too few.
+    pub fn is_crowded(&self) -> bool {
+        self.free() < Room::another(self.reserve, self.records)
     }
 
     /// Wants so many frames free besides the reserve.

@@ -13,6 +13,7 @@ use crate::error::OpenError;
 use crate::geometry::{BLOCK_BYTES, FRAMES_MAX, Geometry, LINE_BYTES, LINES_MAX, is_zero, to_u64};
 use crate::medium::persist_now;
 use crate::scan::Scan;
+use crate::shared::largest;
 use crate::superblock;
 
 /// Bytes that are copied and persisted at once.
@@ -48,8 +49,7 @@ impl Media for View<'_> {
 }
 
 impl Geometry {
-    /// The geometry of a larger image for the same store. `size` is what it was made with: of a store the bytes of its image, of a
-    /// region those of its frames. There are as many lines for a frame as before, and at least one for every 256 bytes of
+    /// The geometry of a larger image for the same store, or region, which fits into `size` bytes. There are as many lines for a frame as before, and at least one for every 256 bytes of
     /// frames. The log keeps its number of entries.
     ///
     /// # Errors
@@ -60,32 +60,36 @@ impl Geometry {
         let old_frames = u64::from(self.frames);
         let least = old_frames * frame / FRAME_BYTES_PER_LINE;
         let old_lines = u64::from(self.lines).max(least);
-        let (frames, lines) = if self.log_entries == 0 {
+        let grown = if self.log_entries == 0 {
             let before = to_u64(self.table().start);
             let room = size.saturating_sub(before);
             let unit = u128::from(old_frames * frame + old_lines * to_u64(LINE_BYTES));
             let frames = u128::from(room) * u128::from(old_frames) / unit;
             let frames = u64::try_from(frames).unwrap_or(u64::MAX) / 2 * 2;
-            (
-                frames,
-                (room - frames * frame) / to_u64(LINE_BYTES) / 64 * 64,
-            )
+            let lines = (room - frames * frame) / to_u64(LINE_BYTES) / 64 * 64;
+            Geometry {
+                lines: u32::try_from(lines).unwrap_or(u32::MAX),
+                frames: u32::try_from(frames).unwrap_or(u32::MAX),
+                ..*self
+            }
         } else {
-            let frames = size / frame / 2 * 2;
-            let lines = u128::from(frames) * u128::from(old_lines) / u128::from(old_frames);
-            let lines = u64::try_from(lines).unwrap_or(u64::MAX / 2);
-            (frames, lines.next_multiple_of(64))
-        };
-        let grown = Geometry {
-            lines: u32::try_from(lines).unwrap_or(u32::MAX),
-            frames: u32::try_from(frames).unwrap_or(u32::MAX),
-            ..*self
+            let of = |frames: u32| {
+                let lines = u64::from(frames) * old_lines / old_frames;
+                let geometry = Geometry {
+                    lines: u32::try_from(lines.next_multiple_of(64)).unwrap_or(u32::MAX),
+                    frames,
+                    ..*self
+                };
+                geometry.validate().map(|()| geometry)
+            };
+            match largest(size, self.frame_bytes, of) {
+                Err(error) if size / 2 > to_u64(self.image_bytes()) => return Err(error),
+                // A size that is too small is told below.
+                other => other.unwrap_or(*self),
+            }
         };
         if grown.frames <= self.frames || grown.lines < self.lines {
-            let now = match self.log_entries {
-                0 => to_u64(self.image_bytes()),
-                _ => old_frames * frame,
-            };
+            let now = to_u64(self.image_bytes());
             return Err(wrong(format!(
                 "{size} bytes are not more than the {now} that it has: give a larger size"
             )));

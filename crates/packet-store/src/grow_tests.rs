@@ -15,20 +15,14 @@ fn what_is_larger_fits_and_keeps_everything() {
                 frame_bytes,
                 log_entries,
             };
-            let has = match log_entries {
-                0 => to_u64(old.image_bytes()),
-                _ => u64::from(frames) * u64::from(frame_bytes),
-            };
+            let has = to_u64(old.image_bytes());
             for size in [
                 has * 5 / 4 + (1 << 20),
                 has * 2 + (4 << 20),
                 has * 50 + (9 << 20) + 77,
             ] {
                 let new = old.grown(size).unwrap();
-                let takes = match log_entries {
-                    0 => to_u64(new.image_bytes()),
-                    _ => u64::from(new.frames) * u64::from(frame_bytes),
-                };
+                let takes = to_u64(new.image_bytes());
                 assert!(
                     takes <= size && takes * 10 > size * 9,
                     "{old:?}, {size}: {new:?}"
@@ -53,5 +47,35 @@ fn what_is_larger_fits_and_keeps_everything() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn a_region_takes_as_many_bytes_as_was_said() {
+    for (size, frame_bytes, entries) in [
+        (1 << 20, 2048, 64),
+        (32 << 20, 2048, 1024),
+        (1 << 30, 4096, 16_384),
+        (4 << 30, 4096, 16_384),
+        ((4 << 30) + 77, 2048, 32_768),
+    ] {
+        let region = Geometry::shared_for_size(size, frame_bytes, entries).unwrap();
+        let takes = to_u64(region.image_bytes());
+        assert!(
+            takes <= size && size - takes < 3 * u64::from(frame_bytes),
+            "{size}: {takes}"
+        );
+        // The bytes of its image are a size, too, and give the same region.
+        assert_eq!(
+            Geometry::shared_for_size(takes, frame_bytes, entries).unwrap(),
+            region
+        );
+    }
+    for size in [0, 100_000, u64::MAX] {
+        let refused = Geometry::shared_for_size(size, 4096, 1024).unwrap_err();
+        assert!(
+            matches!(refused, OpenError::Geometry { .. }),
+            "{size}: {refused}"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! All keys, in order: a skip list in DRAM, and a directory that finds most keys at once
 //! (`docs/spec/packet-store.md` §7). Rebuilt at every start.
 //!
-//! Invariants: the list has every key once, in the order of `memcmp`; the directory has a key, or its bucket counts it as
+//! Invariants: the list has every key once, in the order of `memcmp`; each link says how many keys that count it passes over, so
+//! that the place of a key, and the key at a place, are found as a key is; the directory has a key, or its bucket counts it as
 //! left out. A bucket never grows, so whatever keys somebody chooses, a search takes no longer than in the list.
 //! The bytes of the keys are not here: whoever calls compares.
 
@@ -69,14 +70,36 @@ struct Key {
     /// The key before it.
     before: u32,
     levels: u32,
+    /// It has a record: one that is deleted and still in the list does not count.
+    counts: bool,
 }
 
+/// Some keys: their tags, their numbers plus one (0 where there is none), and how many more are in the list only. All of it is
+/// zero at first, so that memory of unused buckets is never touched.
+type Bucket = [u32; 2 * BUCKET_KEYS + 2];
+/// Where a bucket counts the keys that are in the list only.
+const LEFT_OUT: usize = 2 * BUCKET_KEYS;
+
+/// The key of an entry of a bucket.
+fn entry(bucket: &Bucket, at: usize) -> Option<(u32, u32)> {
+    let key = bucket[BUCKET_KEYS + at].checked_sub(1)?;
+    Some((bucket[at], key))
+}
+
+/// A link of the list.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
-    /// Tag and number of a key each; the number is [`NONE`] where there is none.
-    keys: [(u32, u32); BUCKET_KEYS],
-    /// Keys of this bucket that are in the list only.
-    left_out: u32,
+struct Link {
+    /// The key it leads to, or [`NONE`].
+    to: u32,
+    /// Keys that count, from behind where it begins up to where it leads, that one included.
+    width: u32,
+}
+
+/// On each level, a key, and how many keys that count are up to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    keys: [u32; LEVELS],
+    ranks: [u32; LEVELS],
 }
 
 /// Every key of a store. A key is called by a number as long as it is there.
@@ -85,7 +108,7 @@ pub(crate) struct Keys {
     keys: Vec<Key>,
     free: Vec<u32>,
     /// The links of all keys; the first [`LEVELS`] are those of the list itself.
-    links: Vec<u32>,
+    links: Vec<Link>,
     /// Unused links of each height.
     free_towers: [Vec<u32>; LEVELS],
     last: u32,
@@ -97,17 +120,13 @@ impl Keys {
     /// No keys yet; as many as there are lines may come.
     pub fn new(lines: u32, seed: u64) -> Keys {
         let buckets = (index(lines) / LINES_PER_BUCKET).next_power_of_two();
-        let empty = Bucket {
-            keys: [(0, NONE); BUCKET_KEYS],
-            left_out: 0,
-        };
         Keys {
             keys: Vec::new(),
             free: Vec::new(),
-            links: vec![NONE; LEVELS],
+            links: vec![NOWHERE; LEVELS],
             free_towers: Default::default(),
             last: NONE,
-            buckets: vec![empty; buckets],
+            buckets: vec![[0; 2 * BUCKET_KEYS + 2]; buckets],
             random: seed | 1,
         }
     }
@@ -127,12 +146,15 @@ impl Keys {
     pub fn find(&self, digest: &Digest, compare: impl Fn(u32) -> Ordering) -> Option<u32> {
         let bucket = &self.buckets[self.bucket(digest)];
         let tag = digest.tag();
-        for &(other, key) in &bucket.keys {
-            if other == tag && key != NONE && compare(self.head(key)) == Ordering::Equal {
+        for at in 0..BUCKET_KEYS {
+            if bucket[at] == tag
+                && let Some((_, key)) = entry(bucket, at)
+                && compare(self.head(key)) == Ordering::Equal
+            {
                 return Some(key);
             }
         }
-        if bucket.left_out == 0 {
+        if bucket[LEFT_OUT] == 0 {
             return None;
         }
         let key = self.seek(digest.prefix, &compare, false)?;
@@ -148,7 +170,42 @@ impl Keys {
         above: bool,
     ) -> Option<u32> {
         let before = self.predecessors(prefix, compare, above);
-        some(self.link(before[0], 0))
+        some(self.link(before.keys[0], 0).to)
+    }
+
+    /// How many keys that count are below the one sought; with `equal`, not above it.
+    pub fn below(&self, prefix: u128, compare: impl Fn(u32) -> Ordering, equal: bool) -> u32 {
+        self.predecessors(prefix, compare, equal).ranks[0]
+    }
+
+    /// How many keys count.
+    pub fn counted(&self) -> u32 {
+        // The highest level of the list passes over few keys.
+        let (mut at, mut all) = (NONE, 0);
+        loop {
+            let link = self.link(at, LEVELS - 1);
+            all += link.width;
+            match link.to {
+                NONE => return all,
+                next => at = next,
+            }
+        }
+    }
+
+    /// The key that counts with `rank` of them before it.
+    pub fn nth(&self, rank: u32) -> Option<u32> {
+        let (mut at, mut before) = (NONE, 0);
+        for level in (0..LEVELS).rev() {
+            loop {
+                let link = self.link(at, level);
+                if link.to == NONE || before + link.width > rank {
+                    break;
+                }
+                at = link.to;
+                before += link.width;
+            }
+        }
+        some(self.link(at, 0).to)
     }
 
     /// The last key below the one sought; with `equal`, the last that is not above it.
@@ -158,12 +215,12 @@ impl Keys {
         compare: impl Fn(u32) -> Ordering,
         equal: bool,
     ) -> Option<u32> {
-        some(self.predecessors(prefix, compare, equal)[0])
+        some(self.predecessors(prefix, compare, equal).keys[0])
     }
 
     /// The first key of all.
     pub fn first(&self) -> Option<u32> {
-        some(self.links[0])
+        some(self.links[0].to)
     }
 
     /// The last key of all.
@@ -173,7 +230,7 @@ impl Keys {
 
     /// The key after this one.
     pub fn next(&self, key: u32) -> Option<u32> {
-        some(self.link(key, 0))
+        some(self.link(key, 0).to)
     }
 
     /// The key before this one.
@@ -187,29 +244,35 @@ impl Keys {
         self.insert_after(digest, head, &before)
     }
 
-    /// Adds a key that is above all others; `before` is kept from call to call, and all [`NONE`] at first.
-    pub fn append(&mut self, digest: Digest, head: u32, before: &mut [u32; LEVELS]) {
+    /// Adds a key that is above all others; `before` is kept from call to call, and [`Keys::AT_START`] at first.
+    pub fn append(&mut self, digest: Digest, head: u32, before: &mut Path) {
         let key = self.insert_after(digest, head, before);
         let levels = index(self.keys[index(key)].levels);
-        before[..levels].fill(key);
+        before.keys[..levels].fill(key);
+        let rank = before.ranks[0] + 1;
+        before.ranks[..levels].fill(rank);
     }
 
     /// What [`Keys::append`] begins with.
-    pub const AT_START: [u32; LEVELS] = [NONE; LEVELS];
+    pub const AT_START: Path = Path {
+        keys: [NONE; LEVELS],
+        ranks: [0; LEVELS],
+    };
 
-    fn insert_after(&mut self, digest: Digest, head: u32, before: &[u32; LEVELS]) -> u32 {
+    fn insert_after(&mut self, digest: Digest, head: u32, before: &Path) -> u32 {
         let levels = self.draw_levels();
         let tower = self.free_towers[levels - 1].pop().unwrap_or_else(|| {
             let start = self.links.len();
-            self.links.resize(start + levels, NONE);
+            self.links.resize(start + levels, NOWHERE);
             u32::try_from(start).expect("at most 16 links for each of 2^27 keys")
         });
         let new = Key {
             digest,
             head,
             tower,
-            before: before[0],
+            before: before.keys[0],
             levels: u32::try_from(levels).expect("few"),
+            counts: true,
         };
         let key = match self.free.pop() {
             Some(key) => {
@@ -221,22 +284,37 @@ impl Keys {
                 u32::try_from(self.keys.len() - 1).expect("keys are counted in 32 bits")
             }
         };
-        for (level, &previous) in before.iter().enumerate().take(levels) {
-            let after = self.link(previous, level);
-            self.links[index(tower) + level] = after;
-            self.set_link(previous, level, key);
+        for (level, &previous) in before.keys.iter().enumerate() {
+            let old = self.link(previous, level);
+            if level >= levels {
+                self.link_mut(previous, level).width += 1;
+                continue;
+            }
+            // Keys that count between the one before on this level and the new one.
+            let between = before.ranks[0] - before.ranks[level];
+            *self.link_mut(key, level) = Link {
+                to: old.to,
+                width: old.width - between,
+            };
+            *self.link_mut(previous, level) = Link {
+                to: key,
+                width: between + 1,
+            };
             if level == 0 {
-                match after {
+                match old.to {
                     NONE => self.last = key,
-                    _ => self.keys[index(after)].before = key,
+                    after => self.keys[index(after)].before = key,
                 }
             }
         }
         let bucket = self.bucket(&digest);
         let bucket = &mut self.buckets[bucket];
-        match bucket.keys.iter_mut().find(|(_, other)| *other == NONE) {
-            Some(free) => *free = (digest.tag(), key),
-            None => bucket.left_out += 1,
+        match (0..BUCKET_KEYS).find(|at| entry(bucket, *at).is_none()) {
+            Some(free) => {
+                bucket[free] = digest.tag();
+                bucket[BUCKET_KEYS + free] = key + 1;
+            }
+            None => bucket[LEFT_OUT] += 1,
         }
         key
     }
@@ -245,31 +323,60 @@ impl Keys {
     pub fn same_tag(&self, digest: &Digest) -> impl Iterator<Item = u32> {
         let tag = digest.tag();
         let bucket = &self.buckets[self.bucket(digest)];
-        let same = bucket
-            .keys
-            .iter()
-            .filter(move |(other, key)| *other == tag && *key != NONE);
-        same.map(|(_, key)| self.head(*key))
+        let same = (0..BUCKET_KEYS).filter_map(move |at| entry(bucket, at));
+        same.filter(move |(other, _)| *other == tag)
+            .map(|(_, key)| self.head(key))
+    }
+
+    /// Whether a key counts from now on. `compare` compares with this very key.
+    pub fn set_counts(&mut self, key: u32, counts: bool, compare: impl Fn(u32) -> Ordering) {
+        let digest = self.keys[index(key)].digest;
+        if std::mem::replace(&mut self.keys[index(key)].counts, counts) == counts {
+            return;
+        }
+        let before = self.predecessors(digest.prefix, compare, false);
+        if self.link(before.keys[0], 0).to != key {
+            self.measure();
+            return;
+        }
+        for (level, &previous) in before.keys.iter().enumerate() {
+            let link = self.link_mut(previous, level);
+            if counts {
+                link.width += 1;
+            } else {
+                link.width -= 1;
+            }
+        }
     }
 
     /// Takes a key out. `compare` compares with this very key.
     pub fn remove(&mut self, key: u32, compare: impl Fn(u32) -> Ordering) {
         let gone = self.keys[index(key)];
         let before = self.predecessors(gone.digest.prefix, compare, false);
-        for (level, &previous) in before.iter().enumerate().take(index(gone.levels)) {
+        let share = u32::from(gone.counts);
+        // If not, the bytes of this key or of another one are not what they were: then only walking finds it.
+        let found = self.link(before.keys[0], 0).to == key;
+        for (level, &previous) in before.keys.iter().enumerate() {
+            if level >= index(gone.levels) {
+                if found {
+                    self.link_mut(previous, level).width -= share;
+                }
+                continue;
+            }
             let mut previous = previous;
-            if self.link(previous, level) != key {
-                // The bytes of this key or of another one are not what they were: then only walking finds it.
+            if self.link(previous, level).to != key {
                 previous = NONE;
-                while self.link(previous, level) != key {
-                    previous = self.link(previous, level);
+                while self.link(previous, level).to != key {
+                    previous = self.link(previous, level).to;
                 }
             }
             let after = self.link(key, level);
-            self.set_link(previous, level, after);
+            let link = self.link_mut(previous, level);
+            link.to = after.to;
+            link.width = (link.width + after.width).wrapping_sub(share);
         }
         self.keys[index(key)].head = NONE;
-        match self.link(key, 0) {
+        match self.link(key, 0).to {
             NONE => self.last = gone.before,
             after => self.keys[index(after)].before = gone.before,
         }
@@ -277,9 +384,33 @@ impl Keys {
         self.free.push(key);
         let bucket = self.bucket(&gone.digest);
         let bucket = &mut self.buckets[bucket];
-        match bucket.keys.iter_mut().find(|(_, other)| *other == key) {
-            Some(found) => *found = (0, NONE),
-            None => bucket.left_out -= 1,
+        match (0..BUCKET_KEYS).find(|at| bucket[BUCKET_KEYS + at] == key + 1) {
+            Some(found) => (bucket[found], bucket[BUCKET_KEYS + found]) = (0, 0),
+            None => bucket[LEFT_OUT] -= 1,
+        }
+        if !found {
+            self.measure();
+        }
+    }
+
+    /// Counts anew what the links pass over, after a key was found by walking alone.
+    fn measure(&mut self) {
+        let mut open = [(NONE, 0); LEVELS];
+        let mut at = self.link(NONE, 0).to;
+        while at != NONE {
+            let Key { levels, counts, .. } = self.keys[index(at)];
+            for (level, (from, width)) in open.iter_mut().enumerate() {
+                *width += u32::from(counts);
+                if level < index(levels) {
+                    let tower = tower_of(&self.keys, *from);
+                    self.links[tower + level].width = *width;
+                    (*from, *width) = (at, 0);
+                }
+            }
+            at = self.link(at, 0).to;
+        }
+        for (level, (from, width)) in open.into_iter().enumerate() {
+            self.link_mut(from, level).width = width;
         }
     }
 
@@ -289,19 +420,14 @@ impl Keys {
     }
 
     /// On each level the last key that is below the one sought; with `equal`, that is not above it.
-    fn predecessors(
-        &self,
-        prefix: u128,
-        compare: impl Fn(u32) -> Ordering,
-        equal: bool,
-    ) -> [u32; LEVELS] {
-        let mut before = [NONE; LEVELS];
-        let mut at = NONE;
+    fn predecessors(&self, prefix: u128, compare: impl Fn(u32) -> Ordering, equal: bool) -> Path {
+        let mut before = Keys::AT_START;
+        let (mut at, mut rank) = (NONE, 0);
         // A key that was found not to be below needs no second look one level further down.
         let mut limit = NONE;
         for level in (0..LEVELS).rev() {
             loop {
-                let next = self.link(at, level);
+                let Link { to: next, width } = self.link(at, level);
                 if next == NONE || next == limit {
                     break;
                 }
@@ -317,29 +443,21 @@ impl Keys {
                     break;
                 }
                 at = next;
+                rank += width;
             }
-            before[level] = at;
+            before.keys[level] = at;
+            before.ranks[level] = rank;
         }
         before
     }
 
     /// The link of a key, or with [`NONE`] of the list, on a level.
-    fn link(&self, key: u32, level: usize) -> u32 {
-        let tower = if key == NONE {
-            0
-        } else {
-            index(self.keys[index(key)].tower)
-        };
-        self.links[tower + level]
+    fn link(&self, key: u32, level: usize) -> Link {
+        self.links[tower_of(&self.keys, key) + level]
     }
 
-    fn set_link(&mut self, key: u32, level: usize, to: u32) {
-        let tower = if key == NONE {
-            0
-        } else {
-            index(self.keys[index(key)].tower)
-        };
-        self.links[tower + level] = to;
+    fn link_mut(&mut self, key: u32, level: usize) -> &mut Link {
+        &mut self.links[tower_of(&self.keys, key) + level]
     }
 
     /// One level, and with one chance in four each time another.
@@ -350,6 +468,17 @@ impl Keys {
         self.random ^= self.random << 17;
         let pairs = (self.random >> 16).trailing_zeros() / 2;
         (1 + index(pairs)).min(LEVELS)
+    }
+}
+
+/// Leads nowhere, and passes over nothing.
+const NOWHERE: Link = Link { to: NONE, width: 0 };
+
+/// Where the links of a key begin, or with [`NONE`] those of the list.
+fn tower_of(keys: &[Key], key: u32) -> usize {
+    match key {
+        NONE => 0,
+        key => index(keys[index(key)].tower),
     }
 }
 
@@ -467,6 +596,73 @@ mod tests {
         }
     }
 
+    /// The places of keys, as a list says them: all keys that count, and each one's place.
+    fn places_are_right(keys: &Keys, names: &[Vec<u8>], counting: &BTreeMap<Vec<u8>, bool>) {
+        let listed: Vec<&Vec<u8>> = counting
+            .iter()
+            .filter(|(_, is)| **is)
+            .map(|(n, _)| n)
+            .collect();
+        assert_eq!(keys.counted(), u32::try_from(listed.len()).unwrap());
+        for (place, name) in (0..).zip(&listed) {
+            let found = keys.nth(place).map(|key| &names[index(keys.head(key))]);
+            assert_eq!(found, Some(*name), "place {place}");
+        }
+        assert_eq!(keys.nth(keys.counted()), None);
+        for name in counting.keys() {
+            let compare = |slot| -> Ordering { names[index(slot)].as_slice().cmp(name) };
+            let below = listed.iter().filter(|other| **other < name).count();
+            let upto = listed.iter().filter(|other| **other <= name).count();
+            let found = [false, true].map(|equal| keys.below(prefix(name), compare, equal));
+            assert_eq!(found.map(index), [below, upto]);
+        }
+    }
+
+    #[test]
+    fn each_key_that_counts_has_its_place() {
+        let mut keys = Keys::new(128, 7);
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut model: BTreeMap<Vec<u8>, (u32, bool)> = BTreeMap::new();
+        let mut random = 88172645463325252u64;
+        for step in 0..6_000u64 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let name = format!("the same first sixteen bytes {}", (random >> 20) % 200);
+            let name = name.into_bytes();
+            let compare = |names: &[Vec<u8>], slot: u32| names[index(slot)].as_slice().cmp(&name);
+            match model.get(&name).copied() {
+                None => {
+                    names.push(name.clone());
+                    let slot = u32::try_from(names.len() - 1).unwrap();
+                    let key =
+                        keys.insert(Digest::new(&name, 1), slot, |slot| compare(&names, slot));
+                    model.insert(name.clone(), (key, true));
+                }
+                Some((key, _)) if random % 5 < 2 => {
+                    keys.remove(key, |slot| compare(&names, slot));
+                    model.remove(&name);
+                }
+                Some((key, counts)) if random % 5 < 4 => {
+                    keys.set_counts(key, !counts, |slot| compare(&names, slot));
+                    model.insert(name.clone(), (key, !counts));
+                }
+                // As if its bytes, or those of others, were not what they were.
+                Some((key, _)) => {
+                    keys.remove(key, |_| Ordering::Less);
+                    model.remove(&name);
+                }
+            }
+            if step % 64 == 0 {
+                let counting = model
+                    .iter()
+                    .map(|(name, (_, is))| (name.clone(), *is))
+                    .collect();
+                places_are_right(&keys, &names, &counting);
+            }
+        }
+    }
+
     #[test]
     fn what_is_appended_in_order_can_be_found() {
         let names: Vec<Vec<u8>> = (0..500).map(|n| format!("{n:04}").into_bytes()).collect();
@@ -483,5 +679,7 @@ mod tests {
             assert_eq!(named.keys.find(&digest, named.compare(name)), Some(key));
         }
         assert_eq!(named.forward().len(), 500);
+        let counting = names.iter().map(|name| (name.clone(), true)).collect();
+        places_are_right(&named.keys, &names, &counting);
     }
 }

@@ -48,6 +48,68 @@ impl<M: Media> PacketStore<M> {
         slot.map(|slot| self.record(slot)).transpose()
     }
 
+    /// How many records are between two bounds. Takes two searches, however many they are. Within a transaction: with what it has
+    /// done so far.
+    #[must_use]
+    pub fn count_between(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> u64 {
+        match is_reversed(lower, upper) {
+            true => 0,
+            false => u64::from(self.upto(upper).saturating_sub(self.before(lower))),
+        }
+    }
+
+    /// As [`PacketStore::range`], without the first `first` and the last `last` records. Takes no longer for
+    /// many than for few.
+    #[must_use]
+    pub fn range_without(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        first: u64,
+        last: u64,
+    ) -> Range<'_, M> {
+        let (low, high) = (u64::from(self.before(lower)), u64::from(self.upto(upper)));
+        let place = |place: u64| {
+            u32::try_from(place)
+                .ok()
+                .and_then(|rank| self.keys.nth(rank))
+        };
+        let (from, to) = (low.saturating_add(first), high.saturating_sub(last));
+        let ends = match from < to && !is_reversed(lower, upper) {
+            true => place(from).zip(place(to - 1)),
+            false => None,
+        };
+        Range {
+            store: self,
+            ends,
+            at: None,
+        }
+    }
+
+    /// Records before a range with this lower bound.
+    fn before(&self, lower: Bound<&[u8]>) -> u32 {
+        match lower {
+            Bound::Unbounded => 0,
+            Bound::Included(key) => self.below(key, false),
+            Bound::Excluded(key) => self.below(key, true),
+        }
+    }
+
+    /// Records up to the end of a range with this upper bound.
+    fn upto(&self, upper: Bound<&[u8]>) -> u32 {
+        match upper {
+            Bound::Unbounded => self.keys.counted(),
+            Bound::Included(key) => self.below(key, true),
+            Bound::Excluded(key) => self.below(key, false),
+        }
+    }
+
+    fn below(&self, key: &[u8], equal: bool) -> u32 {
+        let reader = self.reader();
+        let compare = |slot| reader.compare(slot, key);
+        self.keys.below(keys::prefix(key), compare, equal)
+    }
+
     fn range_at(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>, at: Option<u64>) -> Range<'_, M> {
         Range {
             store: self,
@@ -57,13 +119,7 @@ impl<M: Media> PacketStore<M> {
     }
 
     fn ends(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Option<(u32, u32)> {
-        let reversed = match (lower, upper) {
-            (Bound::Included(low), Bound::Included(high)) => low > high,
-            (Bound::Included(low) | Bound::Excluded(low), Bound::Excluded(high))
-            | (Bound::Excluded(low), Bound::Included(high)) => low >= high,
-            (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
-        };
-        if reversed {
+        if is_reversed(lower, upper) {
             return None;
         }
         let reader = self.reader();
@@ -87,6 +143,16 @@ impl<M: Media> PacketStore<M> {
         }?;
         // Where nothing is between the bounds, the last key is the one before the first.
         (self.keys.next(last) != Some(first)).then_some((first, last))
+    }
+}
+
+/// Whether no key can be between two bounds.
+fn is_reversed(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+    match (lower, upper) {
+        (Bound::Included(low), Bound::Included(high)) => low > high,
+        (Bound::Included(low) | Bound::Excluded(low), Bound::Excluded(high))
+        | (Bound::Excluded(low), Bound::Included(high)) => low >= high,
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
     }
 }
 

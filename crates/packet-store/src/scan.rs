@@ -13,6 +13,7 @@ use crate::line::{self, Form, Line};
 use crate::medium::persist_now;
 use crate::prefix::{Prefix, joined};
 use crate::reader::{Pieces, Reader};
+use crate::record::{Meta, Record};
 use crate::store::{PacketStore, Stat, born, hash_seed};
 use crate::superblock::{self, Identity};
 
@@ -353,6 +354,20 @@ impl<M: Media> Scan<M> {
             .collect()
     }
 
+    /// Shows every record that is what was written.
+    pub fn each_record(&self, visit: &mut dyn FnMut(&[u8], &Meta, &[u8])) {
+        let reader = self.reader();
+        let mut scratch = Vec::new();
+        for &slot in &self.live {
+            if let Ok(line) = reader.check(slot) {
+                let record = Record { reader, slot, line };
+                let meta = record.meta();
+                let (key, value) = record.key_and_value(&mut scratch);
+                visit(key, &meta, value);
+            }
+        }
+    }
+
     /// Records that lie in a packet, as it came.
     #[must_use]
     pub fn records_in_packets(&self) -> u64 {
@@ -528,7 +543,10 @@ impl<M: Media> Scan<M> {
             }
         }
         store.frames.kept();
-        store.free_lines = (0..geometry.lines)
+        let used = taken.iter().rposition(|taken| *taken);
+        let used = used.map_or(0, |last| u32::try_from(last).expect("a line") + 1);
+        store.set_fresh(used);
+        store.free_lines = (0..used)
             .rev()
             .filter(|slot| !taken[index(*slot)])
             .collect();

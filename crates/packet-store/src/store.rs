@@ -5,7 +5,7 @@
 //! May not: read a clock, give a meaning to kinds, orders or expiries.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 use pmnet_log::{Media, MediaError};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -57,14 +57,18 @@ pub struct PacketStore<M> {
     /// A line may say that its key has a prefix.
     pub(crate) prefixes: bool,
     pub(crate) pieces: Pieces,
-    /// The version before this one, while a snapshot needs it or the transaction is not committed.
+    /// The version before this one, while a snapshot needs it or the transaction is not committed; of lines below `fresh`.
     pub(crate) older: Vec<u32>,
     pub(crate) free_lines: Vec<u32>,
+    /// This line, and all with higher numbers, were never used: nothing is kept in memory of them.
+    pub(crate) fresh: u32,
     /// Lines that died by the last commit or before it, and are on the medium still.
     pub(crate) pending: Vec<u32>,
     pub(crate) lines_reserve: usize,
     /// Lines that are wanted free besides.
     lines_ahead: usize,
+    /// Lines that are for records of the protocol alone.
+    lines_records: usize,
     /// What the next persist must cover.
     pub(crate) dirty: Vec<Range<usize>>,
     pub(crate) undo: Vec<Undo>,
@@ -109,11 +113,14 @@ impl<M: Media> PacketStore<M> {
             keys: Keys::new(geometry.lines, hash_seed(&identity)),
             prefixes: false,
             pieces: Pieces::default(),
-            older: vec![NONE; index(geometry.lines)],
+            // Room that is not touched takes no memory.
+            older: Vec::with_capacity(index(geometry.lines)),
             free_lines: Vec::new(),
+            fresh: 0,
             pending: Vec::new(),
             lines_reserve: index(reserve),
             lines_ahead: 0,
+            lines_records: 0,
             dirty: Vec::new(),
             undo: Vec::new(),
             gone: FxHashMap::default(),
@@ -216,6 +223,15 @@ impl<M: Media> PacketStore<M> {
         found.is_some_and(|key| !self.is_gone(key))
     }
 
+    /// Bytes of key and value of the record of a key, which is not looked at.
+    #[must_use]
+    pub fn bytes_of(&self, key: &[u8]) -> Option<usize> {
+        let found = self.find(&self.digest(key), key);
+        let found = found.filter(|key| !self.is_gone(*key))?;
+        let line = self.reader().line(self.keys.head(found))?;
+        Some(line.total())
+    }
+
     pub(crate) fn is_gone(&self, key: u32) -> bool {
         !self.gone.is_empty() && self.gone.contains_key(&key)
     }
@@ -277,8 +293,20 @@ impl<M: Media> PacketStore<M> {
 
     /// Lines that this room may take.
     pub(crate) fn line_room(&self, room: Room) -> usize {
-        let all = self.free_lines.len() + self.pending.len();
-        all.saturating_sub(room.leaves(self.lines_reserve))
+        self.lines_left()
+            .saturating_sub(room.leaves(self.lines_reserve, self.lines_records))
+    }
+
+    /// Lines without a record.
+    fn lines_left(&self) -> usize {
+        let fresh = index(self.geometry.lines - self.fresh);
+        fresh + self.free_lines.len() + self.pending.len()
+    }
+
+    /// From now on the lines below this one are in use, or free again.
+    pub(crate) fn set_fresh(&mut self, fresh: u32) {
+        self.fresh = fresh;
+        self.older.resize(index(fresh), NONE);
     }
 
     /// From now on so many frames and lines are wanted free besides the reserve, for what was acknowledged and is not here yet. Half
@@ -290,6 +318,24 @@ impl<M: Media> PacketStore<M> {
         self.lines_ahead = lines.min((index(self.geometry.lines) - self.lines_reserve) / 2);
     }
 
+    /// From now on there is room, which nothing but [`Room::Reserved`] may take, for more records of `bytes` bytes: as many as have
+    /// this key or one above it. At most a quarter of what an empty store has.
+    pub fn keep_for_records(&mut self, from: &[u8], bytes: usize) {
+        let records = self.count_between(Bound::Included(from), Bound::Unbounded);
+        let records = usize::try_from(records).expect("lines are counted in 32 bits");
+        let frames = records.saturating_mul(bytes) / self.geometry.frame_len();
+        self.frames
+            .keep_for_records(frames.min(index(self.geometry.frames) / 4));
+        self.lines_records = records.min(index(self.geometry.lines) / 4);
+    }
+
+    /// Whether no further session should begin: the room is needed by the existing ones, and by deletes.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        let lines = Room::another(self.lines_reserve, self.lines_records);
+        self.frames.is_crowded() || self.lines_left() < lines
+    }
+
     /// Whether fewer are free.
     #[must_use]
     pub fn is_short(&self) -> bool {
@@ -298,8 +344,13 @@ impl<M: Media> PacketStore<M> {
 
     /// A line to store into: one that died first, because storing over it erases it.
     pub(crate) fn take_line(&mut self) -> u32 {
-        let slot = self.pending.pop().or_else(|| self.free_lines.pop());
-        slot.expect("the room was looked at before")
+        if let Some(slot) = self.pending.pop().or_else(|| self.free_lines.pop()) {
+            return slot;
+        }
+        let slot = self.fresh;
+        assert!(slot < self.geometry.lines, "the room was looked at before");
+        self.set_fresh(slot + 1);
+        slot
     }
 
     /// The next persist covers this; neighbours become one range.
@@ -457,6 +508,35 @@ impl<M: Media> PacketStore<M> {
         born < end && self.snapshots.range(born..end).next().is_some()
     }
 
+    /// The newest version of a key is deleted, by this commit.
+    pub(crate) fn set_gone(&mut self, key: u32, commit: u64) {
+        self.gone.insert(key, commit);
+        self.set_counts(key, false);
+    }
+
+    /// It is not; by which commit it was.
+    pub(crate) fn unset_gone(&mut self, key: u32) -> Option<u64> {
+        let commit = self.gone.remove(&key)?;
+        self.set_counts(key, true);
+        Some(commit)
+    }
+
+    fn set_counts(&mut self, key: u32, counts: bool) {
+        let head = self.keys.head(key);
+        let reader = Reader {
+            media: &self.media,
+            geometry: &self.geometry,
+            pieces: &self.pieces,
+            seed: self.seed,
+        };
+        let mut scratch = Vec::new();
+        let name = reader
+            .line(head)
+            .map_or(&[][..], |line| reader.key(head, &line, &mut scratch));
+        let compare = |slot| reader.compare(slot, name);
+        self.keys.set_counts(key, counts, compare);
+    }
+
     /// Takes a key out of the list.
     pub(crate) fn remove_key(&mut self, key: u32) {
         let head = self.keys.head(key);
@@ -522,9 +602,7 @@ impl<M: Media> PacketStore<M> {
             commit: self.done.commit,
             order: self.done.order,
             lines: self.geometry.lines,
-            lines_used: to_u64(
-                index(self.geometry.lines) - self.free_lines.len() - self.pending.len(),
-            ),
+            lines_used: to_u64(index(self.geometry.lines) - self.lines_left()),
             frames: self.geometry.frames,
             frame_bytes: self.geometry.frame_bytes,
             frames_free,

@@ -371,7 +371,7 @@ impl<M: Media> PacketStore<M> {
             self.free_line(head);
             return;
         }
-        match self.gone.remove(&found) {
+        match self.unset_gone(found) {
             Some(commit) if commit == self.next.commit => self.revive(head),
             gone => {
                 self.undo.push(Undo::Replaced {
@@ -417,7 +417,7 @@ impl<M: Media> PacketStore<M> {
                 match dead(&self.reader().raw(before)) {
                     None => self.bury(found, before),
                     Some(earlier) => {
-                        self.gone.insert(found, earlier);
+                        self.set_gone(found, earlier);
                     }
                 }
             }
@@ -434,7 +434,7 @@ impl<M: Media> PacketStore<M> {
     /// The next commit deletes this version.
     fn bury(&mut self, key: u32, slot: u32) {
         self.store_dead_word(slot, self.next.commit);
-        self.gone.insert(key, self.next.commit);
+        self.set_gone(key, self.next.commit);
     }
 
     /// It does not, after all.
@@ -475,10 +475,10 @@ impl<M: Media> PacketStore<M> {
                     }
                     match gone {
                         Some(commit) => {
-                            self.gone.insert(key, commit);
+                            self.set_gone(key, commit);
                         }
                         None => {
-                            self.gone.remove(&key);
+                            self.unset_gone(key);
                             if dead(&self.reader().raw(head)).is_some() {
                                 self.revive(head);
                             }

@@ -133,6 +133,20 @@ fn same(store: &PacketStore<Plain>, model: &Content, random: &mut Random) {
             }
         };
         assert!(found.iter().eq(model.keys().filter(inside)));
+        let count = store.count_between(low, high);
+        assert_eq!(count, u64::try_from(found.len()).unwrap());
+        let (first, last) = (random.index(found.len() + 2), random.index(found.len() + 2));
+        let without = store.range_without(
+            low,
+            high,
+            u64::try_from(first).unwrap(),
+            u64::try_from(last).unwrap(),
+        );
+        let without: Vec<Vec<u8>> = without
+            .map(|record| record.unwrap().key_and_value(&mut Vec::new()).0.to_vec())
+            .collect();
+        let end = found.len().saturating_sub(last).max(first.min(found.len()));
+        assert_eq!(without, found[first.min(end)..end]);
         let name = key(random);
         let got = store.get(&name).unwrap();
         assert_eq!(got.is_some(), store.contains(&name));

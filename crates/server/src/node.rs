@@ -9,6 +9,9 @@ use pmnet_wire::Packet;
 /// Pause after the store failed: the first one, and the longest.
 const PAUSE_MIN: Nanos = 5 * MILLISECOND;
 const PAUSE_MAX: Nanos = 500 * MILLISECOND;
+/// A store that has work of its own does some of it so often, and sooner while there is more.
+const TIDY_EVERY: Nanos = 100 * MILLISECOND;
+const TIDY_ON_AFTER: Nanos = 10 * MILLISECOND;
 /// So often it is looked whether the store is still there, if nothing else shows it.
 const LOOK_EVERY: Nanos = 500 * MILLISECOND;
 /// The same failure is told again after this time.
@@ -20,6 +23,8 @@ pub struct ServerNode<S> {
     store: S,
     pause: Nanos,
     resume_at: Option<Time>,
+    /// When a store that has work of its own does some of it.
+    tidy_at: Option<Time>,
     /// When it is looked whether the store is still there; `None`: it cannot go.
     look_at: Option<Time>,
     /// The failure that was told last, and when.
@@ -36,6 +41,7 @@ impl<S: Store> ServerNode<S> {
             store,
             pause: PAUSE_MIN,
             resume_at: None,
+            tidy_at: None,
             told: None,
             rejected_packets: 0,
         }
@@ -107,6 +113,20 @@ impl<S: Store> ServerNode<S> {
         }
         self.resume_at = None;
         self.machine.answer_waiting(now, out);
+        if self.tidy_at.is_some_and(|at| now >= at) {
+            let tidied = self.store.tidy();
+            self.tell_room();
+            match tidied {
+                Ok(more) => {
+                    let pause = if more { TIDY_ON_AFTER } else { TIDY_EVERY };
+                    self.tidy_at = Some(now + pause);
+                }
+                Err(error) => {
+                    self.set_back(error, now)?;
+                    return Ok(true);
+                }
+            }
+        }
         let Some(work) = self.machine.next_work(now)? else {
             self.machine.finish(out);
             return Ok(false);
@@ -144,30 +164,50 @@ impl<S: Store> ServerNode<S> {
                 result
             }
         };
-        self.machine.set_short(self.store.is_short());
+        self.tell_room();
         match result {
-            Ok(()) => self.pause = PAUSE_MIN,
-            Err(StoreError::Fatal(text)) => return Err(Stop(text)),
-            Err(StoreError::Retry(text)) => {
-                let is_new = self
-                    .told
-                    .as_ref()
-                    .is_none_or(|(before, at)| *before != text || now.since(*at) >= TOLD_EVERY);
-                if is_new {
-                    tracing::warn!(pause_ms = self.pause / MILLISECOND, "{text}");
-                    self.told = Some((text, now));
+            Ok(()) => {
+                self.pause = PAUSE_MIN;
+                if self.store.tidies() {
+                    self.tidy_at.get_or_insert(now + TIDY_EVERY);
                 }
-                self.machine.failed();
-                self.resume_at = Some(now + self.pause);
-                self.pause = (self.pause * 2).min(PAUSE_MAX);
             }
+            Err(error) => self.set_back(error, now)?,
         }
         self.machine.finish(out);
         Ok(true)
     }
 
+    /// The machine hears how much room the store has.
+    fn tell_room(&mut self) {
+        let (short, crowded) = (self.store.is_short(), self.store.is_crowded());
+        self.machine.set_room(short, crowded);
+    }
+
+    /// The store failed: after a pause its records are loaded again.
+    fn set_back(&mut self, error: StoreError, now: Time) -> Result<(), Stop> {
+        let text = match error {
+            StoreError::Fatal(text) => return Err(Stop(text)),
+            StoreError::Retry(text) => text,
+        };
+        let is_new = self
+            .told
+            .as_ref()
+            .is_none_or(|(before, at)| *before != text || now.since(*at) >= TOLD_EVERY);
+        if is_new {
+            tracing::warn!(pause_ms = self.pause / MILLISECOND, "{text}");
+            self.told = Some((text, now));
+        }
+        self.machine.failed();
+        self.tidy_at = None;
+        self.resume_at = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        Ok(())
+    }
+
     /// When [`ServerNode::step`] has something to do again by itself.
     pub fn next_timeout(&self) -> Option<Time> {
-        self.resume_at.or(self.look_at)
+        let next = self.tidy_at.into_iter().chain(self.look_at).min();
+        self.resume_at.or(next)
     }
 }

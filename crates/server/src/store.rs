@@ -126,6 +126,24 @@ pub trait Store: Send {
         false
     }
 
+    /// Whether what room there is is for the sessions that are there, and for deletes: no new session is to begin.
+    fn is_crowded(&self) -> bool {
+        false
+    }
+
+    /// Whether this store has work of its own: then [`Store::tidy`] is called now and then.
+    fn tidies(&self) -> bool {
+        false
+    }
+
+    /// Does a little of that; whether there may be more of it.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn tidy(&mut self) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
     /// One line for status and logs: what a reply of this store means for durability.
     fn durability(&self) -> String;
 }
@@ -161,6 +179,15 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn is_short(&self) -> bool {
         (**self).is_short()
+    }
+    fn is_crowded(&self) -> bool {
+        (**self).is_crowded()
+    }
+    fn tidies(&self) -> bool {
+        (**self).tidies()
+    }
+    fn tidy(&mut self) -> Result<bool, StoreError> {
+        (**self).tidy()
     }
     fn durability(&self) -> String {
         (**self).durability()

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use pmnet_resp::{reply, write_header};
 use pmnet_server::{Batch, Origin, Request};
-use pmnet_wire::command::{Arguments, Commands, Form, Protocol, preamble};
+use pmnet_wire::command::{Commands, Form, Protocol, preamble};
 
 use crate::rows::{Fault, Rows, Update, place_in};
 use crate::types::{Context, Cursors, Keyspace, execaborted, refuse_as_read, run};
@@ -16,6 +16,14 @@ const PACK_REPLIES_BYTES_MAX: usize = 256 * 1024;
 /// Longest reply of a read in a pack, in bytes.
 const PACK_READ_BYTES_MAX: usize = 16 * 1024;
 
+/// Keys that are looked at each time for those whose time is over, while nothing is written.
+pub const TIDIED_KEYS: usize = 1_000;
+/// The error of Redis, and the way out here.
+const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
+/// The error for a command that may change data and whose reply would be too long.
+const REFUSED_TOO_LONG: &str =
+    "ERR pmnet: the reply would be larger than 16 MiB, so nothing was done; ask for less at once";
+
 /// The keys in one transaction of rows, now.
 ///
 /// # Errors
@@ -24,12 +32,16 @@ pub fn keyspace<'r>(
     rows: &'r mut dyn Rows,
     cursors: &'r mut Cursors,
 ) -> Result<Keyspace<'r>, Fault> {
+    let seed = getrandom::u64().map_err(|error| Fault::Storage(error.to_string()))?;
+    Ok(Keyspace::new(rows, now(), cursors, seed))
+}
+
+/// The time, in ms since 1970.
+pub fn now() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-    let seed = getrandom::u64().map_err(|error| Fault::Storage(error.to_string()))?;
-    Ok(Keyspace::new(rows, now, cursors, seed))
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Where iterations of clients begin.
@@ -40,24 +52,38 @@ pub fn cursors() -> Result<Cursors, OpenError> {
     let seed = getrandom::u64().map_err(|error| OpenError::Random {
         why: error.to_string(),
     })?;
-    Ok(Cursors::new(seed))
+    let mut cursors = Cursors::new(seed);
+    cursors.started = now();
+    Ok(cursors)
+}
+
+/// Counts what is told less and less often, so that a flood of it does not flood the log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted(u64);
+
+impl Counted {
+    /// Counts one more; how many there are, if that is to be told.
+    pub fn one_more(&mut self) -> Option<u64> {
+        self.0 += 1;
+        self.0.is_power_of_two().then_some(self.0)
+    }
+
+    /// How many there were.
+    pub const fn total(self) -> u64 {
+        self.0
+    }
 }
 
 /// Updates that were rejected.
 #[derive(Debug, Default)]
-pub struct Rejections(u64);
+pub struct Rejections(Counted);
 
 impl Rejections {
-    /// Counts these, and logs them: less and less often, so that a flood of them does not flood the log.
+    /// Counts these, and logs some of them.
     pub fn note(&mut self, reasons: &[String]) {
         for why in reasons {
-            self.0 += 1;
-            if self.0.is_power_of_two() {
-                tracing::warn!(
-                    total = self.0,
-                    why,
-                    "an update was rejected and has no effect"
-                );
+            if let Some(total) = self.0.one_more() {
+                tracing::warn!(total, why, "an update was rejected and has no effect");
             }
         }
     }
@@ -101,7 +127,7 @@ fn update(origin: Origin, payload: &Bytes, commands: &Commands<'_>) -> Option<Up
 /// Executes a request; its errors are replies.
 ///
 /// # Errors
-/// A [`Fault`] of the rows; the transaction must be given up.
+/// A [`Fault`] of the rows, or [`Fault::ReplyTooLong`] of one that may have changed something; the transaction must be given up.
 pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault> {
     let commands = match Commands::parse(&request.payload) {
         Ok(commands) => commands,
@@ -113,14 +139,18 @@ pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault
         Form::Single | Form::Pipeline | Form::Transaction | Form::Pack => {}
     }
     if request.record.is_none()
-        && let Some(error) = commands.iter().find_map(|mut a| refuse_as_read(a.next()?))
+        && let Some(error) = commands.iter().find_map(refuse_as_read)
     {
         return Ok(error);
     }
     if commands.form == Form::Pack {
         return answer_pack(keys, &commands);
     }
-    Ok(reply_of(keys, &commands)?.into())
+    let reply = reply_of(keys, &commands)?;
+    match request.record {
+        Some(_) if reply.len() > REPLY_BYTES_MAX => Err(Fault::ReplyTooLong),
+        _ => Ok(reply.into()),
+    }
 }
 
 /// A request for the first part of a pack that has several.
@@ -135,6 +165,16 @@ pub fn first_part(request: &Request) -> Option<Request> {
         payload: [&head[..], first.resp].concat().into(),
         record: request.record.clone(),
     })
+}
+
+/// The error that a client gets for a request that was given up with this fault; `None`: the store failed.
+pub fn told(fault: &Fault) -> Option<String> {
+    match fault {
+        Fault::Full => Some(OUT_OF_MEMORY.to_owned()),
+        Fault::ReplyTooLong => Some(REFUSED_TOO_LONG.to_owned()),
+        Fault::Corrupted(what) => Some(format!("ERR pmnet: {what}")),
+        Fault::Storage(_) => None,
+    }
 }
 
 /// The reply to a request, of a pack to one with one part, that cannot be executed.
@@ -165,13 +205,15 @@ fn answer_pack(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Bytes
         let mut reply = reply_of(keys, &unit.commands)?;
         let room = REPLY_BYTES_MAX - PACK_HEADER_BYTES_MAX - replies.len();
         // A read alone changes nothing, and is asked for again.
-        let name = |mut arguments: Arguments<'_>| refuse_as_read(arguments.next()?);
-        let reads =
-            unit.commands.form == Form::Single && unit.commands.iter().find_map(name).is_none();
+        let reads = unit.commands.form == Form::Single
+            && unit.commands.iter().find_map(refuse_as_read).is_none();
         if reads && reply.len() > PACK_READ_BYTES_MAX {
             break;
         }
         if reply.len() > room {
+            if !reads {
+                return Err(Fault::ReplyTooLong);
+            }
             reply = REPLY_TOO_LONG.to_vec();
         }
         replies.append(&mut reply);

@@ -17,10 +17,12 @@ mod types;
 pub use kv::KvStore;
 pub use null::NullStore;
 pub use packet::{
-    GrowError, Grown, PacketStore, RegionAddress, RegionStore, grow_packet_store, mend_packet_store,
+    Backup, GrowError, Grown, PacketStore, RegionAddress, RegionStore, back_up_packet_store,
+    grow_packet_store, mend_packet_store, names_in_packet_store,
 };
 pub use redis::RedisStore;
 pub use redis::promote::{Progress, Promotion};
+pub use types::Names;
 
 use bytes::Bytes;
 use pmnet_server::Store;

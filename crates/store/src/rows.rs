@@ -49,6 +49,19 @@ pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
     (end <= whole.len()).then_some(start..end)
 }
 
+/// Facts about a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// How large it is, in bytes; 0: it grows.
+    pub bytes: u64,
+    /// How many of them are in use.
+    pub used_bytes: u64,
+    /// Sessions of clients, as far as that is known.
+    pub sessions: Option<u64>,
+    /// Requests that were refused since the start.
+    pub refused: u64,
+}
+
 /// Direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -67,6 +80,9 @@ pub enum Fault {
     /// Input or output failed; nothing of the transaction happened.
     #[error("{0}")]
     Storage(String),
+    /// The reply is longer than can be handed on; nothing of the transaction happened.
+    #[error("the reply is larger than 16 MiB")]
+    ReplyTooLong,
     /// There is no room for what was to be written; nothing of the transaction happened.
     #[error(
         "full: what was acknowledged and finds no room waits, and all behind it, deletes too; nothing is lost. Stop this \
@@ -114,6 +130,43 @@ pub trait Rows {
 
     /// What is written until the next call, this update writes; `None`: something else does, or nobody needs to know.
     fn begin_update(&mut self, _update: Option<Update>) {}
+
+    /// Short rows that are written from now on, until this is said again, are of a command that gives room back: they may
+    /// take the room that is kept for such.
+    fn set_frees(&mut self, _frees: bool) {}
+
+    /// Facts about the store.
+    fn about(&self) -> About {
+        About::default()
+    }
+
+    /// How many rows are in a range, if that can be said without visiting them.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    fn count(&self, _range: Range<'_>) -> Result<Option<u64>, Fault> {
+        Ok(None)
+    }
+
+    /// As [`Rows::scan`], without the first `skip` rows in this order.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    fn scan_from(
+        &self,
+        range: Range<'_>,
+        order: Order,
+        mut skip: u64,
+        visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Fault> {
+        self.scan(range, order, &mut |key, row| match skip {
+            0 => visit(key, row),
+            _ => {
+                skip -= 1;
+                ControlFlow::Continue(())
+            }
+        })
+    }
 
     /// Removes the row of `key`, if there is one.
     ///

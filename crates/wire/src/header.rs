@@ -112,6 +112,8 @@ impl Flags {
     pub const SEARCHES: Flags = Flags(1);
     /// Applied, Durable, Ack, OpenReply, NotLogged: the store is short of room, so the head admits no updates (protocol.md §4).
     pub const SHORT: Flags = Flags(1);
+    /// Applied, Durable, `NotLogged`: the room of the store is needed by the existing sessions, so the head lets none begin (protocol.md §4).
+    pub const FULL: Flags = Flags(1 << 1);
     /// Bypass: an update falling back, carrying its own (session, seq) (protocol.md §4).
     pub const FALLBACK: Flags = Flags(1 << 1);
     /// Bypass: ask for more of a long response from `fragment_index` on.

@@ -18,6 +18,7 @@ use crate::geometry::index;
 use crate::store::PacketStore;
 
 pub use change::{COPIED_BYTES_MAX, Change};
+pub(crate) use open::largest;
 pub use open::{SharedError, format_shared};
 pub use seat::Seat;
 
@@ -106,6 +107,23 @@ impl<M: Media> Shared<M> {
         self.log.persist_poll(true)?;
         self.swap();
         Ok(Reading { shared: self })
+    }
+
+    /// As [`PacketStore::keep_for_records`]; whether the store is short then, and whether it is crowded. Waits for the log's persist in
+    /// flight.
+    ///
+    /// # Errors
+    /// [`LogError::Media`]. The region is of no more use then: open it again.
+    pub fn keep_for_records(
+        &mut self,
+        from: &[u8],
+        bytes: usize,
+    ) -> Result<(bool, bool), LogError> {
+        self.log.persist_poll(true)?;
+        self.swap();
+        self.store.keep_for_records(from, bytes);
+        self.swap();
+        Ok((self.store.is_short(), self.store.is_crowded()))
     }
 
     /// As [`Log::append`].

@@ -4,7 +4,7 @@ use pmnet_log::{BUFFERS_MIN, Expected, Held, Identity as LogIdentity, LogError, 
 
 use super::{Seat, Shared};
 use crate::error::OpenError;
-use crate::geometry::{Geometry, to_u64};
+use crate::geometry::{FRAMES_MAX, FRAMES_MIN, Geometry, to_u64};
 use crate::scan::Scan;
 use crate::superblock::{self, Identity};
 
@@ -151,4 +151,54 @@ impl Geometry {
         geometry.validate()?;
         Ok(geometry)
     }
+
+    /// The largest such region that fits into `bytes`.
+    ///
+    /// # Errors
+    /// [`OpenError::Geometry`] if none does.
+    pub fn shared_for_size(
+        bytes: u64,
+        frame_bytes: u32,
+        log_entries: u32,
+    ) -> Result<Geometry, OpenError> {
+        largest(bytes, frame_bytes, |frames| {
+            Geometry::shared(frames, frame_bytes, log_entries)
+        })
+    }
+}
+
+/// The possible geometry with the most frames whose image fits into `bytes`.
+pub(crate) fn largest(
+    bytes: u64,
+    frame_bytes: u32,
+    of: impl Fn(u32) -> Result<Geometry, OpenError>,
+) -> Result<Geometry, OpenError> {
+    let fits = |pairs: u32| {
+        let found = of(2 * pairs);
+        found.is_ok_and(|geometry| to_u64(geometry.image_bytes()) <= bytes)
+    };
+    let most = bytes / u64::from(frame_bytes.max(1)) / 2;
+    let (mut low, mut high) = (
+        0,
+        u32::try_from(most)
+            .unwrap_or(FRAMES_MAX)
+            .min(FRAMES_MAX / 2),
+    );
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        // Below the fewest frames that are possible, more are needed.
+        let too_few = 2 * middle < FRAMES_MIN;
+        if too_few || fits(middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    let found = of(2 * low)?;
+    let takes = to_u64(found.image_bytes());
+    if takes > bytes || takes < bytes / 2 {
+        let why = format!("{bytes} bytes are too few or too many for tables, log and frames");
+        return Err(OpenError::Geometry { why });
+    }
+    Ok(found)
 }

@@ -1,4 +1,4 @@
-//! `pmnet store stat`, `verify`, `grow` and `repair`: a packet store, or a device's region, that no process has open.
+//! `pmnet store stat`, `verify`, `backup`, `grow` and `repair`: a packet store, or a device's region.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,20 @@ use clap::{Args, Subcommand};
 use pmnet_cli::{bytes, notice, progress, tell, tell_all};
 use pmnet_media::ReadOnlyImage;
 use pmnet_packet_store::{Damage, Scan, Stat};
-use pmnet_store::{Grown, grow_packet_store};
+use pmnet_store::{Backup, Grown, back_up_packet_store, grow_packet_store, names_in_packet_store};
 use serde_json::json;
 
 const EXAMPLES: &str = "\
 Examples:
   pmnet store stat   /var/lib/pmnet/store
   pmnet store verify /var/lib/pmnet/store --json
+  pmnet store backup /var/lib/pmnet/store /backup/store-monday
   pmnet store grow   /var/lib/pmnet/store --size 4G
   pmnet store repair /var/lib/pmnet/store --without-damaged
 
 stat and verify change nothing. verify reads every byte of every record, and ends with exit code 0 if
-all of it is what was written, 1 if not. grow is for a store of a server, and for the store of a device
+all of it is what was written, 1 if not. backup copies a store, also while a server uses it: the copy is
+the store as of one moment, or none is made. grow is for a store of a server, and for the store of a device
 (pmnet device --store), which keeps what is in its log: stop the process, and start it again afterwards.
 It copies the file beside itself, so there must be room for both, and puts the copy in its place at the
 end: whenever it is stopped, the old file or the new one is there, whole. repair goes on without what is damaged, for good: make a copy
@@ -54,6 +56,16 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Copy a store, also while a server uses it. To restore it, put the copy in the place of the file.
+    Backup {
+        /// File of the store.
+        path: PathBuf,
+        /// File of the copy, which is not there yet.
+        to: PathBuf,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
     /// Make a store larger, while no process uses it.
     Grow {
         /// File of the store.
@@ -80,12 +92,14 @@ pub fn main(command: &StoreCommand) -> anyhow::Result<bool> {
     match &command.what {
         What::Stat { path, json } => stat(path, *json),
         What::Verify { path, json } => verify(path, *json),
+        What::Backup { path, to, json } => back_up(path, to, *json),
         What::Grow { path, size, json } => grow(path, bytes("--size", size)?, *json),
         What::Repair { path, .. } => repair(path),
     }
     .with_context(|| match &command.what {
         What::Stat { path, .. }
         | What::Verify { path, .. }
+        | What::Backup { path, .. }
         | What::Grow { path, .. }
         | What::Repair { path, .. } => format!("{}", path.display()),
     })
@@ -198,12 +212,18 @@ fn verify(path: &Path, json: bool) -> anyhow::Result<bool> {
         .map_or(0, |loss| loss.counted.saturating_sub(loss.whole));
     damages.extend(loss.iter().flat_map(|loss| loss.damages.iter().cloned()));
     let whole = loss.is_none() && damages.is_empty();
+    let names = (!damages.is_empty()).then(|| names_in_packet_store(&scan));
+    let name = |damage: &Damage| {
+        names
+            .as_ref()
+            .map_or_else(String::new, |names| names.of(&damage.key))
+    };
     if json {
         let listed: Vec<_> = damages
             .iter()
             .map(|damage| {
                 json!({
-                    "key": damage.key.escape_ascii().to_string(), "order": damage.order,
+                    "name": name(damage), "key": damage.key.escape_ascii().to_string(), "order": damage.order,
                     "line": damage.line, "why": damage.why,
                 })
             })
@@ -217,7 +237,13 @@ fn verify(path: &Path, json: bool) -> anyhow::Result<bool> {
         return Ok(whole);
     }
     for damage in &damages {
-        tell(format_args!("damaged      {damage}"));
+        tell(format_args!(
+            "damaged      {} (order {}, line {}): {}",
+            name(damage),
+            damage.order,
+            damage.line,
+            damage.why
+        ));
     }
     if let Some(loss) = &loss {
         tell(format_args!(
@@ -233,6 +259,26 @@ fn verify(path: &Path, json: bool) -> anyhow::Result<bool> {
         }
     ));
     Ok(whole)
+}
+
+fn back_up(path: &Path, to: &Path, json: bool) -> anyhow::Result<bool> {
+    let Backup {
+        commit,
+        records,
+        tries,
+    } = back_up_packet_store(path, to)?;
+    if json {
+        tell(format_args!(
+            "{}",
+            json!({"commit": commit, "records": records, "tries": tries})
+        ));
+    } else {
+        tell(format_args!(
+            "copied       {records} records, as of commit {commit}, to {}",
+            to.display()
+        ));
+    }
+    Ok(true)
 }
 
 /// Shows how far something is, on a terminal.

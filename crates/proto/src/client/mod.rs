@@ -154,7 +154,13 @@ pub enum Closed {
         /// Copies that the ack named.
         have: u8,
     },
+    /// It could not begin: the room of the store is needed by the existing sessions.
+    StoreFull,
 }
+
+/// The failure of the calls of such a session.
+const STORE_FULL: &str = "the store is full, and what room it has is for the clients that are there: no further one is served. Delete \
+     keys through one of those, let some of them end, or make the store larger (pmnet store grow)";
 
 impl fmt::Display for Closed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -178,6 +184,7 @@ impl fmt::Display for Closed {
                 f,
                 "the chain keeps {have} copies, which is fewer than demanded"
             ),
+            Closed::StoreFull => f.write_str(STORE_FULL),
         }
     }
 }

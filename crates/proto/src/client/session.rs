@@ -3,7 +3,9 @@
 mod pump;
 
 use super::bypass::Transfer;
-use super::{CallId, ClientConfig, Closed, Context, Event, Outcome, Refused, SessionHandle};
+use super::{
+    CallId, ClientConfig, Closed, Context, Event, Outcome, Refused, STORE_FULL, SessionHandle,
+};
 use crate::Time;
 use crate::rto::Rto;
 use crate::time::earliest;
@@ -464,8 +466,14 @@ impl Session {
             seq,
             crowded,
             short,
+            full,
             ..
         } = NotLogged::read(header);
+        if session == 0 && full {
+            // Nothing of it was sent, and waiting would not help: an operator or a client has to delete data.
+            self.close(Closed::StoreFull, context);
+            return;
+        }
         if session == 0 {
             self.crowded = crowded != 0;
             context.counters.crowded += u64::from(self.crowded);
@@ -729,16 +737,15 @@ impl Session {
             .filter_map(|update| update.call)
             .chain(self.direct.bypass.take().and_then(|bypass| bypass.call))
             .map(|call| (call, Outcome::Unknown));
+        let why = match reason {
+            Closed::StoreFull => STORE_FULL,
+            _ => "the session closed before the call was sent",
+        };
         let waiting = self
             .queue
             .drain(..)
             .filter(|call| !matches!(call.work, Work::End))
-            .map(|call| {
-                (
-                    call.id,
-                    Outcome::Failed("the session closed before the call was sent"),
-                )
-            });
+            .map(|call| (call.id, Outcome::Failed(why)));
         for (call, outcome) in begun.chain(waiting) {
             context.events.push_back(Event::Done {
                 session,

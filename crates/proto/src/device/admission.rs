@@ -62,6 +62,7 @@ impl Device {
                 room: room.entries,
                 crowded: 0,
                 short: self.short,
+                full: self.full,
             };
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
@@ -120,9 +121,11 @@ impl Device {
         let crowded = self.table.sessions.len() >= self.config.sessions_max;
         if crowded {
             self.counters.crowded_opens += 1;
+        }
+        if crowded || self.full {
             self.make_room(now);
         }
-        if !room.admits_sessions() || !room.fits(packet.payload) || crowded {
+        if self.full || !room.admits_sessions() || !room.fits(packet.payload) || crowded {
             self.counters.not_logged += 1;
             let reply = NotLogged {
                 session: 0,
@@ -130,6 +133,7 @@ impl Device {
                 room: 0,
                 crowded: crowded.into(),
                 short: self.short,
+                full: self.full,
             };
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;

@@ -350,6 +350,8 @@ pub struct Device {
     joining: bool,
     /// The store has said that it is short of room: a head admits no updates.
     short: bool,
+    /// It has also said that no session is to begin.
+    full: bool,
     /// Somebody else may append to its log while this device asks.
     goes_on: bool,
     /// Nonce of the last [`Device::probe`], and when it was sent.
@@ -403,6 +405,7 @@ impl Device {
             relayed: VecDeque::new(),
             joining: false,
             short: false,
+            full: false,
             goes_on: false,
             probe: None,
             owed: Owed {

@@ -522,7 +522,7 @@ impl Device {
         self.leaving.begin();
         self.note_all();
         self.joining &= head && self.cursors.last == 0;
-        self.short = false;
+        (self.short, self.full) = (false, false);
         let persisted = self.cursors.persisted;
         self.persisted(persisted);
         Ok(Served::Serving)

@@ -69,9 +69,11 @@ impl Device {
             // and the server has not applied is still here.
             self.link.restart(rows[0].order.max(self.cursors.applied));
         }
-        let Durable { room, short, .. } = Durable::read(&packet.header);
+        let Durable {
+            room, short, full, ..
+        } = Durable::read(&packet.header);
         self.link.confirm(now, rows[0].order, room);
-        self.short = short;
+        (self.short, self.full) = (short, full);
         self.owed.tell_durable = true;
         self.commit();
         Verdict::Done
@@ -139,6 +141,7 @@ impl Device {
             applied,
             room,
             short,
+            full,
         } = Applied::read(header);
         if applied > self.cursors.last && self.chain.position == 0 {
             self.phase = Phase::Stopped;
@@ -158,7 +161,7 @@ impl Device {
             self.link.confirm(now, applied, room);
             // Said to the hop before until it is over, and then once more.
             self.owed.tell_durable |= self.short || short;
-            self.short = short;
+            (self.short, self.full) = (short, full);
         }
         if applied <= self.cursors.applied {
             return Verdict::Done;
@@ -237,6 +240,7 @@ impl Device {
                 room: room.entries.min(self.config.receive_window),
                 rows: u8::try_from(rows.len()).expect("a chain is short"),
                 short: self.short,
+                full: self.full,
             };
             let header = durable.header(&self.stamp());
             out.send(predecessor, &header, &write_durable(&rows));
@@ -246,6 +250,7 @@ impl Device {
                 applied: self.cursors.applied,
                 room: 0,
                 short: false,
+                full: false,
             };
             out.send(predecessor, &applied.header(&self.stamp()), &[]);
         }

@@ -265,6 +265,8 @@ pub struct Server {
     tell_applied: bool,
     /// The store is short of room, and how often the tail is still told when it is not any more.
     short: bool,
+    /// No session is to begin, for want of room.
+    full: bool,
     tell_again: u8,
     notices: VecDeque<String>,
     counters: Counters,
@@ -296,6 +298,7 @@ impl Server {
             tail: None,
             tell_applied: false,
             short: false,
+            full: false,
             tell_again: 0,
             notices: VecDeque::new(),
             counters: Counters::default(),
@@ -517,21 +520,22 @@ impl Server {
                 applied,
                 room: u64::try_from(room).expect("a queue is bounded"),
                 short: self.short,
+                full: self.full,
             };
             out.send(tail, &applied.header(&self.stamp()), &[]);
         }
     }
 
     /// Whether the store is short of room, after each of its works: the head admits no updates as long as it is
-    /// (`docs/spec/protocol.md` §4).
-    pub fn set_short(&mut self, short: bool) {
+    /// (`docs/spec/protocol.md` §4). `full`: it is so short that no session is to begin.
+    pub fn set_room(&mut self, short: bool, full: bool) {
         if short {
             self.tell_again = SHORT_TOLD_AGAIN;
         } else {
             self.tell_again = self.tell_again.saturating_sub(1);
         }
-        self.tell_applied |= short != self.short || self.tell_again > 0;
-        self.short = short;
+        self.tell_applied |= (short, full) != (self.short, self.full) || self.tell_again > 0;
+        (self.short, self.full) = (short, full);
     }
 
     /// What the store is to do now, if anything. The work is under way until one of

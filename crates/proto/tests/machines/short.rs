@@ -3,7 +3,7 @@
 use crate::support::device::{Bench, client, from_client, from_hop, hop, refused, server, update};
 use crate::support::{SESSION, TOKEN, client as clients, kinds, ms, only, peer, server as servers};
 use pmnet_proto::Time;
-use pmnet_proto::client::Outcome;
+use pmnet_proto::client::{Closed, Outcome};
 use pmnet_wire::record::{DurableRow, write_durable};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
@@ -121,13 +121,13 @@ fn a_server_says_it_with_each_work_and_after_the_end_often_enough() {
     bench.work();
     assert_eq!(bench.finish(), []);
     for _ in 0..3 {
-        bench.server.set_short(true);
+        bench.server.set_room(true, false);
         let word = only(bench.finish()).header;
         assert_eq!((word.kind, word.flags), (Kind::Applied, Flags::SHORT));
     }
     let mut told = 0;
     for _ in 0..20 {
-        bench.server.set_short(false);
+        bench.server.set_room(false, false);
         for sent in bench.finish() {
             assert_eq!(
                 (sent.header.kind, sent.header.flags),
@@ -222,4 +222,53 @@ fn an_update_that_goes_as_a_bypass_waits_for_the_fence_too() {
     bench.response(3, Flags::default(), b"+OK\r\n");
     assert_eq!(bench.outcomes(), [(sent, Outcome::Reply("+OK\r\n".into()))]);
     assert!(bench.now > Time(ms(1).0));
+}
+
+#[test]
+fn while_the_store_is_full_no_session_begins_and_the_client_is_told() {
+    let full = Flags::SHORT.with(Flags::FULL);
+    // From the server to the tail, from there to the head.
+    let mut server = servers::Bench::new();
+    server.work();
+    server.finish();
+    server.server.set_room(true, true);
+    assert_eq!(only(server.finish()).header.flags, full);
+    let mut tail = Bench::serving(2, 2);
+    tail.answer(peer(1), &from_hop(Kind::Ping, 1), &[]);
+    tail.finish();
+    applied(&mut tail, 0, full);
+    assert_eq!(only(tail.finish()).header.flags, full);
+    // The head takes no OPEN, and says why; whoever has a session goes on.
+    let mut head = Bench::head(1);
+    applied(&mut head, 1, full);
+    let open = Header {
+        session: 0,
+        tag: TOKEN + 2,
+        ..from_client(Kind::Open, 0)
+    };
+    let sent = only(head.answer(client(), &open, &(TOKEN + 2).to_be_bytes()));
+    assert_eq!(
+        (sent.header.kind, sent.header.session),
+        (Kind::NotLogged, 0)
+    );
+    assert!(sent.header.flags.has(full));
+    head.admit(&from_client(Kind::End, 1), b"");
+    applied(&mut head, 1, Flags::SHORT);
+    head.admit(&open, &(TOKEN + 2).to_be_bytes());
+    // The client's calls end at once, with a sentence.
+    let (mut bench, _) = clients::Bench::opening(clients::config());
+    let call = bench.update();
+    let refused = Header {
+        session: 0,
+        flags: full,
+        ..bench.reply(Kind::NotLogged)
+    };
+    bench.receive(&refused, &[]);
+    let (outcomes, reason) = bench.closed();
+    assert_eq!(reason, Closed::StoreFull);
+    let told = |outcome: &Outcome| matches!(outcome, Outcome::Failed(text) if text.contains("the store is full"));
+    assert!(
+        outcomes.len() == 1 && outcomes[0].0 == call && told(&outcomes[0].1),
+        "{outcomes:?}"
+    );
 }

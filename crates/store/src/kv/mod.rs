@@ -14,7 +14,7 @@ use bytes::Bytes;
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 use redb::{Database, Durability, ReadableTable, TableDefinition};
 
-use crate::embedded::{Rejections, cursors, keyspace};
+use crate::embedded::{Counted, Rejections, TIDIED_KEYS, cursors, keyspace};
 use crate::rows::Fault;
 use crate::types::{Cursors, Keyspace, SWEPT_ROWS};
 use crate::{OpenError, embedded};
@@ -33,6 +33,8 @@ pub struct KvStore {
     path: PathBuf,
     shard: u32,
     rejected: Rejections,
+    /// Requests that were refused.
+    refused: Counted,
     /// Iterations of clients.
     cursors: Cursors,
 }
@@ -49,6 +51,7 @@ impl KvStore {
             path: path.to_owned(),
             shard,
             rejected: Rejections::default(),
+            refused: Counted::default(),
             cursors: cursors()?,
         })
     }
@@ -57,7 +60,7 @@ impl KvStore {
     fn write<T>(
         &mut self,
         work: impl FnOnce(&mut Keyspace<'_>, &mut redb::Table<'_, &[u8], &[u8]>) -> Result<T, Fault>,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T, Fault> {
         self.with(|database, cursors| {
             let mut transaction = database.begin_write()?;
             transaction.set_durability(Durability::Immediate);
@@ -76,26 +79,83 @@ impl KvStore {
         })
     }
 
-    /// Runs `work`; if the file fails it is closed until the next `load`.
+    /// Runs `work` over the rows, in a transaction that only reads.
+    fn read<T>(
+        &mut self,
+        work: impl FnOnce(&mut Keyspace<'_>) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.with(|database, cursors| {
+            let transaction = database.begin_read()?;
+            let mut rows = ReadRows {
+                table: transaction.open_table(ROWS)?,
+            };
+            work(&mut keyspace(&mut rows, cursors)?)
+        })
+    }
+
     fn with<T>(
         &mut self,
         work: impl FnOnce(&Database, &mut Cursors) -> Result<T, Fault>,
-    ) -> Result<T, StoreError> {
-        let shown = self.path.display();
+    ) -> Result<T, Fault> {
         let Some(database) = &self.database else {
-            return Err(StoreError::Retry(format!(
-                "kv:{shown}: closed after an error: load first"
-            )));
+            return Err(Fault::Storage("closed after an error: load first".into()));
         };
-        work(database, &mut self.cursors).map_err(|fault| {
-            self.database = None;
-            let text = format!("kv:{shown}: {fault}");
-            match fault {
-                Fault::Corrupted(_) => StoreError::Fatal(text),
-                Fault::Storage(_) | Fault::Full => StoreError::Retry(text),
-            }
+        work(database, &mut self.cursors)
+    }
+
+    /// The error for the server; the file is closed until the next `load`.
+    fn failed(&mut self, fault: Fault) -> StoreError {
+        self.database = None;
+        let text = format!("kv:{}: {fault}", self.path.display());
+        match fault {
+            Fault::Corrupted(_) => StoreError::Fatal(text),
+            Fault::Storage(_) | Fault::Full | Fault::ReplyTooLong => StoreError::Retry(text),
+        }
+    }
+
+    /// Executes requests in one transaction.
+    fn execute_once(&mut self, requests: &[Request]) -> Result<Vec<Bytes>, Fault> {
+        self.write(|keys, records| {
+            let answers = requests.iter().map(|request| {
+                let reply = embedded::answer(keys, request)?;
+                keep(records, request, &reply)?;
+                Ok(reply)
+            });
+            answers.collect()
         })
     }
+
+    /// One request in a transaction of its own. If its reply would be too long, it has no effect. Of a pack, only the first part is
+    /// executed then.
+    fn execute_alone(&mut self, request: &Request) -> Result<Bytes, StoreError> {
+        let fault = match self.execute_once(std::slice::from_ref(request)) {
+            Ok(mut replies) => return Ok(replies.remove(0)),
+            Err(fault @ Fault::ReplyTooLong) => fault,
+            Err(fault) => return Err(self.failed(fault)),
+        };
+        if let Some(first) = embedded::first_part(request) {
+            return self.execute_alone(&first);
+        }
+        let reply = embedded::refusal(request, &embedded::told(&fault).unwrap_or_default());
+        if let Some(total) = self.refused.one_more() {
+            tracing::warn!(store = %self.path.display(), total, "a request was refused: {fault}");
+        }
+        let kept = self.write(|_, records| keep(records, request, &reply));
+        kept.map_err(|fault| self.failed(fault))?;
+        Ok(reply)
+    }
+}
+
+/// Keeps the reply to a request in its record.
+fn keep(
+    records: &mut redb::Table<'_, &[u8], &[u8]>,
+    request: &Request,
+    reply: &[u8],
+) -> Result<(), Fault> {
+    if let Some((key, prefix)) = &request.record {
+        records.insert(key.as_slice(), [&prefix[..], reply].concat().as_slice())?;
+    }
+    Ok(())
 }
 
 impl Store for KvStore {
@@ -104,7 +164,7 @@ impl Store for KvStore {
             let opened = file::open(&self.path, self.shard);
             self.database = Some(opened.map_err(|error| StoreError::Retry(error.to_string()))?);
         }
-        self.with(|database, _| {
+        let loaded = self.with(|database, _| {
             let transaction = database.begin_read()?;
             let table = transaction.open_table(RECORDS)?;
             let mut found = Vec::new();
@@ -113,11 +173,12 @@ impl Store for KvStore {
                 found.push((key.value().to_vec(), Bytes::copy_from_slice(value.value())));
             }
             Ok(found)
-        })
+        });
+        loaded.map_err(|fault| self.failed(fault))
     }
 
     fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError> {
-        let rejected = self.write(|keys, records| {
+        let applied = self.write(|keys, records| {
             let rejected = embedded::apply(keys, batch)?;
             for (key, value) in &batch.records {
                 match value {
@@ -126,7 +187,8 @@ impl Store for KvStore {
                 }
             }
             Ok(rejected)
-        })?;
+        });
+        let rejected = applied.map_err(|fault| self.failed(fault))?;
         self.rejected.note(&rejected);
         Ok(u64::try_from(rejected.len()).unwrap_or(u64::MAX))
     }
@@ -136,35 +198,47 @@ impl Store for KvStore {
         requests: &[Request],
         replies: &mut Vec<Bytes>,
     ) -> Result<(), StoreError> {
-        if requests.iter().all(|request| request.record.is_none()) {
-            let done: Vec<Bytes> = self.with(|database, cursors| {
-                let transaction = database.begin_read()?;
-                let mut rows = ReadRows {
-                    table: transaction.open_table(ROWS)?,
-                };
-                let mut keys = keyspace(&mut rows, cursors)?;
-                requests
-                    .iter()
-                    .map(|request| embedded::answer(&mut keys, request))
+        let only_reads = requests.iter().all(|request| request.record.is_none());
+        let done = if only_reads {
+            self.read(|keys| {
+                let answers = requests.iter();
+                answers
+                    .map(|request| embedded::answer(keys, request))
                     .collect()
-            })?;
-            replies.extend(done);
-            return Ok(());
-        }
-        let done = self.write(|keys, records| {
-            let mut done = Vec::with_capacity(requests.len());
-            for request in requests {
-                let mut reply = embedded::answer(keys, request)?;
-                if let Some((key, prefix)) = &request.record {
-                    reply = crate::bounded_reply(reply, key);
-                    records.insert(key.as_slice(), [&prefix[..], &reply].concat().as_slice())?;
-                }
-                done.push(reply);
+            })
+        } else {
+            self.execute_once(requests)
+        };
+        match done {
+            Ok(done) => {
+                replies.extend::<Vec<Bytes>>(done);
+                return Ok(());
             }
-            Ok(done)
-        })?;
-        replies.extend(done);
+            Err(Fault::ReplyTooLong) => {}
+            Err(fault) => return Err(self.failed(fault)),
+        }
+        for request in requests {
+            let reply = self.execute_alone(request)?;
+            replies.push(reply);
+        }
         Ok(())
+    }
+
+    fn tidies(&self) -> bool {
+        true
+    }
+
+    fn tidy(&mut self) -> Result<bool, StoreError> {
+        let before = self.cursors.reclaimed.clone();
+        let due = self.read(|keys| keys.has_garbage(TIDIED_KEYS));
+        let done = due.and_then(|due| {
+            if due {
+                self.cursors.reclaimed = before;
+                self.write(|keys, _| keys.reclaim(TIDIED_KEYS))?;
+            }
+            Ok(due)
+        });
+        done.map_err(|fault| self.failed(fault))
     }
 
     fn durability(&self) -> String {

@@ -99,6 +99,9 @@ pub trait Holder: Send {
     fn pack_step(&mut self, budget: usize) -> Result<usize, Fault>;
     /// Shows the records as of the last commit.
     fn look<T>(&mut self, look: impl FnOnce(&Map<Self::Medium>) -> T) -> Result<T, Fault>;
+    /// Keeps room for more records of `bytes` bytes, as many as have keys from `prefix` on; whether the store is short then,
+    /// and whether it is crowded.
+    fn settle(&mut self, prefix: u8, bytes: usize) -> Result<(bool, bool), Fault>;
     /// After a failure of the medium: what is in memory is of no use.
     fn close(&mut self);
     /// Opens what was closed.
@@ -142,6 +145,11 @@ impl Holder for Alone {
     }
     fn look<T>(&mut self, look: impl FnOnce(&Map<AnyMedia>) -> T) -> Result<T, Fault> {
         Ok(look(self.map.as_ref().ok_or_else(closed)?))
+    }
+    fn settle(&mut self, prefix: u8, bytes: usize) -> Result<(bool, bool), Fault> {
+        let map = self.map.as_mut().ok_or_else(closed)?;
+        map.keep_for_records(&[prefix], bytes);
+        Ok((map.is_short(), map.is_crowded()))
     }
     fn close(&mut self) {
         self.map = None;
@@ -219,6 +227,10 @@ impl<M: Media + Send> Holder for Beside<M> {
     fn look<T>(&mut self, look: impl FnOnce(&Map<Seat<M>>) -> T) -> Result<T, Fault> {
         let reading = self.shared.store().map_err(|error| log_fault(&error))?;
         Ok(look(&reading))
+    }
+    fn settle(&mut self, prefix: u8, bytes: usize) -> Result<(bool, bool), Fault> {
+        let kept = self.shared.keep_for_records(&[prefix], bytes);
+        kept.map_err(|error| log_fault(&error))
     }
     fn close(&mut self) {
         self.failed = true;

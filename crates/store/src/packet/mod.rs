@@ -6,6 +6,7 @@
 //! request gets an error. A record that is not what was written is never handed out.
 //! Not here: what the store does (`pmnet-packet-store`), what commands do (`crate::types`).
 
+mod backup;
 mod grow;
 mod holder;
 mod place;
@@ -15,17 +16,18 @@ mod rows;
 use bytes::Bytes;
 use pmnet_log::Media;
 use pmnet_media::AnyMedia;
-use pmnet_packet_store::{PacketStore as Map, Room};
+use pmnet_packet_store::{PacketStore as Map, Room, Scan};
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 
-use crate::embedded::{Rejections, cursors, keyspace};
-use crate::rows::Fault;
+use crate::embedded::{Counted, Rejections, TIDIED_KEYS, cursors, keyspace};
+use crate::rows::{Fault, Row};
 use crate::types::{Cursors, Keyspace, SWEPT_ROWS};
 use crate::{OpenError, embedded, types};
 use holder::{Alone, Holder, Reopen, Writing};
 use place::Place;
 use rows::{Keep, ReadRows, WriteRows};
 
+pub use backup::{Backup, back_up_packet_store};
 pub use grow::{GrowError, Grown, grow_packet_store};
 pub use region::{RegionAddress, RegionStore};
 
@@ -33,13 +35,19 @@ pub use region::{RegionAddress, RegionStore};
 const RECORDS: u8 = 0xff;
 /// Bytes that are packed after each call.
 const PACKED_BYTES: usize = 256 << 10;
-/// Longest reply whose record may take the reserve, in bytes. For a longer one there must be room as for data; if there is
-/// not, the request is refused, and that reply is short.
-const SHORT_REPLY_BYTES: usize = 512;
+/// Longest value that may take the reserve, in bytes: of the record of a reply, and of a row of a command that gives room back. For a
+/// longer reply there must be room as for data; if there is not, the request is refused, and that reply is short.
+const SHORT_BYTES: usize = 512;
 /// Bytes that are packed, piece by piece, before a full store refuses something: the call stays below a second.
 const PACKED_BYTES_MAX: usize = 256 << 20;
-/// What Redis says, and what to do here.
-const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
+/// Bytes of frames that are kept for each existing record of the protocol, so that a session finds room for its reply.
+const RECORD_BYTES: usize = 640;
+/// Keys that are looked at for those whose time is over before something is refused because the store is full, and rows that are
+/// removed then.
+const CLEARED_KEYS: usize = 50_000;
+const CLEARED_ROWS: usize = 20_000;
+/// That is not done again before this time has passed, in milliseconds, unless it gave room.
+const CLEARED_EVERY_MS: u64 = 500;
 
 /// Makes the collections in a packet store agree with themselves, after records were given up. Returns how many did not. In
 /// one transaction.
@@ -53,16 +61,46 @@ pub fn mend_packet_store(map: &mut Map<AnyMedia>) -> Result<u64, Fault> {
     Ok(changed)
 }
 
+/// The names of records by the keys of clients, as far as the other records of the store say them.
+#[must_use]
+pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
+    let mut names = types::Names::default();
+    scan.each_record(&mut |key, meta, value| {
+        names.note(
+            key,
+            Row {
+                kind: meta.kind,
+                expires_at_ms: meta.expires_at_ms,
+                value,
+            },
+        );
+    });
+    names
+}
+
 /// A packet store of its own.
 pub type PacketStore = Served<Alone>;
 
 /// See the module's text.
 pub struct Served<H> {
     holder: H,
-    rejected: Rejections,
+    told: Told,
     cursors: Cursors,
-    /// What was last found out; see [`Store::is_short`].
+    /// As last found out; see [`Store::is_short`], [`Store::is_crowded`].
     short: bool,
+    crowded: bool,
+    /// When room was last looked for in vain, in ms since 1970.
+    cleared: u64,
+}
+
+/// Events that are counted, and told less and less often.
+#[derive(Debug, Default)]
+struct Told {
+    rejected: Rejections,
+    /// Requests that were refused.
+    refused: Counted,
+    /// Works after which nothing was swept, because something in the way is damaged.
+    unswept: Counted,
 }
 
 impl Served<Alone> {
@@ -78,9 +116,11 @@ impl Served<Alone> {
                 map: Some(place.open()?),
                 place,
             },
-            rejected: Rejections::default(),
+            told: Told::default(),
             cursors: cursors()?,
             short: false,
+            crowded: false,
+            cleared: 0,
         })
     }
 }
@@ -96,12 +136,15 @@ impl<H: Holder> Served<H> {
     ) -> Result<T, Fault> {
         let mut writing = self.holder.begin(upto)?;
         let mut rows = WriteRows::new(&mut writing, room);
+        rows.refused = self.told.refused.total();
         let mut keys = keyspace(&mut rows, &mut self.cursors)?;
         let done = work(&mut keys)?;
         let swept = keys.sweep(SWEPT_ROWS);
         if let Err(Fault::Corrupted(what)) = swept {
             // Whoever asks for it is told. What has nothing to do with it goes on.
-            tracing::warn!("not swept: {what}");
+            if let Some(total) = self.told.unswept.one_more() {
+                tracing::warn!(total, "not swept: {what}");
+            }
         } else {
             swept?;
         }
@@ -110,12 +153,38 @@ impl<H: Holder> Served<H> {
         writing.commit().map_err(rows::fault)?;
         self.holder.kept(linked, copied);
         self.holder.pack_step(PACKED_BYTES)?;
-        self.short = self.holder.look(Map::is_short)?;
+        self.look_around()?;
         Ok(done)
     }
 
-    /// Packs as long as that gives something; whether it did.
+    /// Finds out how much room there is, and keeps some for the sessions that are there.
+    fn look_around(&mut self) -> Result<(), Fault> {
+        (self.short, self.crowded) = self.holder.settle(RECORDS, RECORD_BYTES)?;
+        Ok(())
+    }
+
+    /// Removes keys whose time is over and rows that no key leads to any more, and packs as long as that gives something; whether there
+    /// may be more room than before.
     fn make_room(&mut self) -> Result<bool, StoreError> {
+        let now = embedded::now();
+        let mut cleared = false;
+        if now.saturating_sub(self.cleared) >= CLEARED_EVERY_MS {
+            let done = self.write(
+                None,
+                Room::Reserved,
+                |keys| keys.clear(CLEARED_KEYS, CLEARED_ROWS),
+                |_, _| Ok(()),
+            );
+            cleared = match done {
+                Ok(removed) => removed > 0,
+                // A client that needs damaged data is told then; a full store is told below.
+                Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => false,
+                Err(fault) => return Err(self.failed(fault)),
+            };
+            if !cleared {
+                self.cleared = now;
+            }
+        }
         let mut all = 0;
         while all < PACKED_BYTES_MAX {
             match self.holder.pack_step(PACKED_BYTES) {
@@ -124,7 +193,7 @@ impl<H: Holder> Served<H> {
                 Err(fault) => return Err(self.failed(fault)),
             }
         }
-        Ok(all > 0)
+        Ok(cleared || all > 0)
     }
 
     /// What the server is told; after a failure of the medium the store is opened again.
@@ -132,7 +201,7 @@ impl<H: Holder> Served<H> {
         let text = format!("{}: {fault}", self.holder.name());
         match fault {
             Fault::Corrupted(_) => StoreError::Fatal(text),
-            Fault::Full => StoreError::Retry(text),
+            Fault::Full | Fault::ReplyTooLong => StoreError::Retry(text),
             Fault::Storage(_) => {
                 self.holder.close();
                 StoreError::Retry(text)
@@ -159,14 +228,10 @@ impl<H: Holder> Served<H> {
             None,
             Room::Ordinary,
             |keys| {
-                let answers = requests.iter().map(|request| {
-                    let reply = embedded::answer(keys, request)?;
-                    Ok(match &request.record {
-                        Some((key, _)) => crate::bounded_reply(reply, key),
-                        None => reply,
-                    })
-                });
-                answers.collect()
+                let answers = requests.iter();
+                answers
+                    .map(|request| embedded::answer(keys, request))
+                    .collect()
             },
             |replies: &Vec<Bytes>, rows| keep_replies(requests, replies, rows),
         )
@@ -176,17 +241,20 @@ impl<H: Holder> Served<H> {
     /// and it has no effect. Of a pack, only the first part is executed then.
     fn execute_alone(&mut self, request: &Request) -> Result<Bytes, StoreError> {
         let one = std::slice::from_ref(request);
-        let refusal = match self.execute_once(one) {
+        let fault = match self.execute_once(one) {
             Ok(mut replies) => return Ok(replies.remove(0)),
-            Err(Fault::Full) => OUT_OF_MEMORY.to_owned(),
-            Err(Fault::Corrupted(what)) => format!("ERR pmnet: {what}"),
-            Err(fault) => return Err(self.failed(fault)),
+            Err(fault) => fault,
+        };
+        let Some(refusal) = embedded::told(&fault) else {
+            return Err(self.failed(fault));
         };
         if let Some(first) = embedded::first_part(request) {
             return self.execute_alone(&first);
         }
         let reply = embedded::refusal(request, &refusal);
-        tracing::warn!(store = %self.holder.name(), "a request was refused: {refusal}");
+        if let Some(total) = self.told.refused.one_more() {
+            tracing::warn!(store = %self.holder.name(), total, "a request was refused: {refusal}");
+        }
         let kept = self.write(
             None,
             Room::Ordinary,
@@ -198,9 +266,9 @@ impl<H: Holder> Served<H> {
     }
 
     fn read(&mut self, request: &Request) -> Result<Bytes, StoreError> {
-        let cursors = &mut self.cursors;
+        let (cursors, refused) = (&mut self.cursors, self.told.refused.total());
         let answered = self.holder.look(|map| {
-            let mut rows = ReadRows { map };
+            let mut rows = ReadRows { map, refused };
             keyspace(&mut rows, cursors).and_then(|mut keys| embedded::answer(&mut keys, request))
         });
         match answered.and_then(|answered| answered) {
@@ -215,12 +283,17 @@ impl<H: Holder> Served<H> {
 }
 
 fn keep_replies(requests: &[Request], replies: &[Bytes], rows: &mut dyn Keep) -> Result<(), Fault> {
+    // A reply with what was removed takes no more than that gives back.
+    let mut freed = rows.freed();
     for (request, reply) in requests.iter().zip(replies) {
         if let Some((key, prefix)) = &request.record {
-            let room = if reply.len() > SHORT_REPLY_BYTES {
-                Room::Ordinary
-            } else {
+            let room = if reply.len() <= SHORT_BYTES {
                 Room::Reserved
+            } else if reply.len() <= freed + SHORT_BYTES {
+                freed -= reply.len().min(freed);
+                Room::Reserved
+            } else {
+                Room::Ordinary
             };
             rows.put_record(key, Some(&[&prefix[..], reply].concat()), room)?;
         }
@@ -234,11 +307,8 @@ impl<H: Holder> Store for Served<H> {
             Reopen::Later(text) => StoreError::Retry(text),
             Reopen::Never(text) => StoreError::Fatal(text),
         })?;
-        let loaded = self.holder.look(|map| (map.is_short(), records(map)));
-        let loaded = loaded.and_then(|(short, loaded)| {
-            self.short = short;
-            loaded
-        });
+        let looked = self.look_around();
+        let loaded = looked.and_then(|()| self.holder.look(records)?);
         loaded.map_err(|fault| self.failed(fault))
     }
 
@@ -248,7 +318,7 @@ impl<H: Holder> Store for Served<H> {
             applied = self.apply_once(batch);
         }
         let rejected = applied.map_err(|fault| self.failed(fault))?;
-        self.rejected.note(&rejected);
+        self.told.rejected.note(&rejected);
         Ok(u64::try_from(rejected.len()).unwrap_or(u64::MAX))
     }
 
@@ -272,7 +342,7 @@ impl<H: Holder> Store for Served<H> {
             Err(Fault::Full) => {
                 self.make_room()?;
             }
-            Err(Fault::Corrupted(_)) => {}
+            Err(Fault::Corrupted(_) | Fault::ReplyTooLong) => {}
             Err(fault) => return Err(self.failed(fault)),
         }
         for request in requests {
@@ -287,6 +357,38 @@ impl<H: Holder> Store for Served<H> {
 
     fn is_short(&self) -> bool {
         self.short
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.crowded
+    }
+
+    fn tidies(&self) -> bool {
+        true
+    }
+
+    fn tidy(&mut self) -> Result<bool, StoreError> {
+        let before = self.cursors.reclaimed.clone();
+        let refused = self.told.refused.total();
+        let cursors = &mut self.cursors;
+        let due = self.holder.look(|map| {
+            let mut rows = ReadRows { map, refused };
+            keyspace(&mut rows, cursors)?.has_garbage(TIDIED_KEYS)
+        });
+        let done = due.flatten().and_then(|due| {
+            if due {
+                self.cursors.reclaimed = before;
+                let room = Room::Reserved;
+                self.write(None, room, |keys| keys.reclaim(TIDIED_KEYS), |_, _| Ok(()))?;
+            }
+            Ok(due)
+        });
+        match done {
+            Ok(due) => Ok(due),
+            // A client that needs damaged data is told then.
+            Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => Ok(false),
+            Err(fault) => Err(self.failed(fault)),
+        }
     }
 
     fn durability(&self) -> String {

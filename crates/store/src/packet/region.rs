@@ -11,7 +11,7 @@ use pmnet_packet_store::{
 
 use super::holder::Beside;
 use super::place::{Place, SIZE_DEFAULT, media_error};
-use super::{Rejections, Served};
+use super::{Served, Told};
 use crate::OpenError;
 use crate::embedded::cursors;
 
@@ -27,9 +27,11 @@ impl<M: Media + Send> Served<Beside<M>> {
         shared.keep_ahead();
         Ok(Served {
             holder: Beside::new(shared, name),
-            rejected: Rejections::default(),
+            told: Told::default(),
             cursors: cursors()?,
             short: false,
+            crowded: false,
+            cleared: 0,
         })
     }
 
@@ -67,8 +69,8 @@ impl fmt::Display for RegionAddress {
 }
 
 impl RegionAddress {
-    /// Reads `packet:PATH[?size=BYTES][&media=file|dram|pmem]`. `size` is that of the frames of store and log together; the log has
-    /// `log_bytes` of them for itself.
+    /// Reads `packet:PATH[?size=BYTES][&media=file|dram|pmem]`. `size` is that of the file: log, data and tables. The log has
+    /// `log_bytes` of it for itself.
     ///
     /// # Errors
     /// [`OpenError::Scheme`], [`OpenError::Packet`].
@@ -199,20 +201,22 @@ impl RegionAddress {
     /// The region to make, where there is so much room if nobody has said how large it is to be.
     fn geometry(&self, kind: Kind, room: u64) -> Result<Geometry, String> {
         let bytes = frame_bytes(kind);
-        let frames = self.place.size.unwrap_or(room) / u64::from(bytes);
-        let frames = u32::try_from(frames / 2 * 2).unwrap_or(u32::MAX);
+        let size = self.place.size.unwrap_or(room);
         let log_frames = u64::from(self.log_frames(kind));
-        if log_frames * 2 > u64::from(frames) {
-            return Err(format!(
-                "a region of {frames} frames, of which the log would have {log_frames}: give a larger size=BYTES, or a smaller \
-                 --log-size (at most half of it)"
-            ));
-        }
         let entries = log_frames
             .next_power_of_two()
             .clamp(ENTRIES_MIN, ENTRIES_MAX);
         let entries = u32::try_from(entries).expect("at most 2^26");
-        Geometry::shared(frames, bytes, entries).map_err(|error| error.to_string())
+        let fits = Geometry::shared_for_size(size, bytes, entries);
+        let frames = fits.as_ref().map_or(0, |geometry| geometry.frames);
+        let is_small = size / u64::from(bytes) < 4 * log_frames;
+        if (fits.is_ok() || is_small) && log_frames * 2 > u64::from(frames) {
+            return Err(format!(
+                "in {size} bytes there is room for {frames} frames beside the tables, and the log would have {log_frames} of them: give a \
+                 larger size=BYTES, or a smaller --log-size (at most half of the frames)"
+            ));
+        }
+        fits.map_err(|error| error.to_string())
     }
 }
 

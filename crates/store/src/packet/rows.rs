@@ -1,7 +1,7 @@
 //! Rows as records of the packet store.
 
 use std::cell::RefCell;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 
 use pmnet_log::Media;
 use pmnet_packet_store::{
@@ -9,12 +9,14 @@ use pmnet_packet_store::{
 };
 
 use super::holder::Writing;
-use crate::rows::{Fault, Order, Range, Row, Rows, Update};
+use crate::rows::{About, Fault, Order, Range, Row, Rows, Update};
 
 /// Inside a transaction that only reads. Its writing methods fail: the caller refuses such commands before.
 pub struct ReadRows<'m, M> {
     /// The store.
     pub map: &'m PacketStore<M>,
+    /// Requests that were refused so far.
+    pub refused: u64,
 }
 
 /// Inside a transaction that writes.
@@ -22,6 +24,12 @@ pub struct WriteRows<'t, W> {
     writing: &'t mut W,
     /// What new rows may take.
     room: Room,
+    /// They are of a command that gives room back.
+    frees: bool,
+    /// Bytes of what they removed so far.
+    freed: usize,
+    /// Requests that were refused so far.
+    pub refused: u64,
     /// The update under way, as long as its payload can be kept.
     update: Option<Update>,
     /// Strings of updates that stay where they lie, and that were copied.
@@ -34,6 +42,9 @@ impl<'t, W: Writing> WriteRows<'t, W> {
         WriteRows {
             writing,
             room,
+            frees: false,
+            freed: 0,
+            refused: 0,
             update: None,
             kept: [0; 2],
         }
@@ -78,6 +89,9 @@ pub trait Keep {
     /// # Errors
     /// [`Fault`].
     fn put_record(&mut self, key: &[u8], value: Option<&[u8]>, room: Room) -> Result<(), Fault>;
+
+    /// Bytes of the rows that were removed by who gives room back.
+    fn freed(&self) -> usize;
 }
 
 impl<W: Writing> Keep for WriteRows<'_, W> {
@@ -89,13 +103,22 @@ impl<W: Writing> Keep for WriteRows<'_, W> {
         };
         done.map_err(fault)
     }
+
+    fn freed(&self) -> usize {
+        self.freed
+    }
 }
 
 /// What the types are told.
 pub fn fault(error: Error) -> Fault {
     match error {
         Error::Full { .. } => Fault::Full,
-        Error::Damaged(damage) => Fault::Corrupted(damage.to_string()),
+        Error::Damaged(damage) => Fault::Corrupted(format!(
+            "{}, order {}: {}",
+            crate::types::Names::default().of(&damage.key),
+            damage.order,
+            damage.why
+        )),
         // Keys and values have bounds before they come here.
         Error::TooLong | Error::Media(_) => Fault::Storage(error.to_string()),
     }
@@ -141,9 +164,14 @@ fn scan<M: Media>(
     map: &PacketStore<M>,
     range: Range<'_>,
     order: Order,
+    skip: u64,
     visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
 ) -> Result<(), Fault> {
-    let mut records = map.range(range.0, range.1);
+    let mut records = match (skip, order) {
+        (0, _) => map.range(range.0, range.1),
+        (_, Order::Ascending) => map.range_without(range.0, range.1, skip, 0),
+        (_, Order::Descending) => map.range_without(range.0, range.1, 0, skip),
+    };
     let mut next = || match order {
         Order::Ascending => records.next(),
         Order::Descending => records.next_back(),
@@ -164,7 +192,27 @@ fn scan<M: Media>(
     Ok(())
 }
 
+/// Facts about a packet store.
+fn about<M: Media>(map: &PacketStore<M>, refused: u64) -> About {
+    let stat = map.stat();
+    let frame = u64::from(stat.frame_bytes);
+    let record = |name: &[u8]| [&[super::RECORDS], name].concat();
+    // How the server calls the records of its sessions.
+    let sessions = (record(b"session/"), record(b"session0"));
+    let sessions = map.count_between(Bound::Included(&sessions.0), Bound::Excluded(&sessions.1));
+    About {
+        bytes: u64::from(stat.frames) * frame,
+        used_bytes: u64::from(stat.frames_used) * frame,
+        sessions: Some(sessions),
+        refused,
+    }
+}
+
 impl<W: Writing> Rows for WriteRows<'_, W> {
+    fn about(&self) -> About {
+        about(self.writing.map(), self.refused)
+    }
+
     fn value_bytes_max(&self) -> usize {
         VALUE_BYTES_MAX
     }
@@ -184,13 +232,16 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
         }
         let of_update = self.update.is_some();
         match self.writing.put(key, value, meta, self.room) {
+            Err(Error::Full { .. }) if self.frees && value.len() <= super::SHORT_BYTES => {
+                self.writing.put(key, value, meta, Room::Reserved)
+            }
             // What replaces something that is not shorter gives its room back: counters of what gets fewer.
             Err(Error::Full { .. }) if self.replaces_longer(key, value)? => {
-                let again = self.writing.put(key, value, meta, Room::InPlace);
-                again.map_err(fault)
+                self.writing.put(key, value, meta, Room::InPlace)
             }
-            other => other.map_err(fault),
-        }?;
+            other => other,
+        }
+        .map_err(fault)?;
         self.kept[1] += u64::from(of_update);
         Ok(())
     }
@@ -199,7 +250,28 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
         self.update = update;
     }
 
+    fn set_frees(&mut self, frees: bool) {
+        self.frees = frees;
+    }
+
+    fn count(&self, range: Range<'_>) -> Result<Option<u64>, Fault> {
+        Ok(Some(self.writing.map().count_between(range.0, range.1)))
+    }
+
+    fn scan_from(
+        &self,
+        range: Range<'_>,
+        order: Order,
+        skip: u64,
+        visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Fault> {
+        scan(self.writing.map(), range, order, skip, visit)
+    }
+
     fn remove(&mut self, key: &[u8]) -> Result<(), Fault> {
+        if self.frees {
+            self.freed += self.writing.map().bytes_of(key).unwrap_or(0);
+        }
         self.writing.remove(key).map(drop).map_err(fault)
     }
 
@@ -209,7 +281,7 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
         order: Order,
         visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
     ) -> Result<(), Fault> {
-        scan(self.writing.map(), range, order, visit)
+        scan(self.writing.map(), range, order, 0, visit)
     }
 }
 
@@ -221,6 +293,10 @@ impl<W: Writing> WriteRows<'_, W> {
 }
 
 impl<M: Media> Rows for ReadRows<'_, M> {
+    fn about(&self) -> About {
+        about(self.map, self.refused)
+    }
+
     fn value_bytes_max(&self) -> usize {
         VALUE_BYTES_MAX
     }
@@ -235,6 +311,20 @@ impl<M: Media> Rows for ReadRows<'_, M> {
         order: Order,
         visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
     ) -> Result<(), Fault> {
-        scan(self.map, range, order, visit)
+        scan(self.map, range, order, 0, visit)
+    }
+
+    fn count(&self, range: Range<'_>) -> Result<Option<u64>, Fault> {
+        Ok(Some(self.map.count_between(range.0, range.1)))
+    }
+
+    fn scan_from(
+        &self,
+        range: Range<'_>,
+        order: Order,
+        skip: u64,
+        visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Fault> {
+        scan(self.map, range, order, skip, visit)
     }
 }

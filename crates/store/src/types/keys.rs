@@ -112,7 +112,10 @@ pub fn keys(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-fn count_keys(call: &Call<'_, '_>) -> Outcome<u64> {
+pub fn count_keys(call: &Call<'_, '_>) -> Outcome<u64> {
+    if let Some(count) = call.keys.count_heads(call.database)? {
+        return Ok(count);
+    }
     let mut count = 0;
     call.keys.heads(call.database, b"", &mut |_, _| {
         count += 1;
@@ -129,11 +132,23 @@ pub fn dbsize(call: &mut Call<'_, '_>) -> Outcome {
 
 pub fn randomkey(call: &mut Call<'_, '_>) -> Outcome {
     let count = count_keys(call)?;
-    let mut skip = if count == 0 {
-        0
-    } else {
-        call.keys.random_below(count)
-    };
+    let mut skip = 0;
+    // Some may be there whose time is over; Redis tries as often.
+    for _ in 0..100 {
+        if count == 0 {
+            break;
+        }
+        skip = call.keys.random_below(count);
+        if !call.keys.finds_by_number()? {
+            break;
+        }
+        if let Some((key, head)) = call.keys.nth_head(call.database, skip)?
+            && call.keys.is_live(head)
+        {
+            call.reply.bulk(&key);
+            return Ok(());
+        }
+    }
     let mut found = None;
     call.keys.heads(call.database, b"", &mut |key, _| {
         if skip > 0 {

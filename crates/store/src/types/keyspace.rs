@@ -10,19 +10,36 @@ use super::layout::{
     self, DATABASES, FIRST_ID, HEAD_PREFIX, Head, Kind, MEMBER_PREFIX, PLAIN, Part,
 };
 use super::scan::Cursors;
-use crate::rows::{Fault, Order, Row, Rows, Update};
+use crate::rows::{About, Fault, Order, Row, Rows, Update};
 
 /// Members that are removed at once with their collection; more are left to [`Keyspace::sweep`].
 const REMOVED_AT_ONCE: u64 = 64;
 /// Keys that one transaction looks at for those whose time is over.
 const LOOKED_AT: usize = 16;
+/// Longest string that commands may make of several arguments, in bytes: `GET` can return it, alone and in a transaction.
+const STRING_BYTES_MAX: usize = crate::REPLY_BYTES_MAX - 64;
 /// Rows that one transaction removes of what is garbage.
 pub const SWEPT_ROWS: usize = 512;
 
 /// Visitor of keys with their heads.
 pub type VisitHead<'v> = dyn FnMut(&[u8], Head) -> ControlFlow<()> + 'v;
+/// Names of members, from one bound to the other.
+pub type Names<'n> = (Bound<&'n [u8]>, Bound<&'n [u8]>);
 /// Visitor of the members of a collection: name and row.
 pub type VisitMember<'v> = dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()> + 'v;
+
+/// The rows of members between two names.
+fn rows_of(id: u64, part: Part, (from, to): Names<'_>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let whole = |bound: Bound<&[u8]>| bound.map(|name| layout::member(id, part, name));
+    let (mut from, mut to) = (whole(from), whole(to));
+    if from == Bound::Unbounded {
+        from = Bound::Included(layout::member(id, part, b""));
+    }
+    if to == Bound::Unbounded {
+        to = Bound::Excluded(layout::end_of(id, part));
+    }
+    (from, to)
+}
 
 /// The keys of all databases in one transaction.
 pub struct Keyspace<'r> {
@@ -194,14 +211,16 @@ impl<'r> Keyspace<'r> {
         if let Some(old) = self.get(&row, Head::read)?.transpose()? {
             self.discard(old)?;
         }
+        if expires != 0 && expires <= self.now {
+            // Its time is over already: no client sees it.
+            return self.rows.remove(&row);
+        }
         self.rows.put(&row, Kind::String.byte(), expires, value)
     }
 
     /// Longest string that can be stored, in bytes.
     pub fn string_bytes_max(&self) -> usize {
-        self.rows
-            .value_bytes_max()
-            .min(crate::rows::VALUE_BYTES_MAX)
+        self.rows.value_bytes_max().min(STRING_BYTES_MAX)
     }
 
     /// Gives a key that is there another end.
@@ -292,6 +311,34 @@ impl<'r> Keyspace<'r> {
         damage.map_or(Ok(()), Err)
     }
 
+    /// Facts about the store.
+    pub fn about(&self) -> About {
+        self.rows.about()
+    }
+
+    /// How many keys a database has, if that can be said without visiting them; those whose time is over count until they are removed.
+    pub fn count_heads(&self, database: u32) -> Result<Option<u64>, Fault> {
+        let bounds = layout::heads_of(self.space(database)?);
+        self.rows.count(layout::range(&bounds))
+    }
+
+    /// The key with so many before it, and its head, even if its time is over.
+    pub fn nth_head(&self, database: u32, skip: u64) -> Result<Option<(Vec<u8>, Head)>, Fault> {
+        let bounds = layout::heads_of(self.space(database)?);
+        let (range, mut found) = (layout::range(&bounds), None);
+        self.rows
+            .scan_from(range, Order::Ascending, skip, &mut |key, row| {
+                found = Some((key[HEAD_PREFIX..].to_vec(), Head::read(row)));
+                ControlFlow::Break(())
+            })?;
+        found.map(|(key, head)| Ok((key, head?))).transpose()
+    }
+
+    /// Whether a key is there, by its head.
+    pub fn is_live(&self, head: Head) -> bool {
+        self.live(head)
+    }
+
     /// Empties a database: its keys are gone at once, their rows later.
     pub fn flush(&mut self, database: u32) -> Result<(), Fault> {
         let space = self.space(database)?;
@@ -311,35 +358,79 @@ impl<'r> Keyspace<'r> {
         Ok(())
     }
 
-    /// Removes some keys whose time is over, as far as it sees any among the next few. Each call goes on where the one
-    /// before ended, and begins again at the end.
-    fn reclaim(&mut self) -> Result<(), Fault> {
+    /// Visits the next heads of the store, about so many, from where the visit before ended, or from the first one on. `false`: at the
+    /// end, where the next one begins anew.
+    fn next_heads(
+        &mut self,
+        most: usize,
+        visit: &mut dyn FnMut(&[u8], Row<'_>),
+    ) -> Result<bool, Fault> {
         let (mut from, end) = layout::all_heads();
         if !self.cursors.reclaimed.is_empty() {
             from = std::mem::take(&mut self.cursors.reclaimed);
         }
-        let (mut seen, mut found, mut next) = (0, Vec::new(), Vec::new());
+        let (mut seen, mut next) = (0, Vec::new());
         self.rows.scan(
             layout::range(&(from, end)),
             Order::Ascending,
             &mut |key, row| {
-                if seen == LOOKED_AT {
+                if seen == most {
                     next = key.to_vec();
                     return ControlFlow::Break(());
                 }
                 seen += 1;
-                if row.expires_at_ms != 0 && row.expires_at_ms <= self.now {
-                    found.push((key.to_vec(), Head::read(row)));
-                }
+                visit(key, row);
                 ControlFlow::Continue(())
             },
         )?;
+        let goes_on = !next.is_empty();
+        self.cursors.reclaimed = next;
+        Ok(goes_on)
+    }
+
+    /// Removes the keys whose time is over among the next `most`; how many they were. Each call goes on where the one before ended, and
+    /// begins again at the end.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn reclaim(&mut self, most: usize) -> Result<usize, Fault> {
+        let mut found = Vec::new();
+        let now = self.now;
+        self.next_heads(most, &mut |key, row| {
+            if row.expires_at_ms != 0 && row.expires_at_ms <= now {
+                found.push((key.to_vec(), Head::read(row)));
+            }
+        })?;
+        let count = found.len();
+        self.rows.set_frees(true);
         for (key, head) in found {
             self.discard(head?)?;
             self.rows.remove(&key)?;
         }
-        self.cursors.reclaimed = next;
-        Ok(())
+        self.rows.set_frees(false);
+        Ok(count)
+    }
+
+    /// Whether there is any row that no key leads to any more, or a key whose time is over among the next `most`.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn has_garbage(&mut self, most: usize) -> Result<bool, Fault> {
+        let mut found = !self.keys_in(&layout::all_garbage(), 1)?.is_empty();
+        let now = self.now;
+        self.next_heads(most, &mut |_, row| {
+            found |= row.expires_at_ms != 0 && row.expires_at_ms <= now;
+        })?;
+        Ok(found)
+    }
+
+    /// Removes the keys whose time is over among the next `keys`, and about `rows` rows of what is not reachable any more. How much it
+    /// was.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn clear(&mut self, keys: usize, rows: usize) -> Result<usize, Fault> {
+        Ok(self.reclaim(keys)? + self.sweep_garbage(rows)?)
     }
 
     /// Removes some keys whose time is over, and at most about `limit` rows of what is not reachable any more.
@@ -347,7 +438,19 @@ impl<'r> Keyspace<'r> {
     /// # Errors
     /// [`Fault`].
     pub fn sweep(&mut self, limit: usize) -> Result<(), Fault> {
-        self.reclaim()?;
+        self.reclaim(LOOKED_AT)?;
+        self.sweep_garbage(limit).map(drop)
+    }
+
+    /// Removes at most about `limit` rows of what is not reachable any more; how many.
+    fn sweep_garbage(&mut self, limit: usize) -> Result<usize, Fault> {
+        self.rows.set_frees(true);
+        let swept = self.sweep_rows(limit);
+        self.rows.set_frees(false);
+        swept
+    }
+
+    fn sweep_rows(&mut self, limit: usize) -> Result<usize, Fault> {
         let mut left = limit;
         while left > 0 {
             let mut next = None;
@@ -360,7 +463,7 @@ impl<'r> Keyspace<'r> {
                 },
             )?;
             let Some((id, is_space)) = next else {
-                return Ok(());
+                break;
             };
             let bounds = if is_space {
                 layout::heads_of(id)
@@ -384,9 +487,15 @@ impl<'r> Keyspace<'r> {
             }
             if whole {
                 self.rows.remove(&layout::garbage(id))?;
+                left = left.saturating_sub(1);
             }
         }
-        Ok(())
+        Ok(limit - left)
+    }
+
+    /// As [`Rows::set_frees`].
+    pub fn set_frees(&mut self, frees: bool) {
+        self.rows.set_frees(frees);
     }
 
     /// Shows the row of a member, if there is one.
@@ -427,24 +536,54 @@ impl<'r> Keyspace<'r> {
         &self,
         id: u64,
         part: Part,
-        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+        range: Names<'_>,
         order: Order,
         visit: &mut VisitMember<'_>,
     ) -> Result<(), Fault> {
-        let whole = |bound: Bound<&[u8]>| bound.map(|name| layout::member(id, part, name));
-        let (mut from, mut to) = (whole(from), whole(to));
-        if from == Bound::Unbounded {
-            from = Bound::Included(layout::member(id, part, b""));
-        }
-        if to == Bound::Unbounded {
-            to = Bound::Excluded(layout::end_of(id, part));
-        }
+        self.members_from(id, part, range, order, 0, visit)
+    }
+
+    /// The same, without the first ones in this order.
+    pub fn members_from(
+        &self,
+        id: u64,
+        part: Part,
+        range: Names<'_>,
+        order: Order,
+        skip: u64,
+        visit: &mut VisitMember<'_>,
+    ) -> Result<(), Fault> {
+        let (from, to) = rows_of(id, part, range);
         let range = (
             from.as_ref().map(Vec::as_slice),
             to.as_ref().map(Vec::as_slice),
         );
-        self.rows.scan(range, order, &mut |key, row| {
+        self.rows.scan_from(range, order, skip, &mut |key, row| {
             visit(&key[MEMBER_PREFIX..], row)
         })
+    }
+
+    /// How many members of a part are between two names.
+    pub fn count_members(&self, id: u64, part: Part, range: Names<'_>) -> Result<u64, Fault> {
+        let (from, to) = rows_of(id, part, range);
+        let range = (
+            from.as_ref().map(Vec::as_slice),
+            to.as_ref().map(Vec::as_slice),
+        );
+        if let Some(count) = self.rows.count(range)? {
+            return Ok(count);
+        }
+        let mut count = 0;
+        self.rows.scan(range, Order::Ascending, &mut |_, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(count)
+    }
+
+    /// Whether the member with so many before it is found without visiting those.
+    pub fn finds_by_number(&self) -> Result<bool, Fault> {
+        let nothing = layout::all_garbage();
+        Ok(self.rows.count(layout::range(&nothing))?.is_some())
     }
 }

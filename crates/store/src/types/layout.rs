@@ -282,6 +282,56 @@ pub fn score_of(bytes: [u8; 8]) -> f64 {
     })
 }
 
+/// The meaning of a row, by its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOf<'k> {
+    /// The head of a client's key.
+    Head {
+        /// Its key space.
+        space: u64,
+        /// The client's key.
+        key: &'k [u8],
+    },
+    /// A member of a collection.
+    Member {
+        /// Number of the collection.
+        id: u64,
+        /// As [`Part`].
+        part: u8,
+        /// Which member.
+        name: &'k [u8],
+    },
+    /// The number of a database's key space.
+    Database(u32),
+    /// Another number.
+    Own,
+    /// A mark for something to be removed.
+    Garbage(u64),
+}
+
+/// The meaning of the row with this key.
+pub fn row_of(key: &[u8]) -> Option<RowOf<'_>> {
+    let (table, rest) = key.split_first()?;
+    if *table == META {
+        return Some(match rest {
+            [b'd', database @ ..] => RowOf::Database(u32::from_be_bytes(database.try_into().ok()?)),
+            _ => RowOf::Own,
+        });
+    }
+    let (number, rest) = rest.split_first_chunk()?;
+    let number = u64::from_be_bytes(*number);
+    match (*table, rest) {
+        (HEADS, key) => Some(RowOf::Head { space: number, key }),
+        (MEMBERS, [part, name @ ..]) => Some(RowOf::Member {
+            id: number,
+            part: *part,
+            name,
+        }),
+        (GARBAGE, []) => Some(RowOf::Garbage(number)),
+        _ => None,
+    }
+}
+
 /// Borrows a range of whole keys, first included, last not.
 pub fn range(bounds: &(Vec<u8>, Vec<u8>)) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (Bound::Included(&bounds.0), Bound::Excluded(&bounds.1))

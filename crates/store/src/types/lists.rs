@@ -79,6 +79,11 @@ impl Call<'_, '_> {
         Ok(())
     }
 
+    /// Adds an element to the right end of a list that is not kept yet.
+    pub(super) fn push_back(&mut self, list: &mut Head, element: &[u8]) -> Outcome {
+        self.push_element(list, Side::Right, element)
+    }
+
     /// Removes elements from one end of a list that is not kept yet.
     fn drop_elements(&mut self, list: &mut Head, side: Side, count: u64) -> Outcome {
         for _ in 0..count {

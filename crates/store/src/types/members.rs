@@ -1,12 +1,13 @@
 //! What hashes, sets and sorted sets have in common: counting, looking up and drawing members.
 
+use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
 
 use super::arguments::{Outcome, SYNTAX, error, is, signed_count};
 use super::layout::{Head, Kind, Part};
 use super::{Call, float, layout, size};
 use crate::REPLY_BYTES_MAX;
-use crate::rows::Order;
+use crate::rows::{Fault, Order};
 
 /// A member with what is stored beside it.
 pub type Pair = (Vec<u8>, Vec<u8>);
@@ -71,8 +72,37 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// `count` different members, drawn at random: all if there are not more. Reads the whole collection.
+    /// The member with so many before it; there is one.
+    fn nth(&self, head: &Head, at: u64) -> Outcome<Pair> {
+        let (mut found, ascending) = (None, Order::Ascending);
+        self.keys.members_from(
+            head.id,
+            Part::Members,
+            ALL,
+            ascending,
+            at,
+            &mut |name, row| {
+                found = Some((name.to_vec(), row.value.to_vec()));
+                ControlFlow::Break(())
+            },
+        )?;
+        let missing = || Fault::Corrupted("a collection has fewer members than it says".into());
+        Ok(found.ok_or_else(missing)?)
+    }
+
+    /// `count` different members, drawn at random: all if there are not more.
     pub(super) fn draw(&self, head: &Head, count: u64) -> Outcome<Vec<Pair>> {
+        // Where each can be found by its number, and few are wanted: so many different numbers (Floyd).
+        if count < head.count / 16 && self.keys.finds_by_number()? {
+            let mut chosen = BTreeSet::new();
+            for last in head.count - count..head.count {
+                let at = self.keys.random_below(last + 1);
+                if !chosen.insert(at) {
+                    chosen.insert(last);
+                }
+            }
+            return chosen.into_iter().map(|at| self.nth(head, at)).collect();
+        }
         let (mut wanted, mut left) = (count.min(head.count), head.count);
         let mut found = Vec::with_capacity(size(wanted));
         self.keys.members(
@@ -135,11 +165,15 @@ impl Call<'_, '_> {
             }
             return Ok(());
         }
-        let all = self.all(&head)?;
+        let few = count.unsigned_abs() < head.count / 16 && self.keys.finds_by_number()?;
+        let all = if few { Vec::new() } else { self.all(&head)? };
         self.begin_random(size(count.unsigned_abs()), both);
         for _ in 0..count.unsigned_abs() {
             let at = self.keys.random_below(head.count);
-            self.random_pair(kind, &all[size(at)], both);
+            match all.get(size(at)) {
+                Some(pair) => self.random_pair(kind, pair, both),
+                None => self.random_pair(kind, &self.nth(&head, at)?, both),
+            }
             if self.reply.len() > REPLY_BYTES_MAX {
                 return Err(super::arguments::Stop::Error(REPLY_TOO_LONG.into()));
             }

@@ -17,8 +17,12 @@
 //! | `strings`, `bits`, `hashes`, `lists`, `sets`, `sorted_sets` | the commands of each type |
 //! | `members` | what hashes, sets and sorted sets have in common |
 //! | `score_ranges`, `score_sets` | ranges of sorted sets; their unions, intersections and differences |
+//! | `sort` | `SORT` |
+//! | `names` | what rows are called by people |
 //! | `keys`, `expiry`, `scan`, `glob` | commands for keys of any type; iteration |
+//! | `about` | facts about a store: `INFO`, `CONFIG`, `COMMAND` and the like |
 
+mod about;
 mod arguments;
 mod big;
 mod bits;
@@ -33,11 +37,13 @@ mod lists;
 mod long_double;
 mod members;
 mod mend;
+mod names;
 mod reply;
 mod scan;
 mod score_ranges;
 mod score_sets;
 mod sets;
+mod sort;
 mod sorted_sets;
 mod strings;
 mod table;
@@ -47,6 +53,7 @@ mod tests;
 pub use keyspace::{Keyspace, SWEPT_ROWS};
 pub use layout::string_row;
 pub use mend::mend;
+pub use names::Names;
 pub use scan::Cursors;
 pub use table::{Context, execaborted, refuse_as_read, run};
 

@@ -38,8 +38,11 @@ enum Place {
 /// Iterations that are not at their end: those of clients, and the store's own.
 #[derive(Debug, Default)]
 pub struct Cursors {
+    /// When they began, in ms since 1970, and a number that is another one in each process: for who asks.
+    pub started: u64,
+    pub(super) id: u64,
     /// Row key at which the search for keys whose time is over goes on; empty: at the first.
-    pub(super) reclaimed: Vec<u8>,
+    pub reclaimed: Vec<u8>,
     positions: VecDeque<Position>,
     bytes: usize,
     last: u64,
@@ -51,6 +54,7 @@ impl Cursors {
         Cursors {
             // Half of the numbers are left to count up in.
             last: first >> 1,
+            id: first,
             ..Cursors::default()
         }
     }

@@ -103,16 +103,57 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// Visits the members of a range of scores or members in this order; none of a range of ranks.
+    /// Visits the members of a range of scores or members in this order, but for the first ones; none of a range of ranks.
     fn visit(
         &self,
         call: &Call<'_, '_>,
         set: &Head,
         order: Order,
+        mut skip: u64,
         visit: &mut VisitScored<'_>,
     ) -> Outcome {
+        match self.place(call, set)? {
+            Place::Nowhere => Ok(()),
+            Place::Between(low, high) => {
+                let range = (
+                    low.as_ref().map(Vec::as_slice),
+                    high.as_ref().map(Vec::as_slice),
+                );
+                call.in_order_from(set, range, order, skip, visit)
+            }
+            Place::Scattered(min, max) => {
+                visit_scattered(call, set, (min, max), order, &mut |member, score| {
+                    if skip > 0 {
+                        skip -= 1;
+                        return ControlFlow::Continue(());
+                    }
+                    visit(member, score)
+                })
+            }
+        }
+    }
+
+    /// How many members are in a range of scores or members.
+    fn count(&self, call: &Call<'_, '_>, set: &Head) -> Outcome<u64> {
+        if let Place::Between(low, high) = self.place(call, set)? {
+            let range = (
+                low.as_ref().map(Vec::as_slice),
+                high.as_ref().map(Vec::as_slice),
+            );
+            return call.count_in_order(set, range);
+        }
+        let mut count = 0;
+        self.visit(call, set, Order::Ascending, 0, &mut |_, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(count)
+    }
+
+    /// Where the members of a range of scores or members are.
+    fn place(&self, call: &Call<'_, '_>, set: &Head) -> Outcome<Place<'a>> {
         match self {
-            Range::Ranks(..) => Ok(()),
+            Range::Ranks(..) => Ok(Place::Nowhere),
             Range::Scores(min, max) => {
                 let after = |end: &ScoreEnd| next_score(score(end.score));
                 let low = if min.open {
@@ -126,14 +167,12 @@ impl<'a> Range<'a> {
                     after(max)
                 };
                 let Some(low) = low else {
-                    return Ok(());
+                    return Ok(Place::Nowhere);
                 };
-                let high = high
-                    .as_ref()
-                    .map_or(Bound::Unbounded, |high| Bound::Excluded(&high[..]));
-                call.in_order(set, (Bound::Included(&low[..]), high), order, visit)
+                let high = high.map_or(Bound::Unbounded, |high| Bound::Excluded(high.to_vec()));
+                Ok(Place::Between(Bound::Included(low.to_vec()), high))
             }
-            Range::Members(min, max) => visit_members(call, set, (*min, *max), order, visit),
+            Range::Members(min, max) => place_of_members(call, set, (*min, *max)),
         }
     }
 }
@@ -145,21 +184,27 @@ fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
         .map(u64::to_be_bytes)
 }
 
-/// Visits members between two. If all scores are the same, as they should be for such a range, it begins at the first of
-/// them. Otherwise it begins, as Redis does in a small set, at the first member that is not before the range, and
-/// ends at the first that is behind it.
-fn visit_members(
+/// Where the members of a range are.
+enum Place<'a> {
+    /// There are none.
+    Nowhere,
+    /// One after the other, between two names as [`ranked`] makes them.
+    Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
+    /// Somewhere among all.
+    Scattered(MemberEnd<'a>, MemberEnd<'a>),
+}
+
+/// Where the members between two are. If all scores are the same, as they should be for such a range, they follow each other.
+fn place_of_members<'a>(
     call: &Call<'_, '_>,
     set: &Head,
-    (min, max): (MemberEnd<'_>, MemberEnd<'_>),
-    order: Order,
-    visit: &mut VisitScored<'_>,
-) -> Outcome {
+    (min, max): (MemberEnd<'a>, MemberEnd<'a>),
+) -> Outcome<Place<'a>> {
     let (Some(first), Some(last)) = (
         end_of(call, set, Order::Ascending)?,
         end_of(call, set, Order::Descending)?,
     ) else {
-        return Ok(());
+        return Ok(Place::Nowhere);
     };
     let reversed = match (min, max) {
         (MemberEnd::Greatest, _) | (_, MemberEnd::Least) => true,
@@ -173,7 +218,7 @@ fn visit_members(
         _ => false,
     };
     if reversed || !min.is_below(&last.0) || !max.is_above(&first.0) {
-        return Ok(());
+        return Ok(Place::Nowhere);
     }
     let bound = |end: MemberEnd<'_>| match end {
         MemberEnd::Least | MemberEnd::Greatest => Bound::Unbounded,
@@ -181,13 +226,20 @@ fn visit_members(
         MemberEnd::Open(member) => Bound::Excluded(ranked(first.1, member)),
     };
     if first.1 == last.1 {
-        let (low, high) = (bound(min), bound(max));
-        let range = (
-            low.as_ref().map(Vec::as_slice),
-            high.as_ref().map(Vec::as_slice),
-        );
-        return call.in_order(set, range, order, visit);
+        return Ok(Place::Between(bound(min), bound(max)));
     }
+    Ok(Place::Scattered(min, max))
+}
+
+/// Visits members of different scores between two: from the first one on, as Redis does in a small set, that is not before the range, to
+/// the first that is after it.
+fn visit_scattered(
+    call: &Call<'_, '_>,
+    set: &Head,
+    (min, max): (MemberEnd<'_>, MemberEnd<'_>),
+    order: Order,
+    visit: &mut VisitScored<'_>,
+) -> Outcome {
     let mut begun = false;
     call.in_order(set, ALL, order, &mut |member, score| {
         let (entered, left) = match order {
@@ -230,15 +282,11 @@ fn select(
         };
     }
     let mut found = Vec::new();
-    let (mut skip, mut left) = match (u64::try_from(limit.offset), u64::try_from(limit.count)) {
+    let (skip, mut left) = match (u64::try_from(limit.offset), u64::try_from(limit.count)) {
         (Err(_), _) | (_, Ok(0)) => return Ok(found),
         (Ok(skip), count) => (skip, count.unwrap_or(u64::MAX)),
     };
-    range.visit(call, set, order, &mut |member, score| {
-        if skip > 0 {
-            skip -= 1;
-            return ControlFlow::Continue(());
-        }
+    range.visit(call, set, order, skip, &mut |member, score| {
         found.push((member.to_vec(), score));
         left -= 1;
         if left == 0 {
@@ -373,14 +421,11 @@ fn count(call: &mut Call<'_, '_>, by: By) -> Outcome {
         return Err(SYNTAX);
     };
     let range = Range::parse(by, min, max)?;
-    let mut count = 0;
-    if let Some(set) = call.sorted_set(key)? {
-        range.visit(call, &set, Order::Ascending, &mut |_, _| {
-            count += 1;
-            ControlFlow::Continue(())
-        })?;
-    }
-    call.reply.integer(count);
+    let count = match call.sorted_set(key)? {
+        Some(set) => range.count(call, &set)?,
+        None => 0,
+    };
+    call.reply.count(count);
     Ok(())
 }
 

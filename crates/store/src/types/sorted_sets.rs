@@ -4,6 +4,7 @@ use std::ops::{Bound, ControlFlow};
 
 use super::Call;
 use super::arguments::{Options, Outcome, SYNTAX, double, error, is, many, positive};
+use super::keyspace::Names;
 use super::layout::{
     Head, Kind, Part, SMALL_COUNT_MAX, SMALL_MEMBER_BYTES_MAX, exact_score, score, score_of,
 };
@@ -76,40 +77,58 @@ impl Call<'_, '_> {
     pub(super) fn in_order(
         &self,
         set: &Head,
-        range: (Bound<&[u8]>, Bound<&[u8]>),
+        range: Names<'_>,
         order: Order,
         visit: &mut VisitScored<'_>,
     ) -> Outcome {
+        self.in_order_from(set, range, order, 0, visit)
+    }
+
+    /// The same, without the first ones in this order.
+    pub(super) fn in_order_from(
+        &self,
+        set: &Head,
+        range: Names<'_>,
+        order: Order,
+        skip: u64,
+        visit: &mut VisitScored<'_>,
+    ) -> Outcome {
         let mut damaged = false;
-        self.keys
-            .members(set.id, Part::Scores, range, order, &mut |name, row| match (
-                name.get(SCORE_BYTES..),
-                row.value.try_into(),
-            ) {
+        self.keys.members_from(
+            set.id,
+            Part::Scores,
+            range,
+            order,
+            skip,
+            &mut |name, row| match (name.get(SCORE_BYTES..), row.value.try_into()) {
                 (Some(member), Ok(score)) => visit(member, score_of(score)),
                 _ => {
                     damaged = true;
                     ControlFlow::Break(())
                 }
-            })?;
+            },
+        )?;
         if damaged {
             return Err(Fault::Corrupted("a ranked member without a score".into()).into());
         }
         Ok(())
     }
 
-    /// Members by rank, both included, counted in this order. Reads all members before them.
+    /// How many members are between two names.
+    pub(super) fn count_in_order(&self, set: &Head, range: Names<'_>) -> Outcome<u64> {
+        Ok(self.keys.count_members(set.id, Part::Scores, range)?)
+    }
+
+    /// Members by rank, both included, counted in this order.
     pub(super) fn by_rank(
         &self,
         set: &Head,
         (start, end): (u64, u64),
         order: Order,
     ) -> Outcome<Vec<Scored>> {
-        let (mut rank, mut found) = (0, Vec::new());
-        self.in_order(set, ALL, order, &mut |member, score| {
-            if rank >= start {
-                found.push((member.to_vec(), score));
-            }
+        let (mut rank, mut found) = (start, Vec::new());
+        self.in_order_from(set, ALL, order, start, &mut |member, score| {
+            found.push((member.to_vec(), score));
             rank += 1;
             if rank > end {
                 ControlFlow::Break(())
@@ -355,12 +374,8 @@ fn rank(call: &mut Call<'_, '_>, order: Order) -> Outcome {
         Order::Ascending => (Bound::Unbounded, Bound::Excluded(&name[..])),
         Order::Descending => (Bound::Excluded(&name[..]), Bound::Unbounded),
     };
-    let mut rank = 0;
-    call.in_order(&set, before, order, &mut |_, _| {
-        rank += 1;
-        ControlFlow::Continue(())
-    })?;
-    call.reply.integer(rank);
+    let rank = call.count_in_order(&set, before)?;
+    call.reply.count(rank);
     Ok(())
 }
 

@@ -2,15 +2,15 @@
 
 use bytes::Bytes;
 use pmnet_resp::reply::error as error_reply;
-use pmnet_wire::command::Commands;
+use pmnet_wire::command::{Arguments, Commands};
 
 use super::arguments::{NO_SUCH_DATABASE, Outcome, Stop};
 use super::float::c_string;
 use super::layout::DATABASES;
 use super::reply::Reply;
 use super::{
-    Call, Keyspace, bits, expiry, hashes, keys, lists, scan, score_ranges, score_sets, sets,
-    sorted_sets, strings,
+    Call, Keyspace, about, bits, expiry, hashes, keys, lists, scan, score_ranges, score_sets, sets,
+    sort, sorted_sets, strings,
 };
 use crate::rows::Fault;
 
@@ -33,6 +33,8 @@ struct Command {
     arity: i32,
     /// It may change data.
     writes: bool,
+    /// It removes more than it writes, so it must go when there is no room.
+    frees: bool,
     run: fn(&mut Call<'_, '_>) -> Outcome,
 }
 
@@ -41,6 +43,7 @@ const fn read(name: &'static str, arity: i32, run: fn(&mut Call<'_, '_>) -> Outc
         name,
         arity,
         writes: false,
+        frees: false,
         run,
     }
 }
@@ -50,7 +53,15 @@ const fn write(name: &'static str, arity: i32, run: fn(&mut Call<'_, '_>) -> Out
         name,
         arity,
         writes: true,
+        frees: false,
         run,
+    }
+}
+
+const fn free(name: &'static str, arity: i32, run: fn(&mut Call<'_, '_>) -> Outcome) -> Command {
+    Command {
+        frees: true,
+        ..write(name, arity, run)
     }
 }
 
@@ -58,28 +69,32 @@ const fn write(name: &'static str, arity: i32, run: fn(&mut Call<'_, '_>) -> Out
 #[rustfmt::skip]
 static COMMANDS: &[Command] = &[
     write("append", 3, strings::append),
+    read("asking", 1, about::cluster),
     read("bitcount", -2, bits::bitcount),
     write("bitop", -4, bits::bitop),
     read("bitpos", -3, bits::bitpos),
+    read("cluster", -2, about::cluster),
+    read("command", -1, about::command),
+    read("config", -2, about::config),
     write("copy", -3, keys::copy),
     read("dbsize", 1, keys::dbsize),
     write("decr", 2, strings::decr),
     write("decrby", 3, strings::decrby),
-    write("del", -2, keys::del),
+    free("del", -2, keys::del),
     read("echo", 2, keys::echo),
     read("exists", -2, keys::exists),
-    write("expire", -3, expiry::expire),
-    write("expireat", -3, expiry::expireat),
+    free("expire", -3, expiry::expire),
+    free("expireat", -3, expiry::expireat),
     read("expiretime", 2, expiry::expiretime),
-    write("flushall", -1, keys::flushall),
-    write("flushdb", -1, keys::flushdb),
+    free("flushall", -1, keys::flushall),
+    free("flushdb", -1, keys::flushdb),
     read("get", 2, strings::get),
     read("getbit", 3, bits::getbit),
-    write("getdel", 2, strings::getdel),
-    write("getex", -2, strings::getex),
+    free("getdel", 2, strings::getdel),
+    free("getex", -2, strings::getex),
     read("getrange", 4, strings::getrange),
     write("getset", 3, strings::getset),
-    write("hdel", -3, hashes::hdel),
+    free("hdel", -3, hashes::hdel),
     read("hexists", 3, hashes::hexists),
     read("hget", 3, hashes::hget),
     read("hgetall", 2, hashes::hgetall),
@@ -98,35 +113,44 @@ static COMMANDS: &[Command] = &[
     write("incr", 2, strings::incr),
     write("incrby", 3, strings::incrby),
     write("incrbyfloat", 3, strings::incrbyfloat),
+    read("info", -1, about::info),
     read("keys", 2, keys::keys),
+    read("lastsave", 1, about::lastsave),
+    read("latency", -2, about::latency),
     read("lindex", 3, lists::lindex),
     write("linsert", 5, lists::linsert),
     read("llen", 2, lists::llen),
     write("lmove", 5, lists::lmove),
-    write("lmpop", -4, lists::lmpop),
-    write("lpop", -2, lists::lpop),
+    free("lmpop", -4, lists::lmpop),
+    free("lpop", -2, lists::lpop),
     read("lpos", -3, lists::lpos),
     write("lpush", -3, lists::lpush),
     write("lpushx", -3, lists::lpushx),
     read("lrange", 4, lists::lrange),
-    write("lrem", 4, lists::lrem),
+    free("lrem", 4, lists::lrem),
     write("lset", 4, lists::lset),
-    write("ltrim", 4, lists::ltrim),
+    free("ltrim", 4, lists::ltrim),
+    read("memory", -2, about::memory_command),
     read("mget", -2, strings::mget),
+    read("module", -2, about::module),
     write("move", 3, keys::move_key),
     write("mset", -3, strings::mset),
     write("msetnx", -3, strings::msetnx),
+    read("object", -2, about::object),
     write("persist", 2, expiry::persist),
-    write("pexpire", -3, expiry::pexpire),
-    write("pexpireat", -3, expiry::pexpireat),
+    free("pexpire", -3, expiry::pexpire),
+    free("pexpireat", -3, expiry::pexpireat),
     read("pexpiretime", 2, expiry::pexpiretime),
     read("ping", -1, keys::ping),
     write("psetex", 4, strings::psetex),
     read("pttl", 2, expiry::pttl),
     read("randomkey", 1, keys::randomkey),
+    read("readonly", 1, about::cluster),
+    read("readwrite", 1, about::cluster),
     write("rename", 3, keys::rename),
     write("renamenx", 3, keys::renamenx),
-    write("rpop", -2, lists::rpop),
+    read("role", 1, about::role),
+    free("rpop", -2, lists::rpop),
     write("rpoplpush", 3, lists::rpoplpush),
     write("rpush", -3, lists::rpush),
     write("rpushx", -3, lists::rpushx),
@@ -144,21 +168,25 @@ static COMMANDS: &[Command] = &[
     read("sintercard", -3, sets::sintercard),
     write("sinterstore", -3, sets::sinterstore),
     read("sismember", 3, sets::sismember),
+    read("slowlog", -2, about::slowlog),
     read("smembers", 2, sets::smembers),
     read("smismember", -3, sets::smismember),
     write("smove", 4, sets::smove),
-    write("spop", -2, sets::spop),
+    write("sort", -2, sort::sort),
+    read("sort_ro", -2, sort::sort_ro),
+    free("spop", -2, sets::spop),
     read("srandmember", -2, sets::srandmember),
-    write("srem", -3, sets::srem),
+    free("srem", -3, sets::srem),
     read("sscan", -3, scan::sscan),
     read("strlen", 2, strings::strlen),
     read("substr", 4, strings::getrange),
     read("sunion", -2, sets::sunion),
     write("sunionstore", -3, sets::sunionstore),
+    read("time", 1, about::time),
     read("touch", -2, keys::exists),
     read("ttl", 2, expiry::ttl),
     read("type", 2, keys::kind),
-    write("unlink", -2, keys::del),
+    free("unlink", -2, keys::del),
     write("zadd", -4, sorted_sets::zadd),
     read("zcard", 2, sorted_sets::zcard),
     read("zcount", 4, score_ranges::zcount),
@@ -169,20 +197,20 @@ static COMMANDS: &[Command] = &[
     read("zintercard", -3, score_sets::zintercard),
     write("zinterstore", -4, score_sets::zinterstore),
     read("zlexcount", 4, score_ranges::zlexcount),
-    write("zmpop", -4, sorted_sets::zmpop),
+    free("zmpop", -4, sorted_sets::zmpop),
     read("zmscore", -3, sorted_sets::zmscore),
-    write("zpopmax", -2, sorted_sets::zpopmax),
-    write("zpopmin", -2, sorted_sets::zpopmin),
+    free("zpopmax", -2, sorted_sets::zpopmax),
+    free("zpopmin", -2, sorted_sets::zpopmin),
     read("zrandmember", -2, sorted_sets::zrandmember),
     read("zrange", -4, score_ranges::zrange),
     read("zrangebylex", -4, score_ranges::zrangebylex),
     read("zrangebyscore", -4, score_ranges::zrangebyscore),
     write("zrangestore", -5, score_ranges::zrangestore),
     read("zrank", 3, sorted_sets::zrank),
-    write("zrem", -3, sorted_sets::zrem),
-    write("zremrangebylex", 4, score_ranges::zremrangebylex),
-    write("zremrangebyrank", 4, score_ranges::zremrangebyrank),
-    write("zremrangebyscore", 4, score_ranges::zremrangebyscore),
+    free("zrem", -3, sorted_sets::zrem),
+    free("zremrangebylex", 4, score_ranges::zremrangebylex),
+    free("zremrangebyrank", 4, score_ranges::zremrangebyrank),
+    free("zremrangebyscore", 4, score_ranges::zremrangebyscore),
     read("zrevrange", -4, score_ranges::zrevrange),
     read("zrevrangebylex", -4, score_ranges::zrevrangebylex),
     read("zrevrangebyscore", -4, score_ranges::zrevrangebyscore),
@@ -199,10 +227,64 @@ fn find(name: &[u8]) -> Option<&'static Command> {
     at.ok().map(|at| &COMMANDS[at])
 }
 
-/// Error for a command that changes data but was sent as a read.
-pub fn refuse_as_read(name: &[u8]) -> Option<Bytes> {
+/// Facts about a command.
+pub struct Fact {
+    /// Its name in small letters.
+    pub name: &'static str,
+    /// As [`Command::arity`].
+    pub arity: i32,
+    /// It may change data.
+    pub writes: bool,
+    /// Where its keys are: the first, the last (negative: from the end), and how far apart they are. 0: there is none, or a number says
+    /// how many.
+    pub keys: [i64; 3],
+}
+
+/// The names of all commands.
+pub fn names() -> impl ExactSizeIterator<Item = &'static str> {
+    COMMANDS.iter().map(|command| command.name)
+}
+
+/// Facts about a command, if there is such a one.
+pub fn fact(name: &[u8]) -> Option<Fact> {
     let command = find(name)?;
-    command.writes.then(|| {
+    let Command {
+        name,
+        arity,
+        writes,
+        ..
+    } = *command;
+    let keys = match name {
+        "asking" | "cluster" | "command" | "config" | "dbsize" | "echo" | "flushall"
+        | "flushdb" | "info" | "keys" | "lastsave" | "latency" | "lmpop" | "memory" | "module"
+        | "object" | "ping" | "randomkey" | "readonly" | "readwrite" | "role" | "scan"
+        | "sintercard" | "slowlog" | "time" | "zdiff" | "zinter" | "zintercard" | "zmpop"
+        | "zunion" => [0; 3],
+        "del" | "exists" | "mget" | "sdiff" | "sdiffstore" | "sinter" | "sinterstore"
+        | "sunion" | "sunionstore" | "touch" | "unlink" => [1, -1, 1],
+        "mset" | "msetnx" => [1, -1, 2],
+        "bitop" => [2, -1, 1],
+        "copy" | "lmove" | "rename" | "renamenx" | "rpoplpush" | "smove" | "zrangestore" => {
+            [1, 2, 1]
+        }
+        _ => [1, 1, 1],
+    };
+    Some(Fact {
+        name,
+        arity,
+        writes,
+        keys,
+    })
+}
+
+/// Error for a command that changes data but was sent as a read.
+pub fn refuse_as_read(mut arguments: Arguments<'_>) -> Option<Bytes> {
+    let command = find(arguments.next()?)?;
+    let writes = match command.name {
+        "sort" => arguments.any(|word| super::arguments::is(word, "STORE")),
+        _ => command.writes,
+    };
+    writes.then(|| {
         error_reply(&format!(
             "ERR pmnet: {} changes data, but came as a read",
             command.name
@@ -282,11 +364,13 @@ pub fn run(
         arguments: &arguments[1..],
         reply: Reply::new(context.resp3),
     };
+    call.keys.set_frees(command.frees);
     let done = if context.database < DATABASES {
         (command.run)(&mut call)
     } else {
         Err(NO_SUCH_DATABASE)
     };
+    call.keys.set_frees(false);
     match done {
         Ok(()) => {}
         Err(Stop::Error(text)) => call.reply.fail(&text),

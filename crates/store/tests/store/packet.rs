@@ -327,3 +327,233 @@ fn every_type_is_there_again_after_a_restart() {
         "*3\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n$1\r\n2\r\n:2\r\n*1\r\n$1\r\na\r\n$5\r\nhello\r\n"
     );
 }
+
+/// A command of so many arguments: its words, and numbers.
+fn with_numbers(words: &[&str], numbers: usize, pairs: bool) -> Bytes {
+    let mut all: Vec<String> = words.iter().map(ToString::to_string).collect();
+    for number in 0..numbers {
+        all.push(number.to_string());
+        if pairs {
+            all.push(number.to_string());
+        }
+    }
+    let all: Vec<&[u8]> = all.iter().map(String::as_bytes).collect();
+    arguments(&all)
+}
+
+/// Commands that remove data go in a store that takes nothing else, however large it is: the marks that it leaves for later have room.
+#[test]
+fn in_a_full_store_whatever_removes_data_goes() {
+    let made = made("?size=4M&media=file");
+    let mut store = open(&made.url);
+    for (words, pairs) in [
+        (&["RPUSH", "list"][..], false),
+        (&["RPUSH", "trimmed"], false),
+        (&["SADD", "set"], false),
+        (&["HSET", "hash"], true),
+        (&["ZADD", "sorted"], true),
+    ] {
+        let reply = change(&mut *store, with_numbers(words, 1_000, pairs));
+        assert_eq!(reply, ":1000\r\n", "{words:?}");
+    }
+    assert_eq!(
+        change(&mut *store, set("large", &[b'v'; 100_000])),
+        "+OK\r\n"
+    );
+    filled(&mut *store, &[b'v'; 1000]);
+    filled(&mut *store, b"");
+    // Clients change what is there until that is not possible either.
+    for number in 0..3_000 {
+        change(&mut *store, set(&format!("k{number}"), &[b'w'; 1000]));
+    }
+    for command in [
+        "GETDEL large",
+        "LREM trimmed 1 999",
+        "LPOP list 70",
+        "SPOP set 70",
+        "ZPOPMIN sorted 70",
+        "HDEL hash 1 2 3",
+        "ZREMRANGEBYRANK sorted 0 99",
+        "LTRIM trimmed 1 0",
+        "UNLINK hash",
+        "DEL list set",
+        "EXPIRE sorted -1",
+        "FLUSHDB",
+        "FLUSHALL",
+    ] {
+        let reply = change(&mut *store, single(command));
+        assert!(!reply.starts_with('-'), "{command}: {reply}");
+    }
+    assert_eq!(read(&mut *store, single("DBSIZE")), ":0\r\n");
+    // And what it gave is there for the next one, at once.
+    assert_eq!(change(&mut *store, set("new", &[b'v'; 100_000])), "+OK\r\n");
+}
+
+/// Keys whose time is over make room before anything is refused, and without anything being written.
+#[test]
+fn keys_whose_time_is_over_take_no_room() {
+    let made = made("?size=4M&media=file");
+    let mut store = open(&made.url);
+    let mut kept = 0;
+    while change(
+        &mut *store,
+        arguments(&[
+            b"SET",
+            format!("k{kept}").as_bytes(),
+            &[b'v'; 1000],
+            b"PX",
+            b"60000",
+        ]),
+    ) == "+OK\r\n"
+    {
+        kept += 1;
+    }
+    for key in 0..kept {
+        let reply = change(&mut *store, single(&format!("PEXPIRE k{key} 300")));
+        assert_eq!(reply, ":1\r\n", "{key}");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(900));
+    assert_eq!(change(&mut *store, set("new", &[b'v'; 500_000])), "+OK\r\n");
+    assert_eq!(change(&mut *store, single("FLUSHALL")), "+OK\r\n");
+    for key in 0..2_000 {
+        let reply = change(&mut *store, single(&format!("SET short{key} v PX 50")));
+        assert_eq!(reply, "+OK\r\n");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    // Nobody writes any more.
+    assert!(store.tidies());
+    let mut times = 0;
+    while store.tidy().unwrap() || times < 10 {
+        times += 1;
+        assert!(times < 1_000);
+    }
+    drop(store);
+    let media = pmnet_media::open_image_read_only(&made.path).unwrap();
+    let left = pmnet_packet_store::Scan::open(media, None).unwrap().stat();
+    assert!(left.records < 20, "{left:?}");
+}
+
+/// New sessions end before they take the room of those that are there, and of deletes.
+#[test]
+fn sessions_do_not_crowd_a_full_store_out() {
+    let made = made("?size=4M&media=file");
+    let mut store = open(&made.url);
+    filled(&mut *store, &[b'v'; 1000]);
+    filled(&mut *store, b"");
+    let record = |kind: &str, client: u32| [kind.as_bytes(), &client.to_be_bytes()].concat();
+    let mut clients = 0;
+    while !store.is_crowded() {
+        let session = Batch {
+            records: vec![(
+                record("session/", clients),
+                Some(Bytes::from_static(&[0; 32])),
+            )],
+            ..Batch::default()
+        };
+        assert_eq!(store.apply(&session), Ok(0), "session {clients}");
+        clients += 1;
+        assert!(clients < 5_000, "more than it has room for");
+    }
+    assert!(clients > 100, "{clients}");
+    // Each of those that are there has its first reply, the longest that takes the reserve.
+    for client in 0..clients {
+        let request = Request {
+            payload: arguments(&[b"ECHO", &[b'e'; 480]]),
+            record: Some((record("reply/", client), Bytes::from_static(&[0; 8]))),
+        };
+        let mut replies = Vec::new();
+        store.execute(&[request], &mut replies).unwrap();
+        assert!(replies[0].starts_with(b"$480"), "client {client}");
+    }
+    assert_eq!(change(&mut *store, single("DEL k1")), ":1\r\n");
+    assert_eq!(change(&mut *store, single("FLUSHALL")), "+OK\r\n");
+    change(&mut *store, set("new", &[b'v'; 100_000]));
+    assert!(!store.is_crowded() && !store.is_short());
+}
+
+/// The copy of a store that is being written to is as of one commit: never half of a change.
+#[test]
+fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
+    let made = made("?size=16M&media=file");
+    let mut store = open(&made.url);
+    let copy = made.path.with_extension("copy");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (path, mut kept) = (made.path.clone(), 0);
+    std::thread::scope(|scope| {
+        let copier = scope.spawn(|| {
+            let mut outcomes = Vec::new();
+            for _ in 0..4 {
+                let done = pmnet_store::back_up_packet_store(&path, &copy);
+                let whole = done.is_ok();
+                if whole {
+                    let url = format!("packet:{}", copy.display());
+                    let mut copied = pmnet_store::open(&url, 0).unwrap();
+                    let numbers = ["GET one", "GET two"].map(|ask| read(&mut *copied, single(ask)));
+                    assert_eq!(numbers[0], numbers[1]);
+                    drop(copied);
+                    std::fs::remove_file(&copy).unwrap();
+                } else {
+                    let why = done.unwrap_err().to_string();
+                    assert!(why.contains("it changed during each"), "{why}");
+                    assert!(!copy.exists());
+                }
+                outcomes.push(whole);
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            outcomes
+        });
+        while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            // Both or neither, in one commit.
+            let both = crate::support::payload(
+                Form::Transaction,
+                Protocol::Resp2,
+                0,
+                &["INCR one", "INCR two"],
+            );
+            change(&mut *store, both);
+            kept += 1;
+        }
+        copier.join().unwrap();
+    });
+    // Nobody writes: the copy has all of it.
+    let done = pmnet_store::back_up_packet_store(&made.path, &copy).unwrap();
+    assert_eq!(done.tries, 1);
+    let again = pmnet_store::back_up_packet_store(&made.path, &copy);
+    assert!(again.unwrap_err().to_string().contains("already"));
+    let mut copied = open(&format!("packet:{}", copy.display()));
+    let number = kept.to_string();
+    let wanted = format!("${}\r\n{number}\r\n", number.len());
+    assert_eq!(read(&mut *copied, single("GET two")), wanted);
+}
+
+/// A damaged record has the name that clients use.
+#[test]
+fn damage_is_named_by_the_keys_of_clients() {
+    let made = made("?size=1M");
+    let mut store = open(&made.url);
+    change(&mut *store, single("SET text once-upon-a-time"));
+    change(&mut *store, single("HSET people alice ten-years-of-age"));
+    change(&mut *store, single("HSET people bob 9"));
+    drop(store);
+    let mut image = std::fs::read(&made.path).unwrap();
+    for value in ["once-upon-a-time", "ten-years-of-age"] {
+        let at = image
+            .windows(value.len())
+            .position(|bytes| bytes == value.as_bytes())
+            .unwrap();
+        image[at + 3] ^= 1;
+    }
+    std::fs::write(&made.path, image).unwrap();
+    let image = pmnet_media::open_image_read_only(&made.path).unwrap();
+    let scan = pmnet_packet_store::Scan::open(image, None).unwrap();
+    let names = pmnet_store::names_in_packet_store(&scan);
+    let mut found: Vec<String> = scan.verify().iter().map(|one| names.of(&one.key)).collect();
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            "\"alice\" in key \"people\" of database 0",
+            "key \"text\" of database 0"
+        ]
+    );
+}

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!          24    32    40        48     56    64
-//! Applied  |     |     | applied | room |     |    |   flag: SHORT
+//! Applied  |     |     | applied | room |     |    |   flags: SHORT, FULL
 //! ```
 
 use super::view;
@@ -18,5 +18,7 @@ view! {
     flags {
         /// The store is short of room: the head admits no updates.
         short: SHORT,
+        /// Its room is needed by the existing sessions: the head lets none begin.
+        full: FULL,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!          24    32    40          48     56    64
-//! Durable  |     |     | persisted | room |     |    |   byte 5: rows of the payload; flag: SHORT
+//! Durable  |     |     | persisted | room |     |    |   byte 5: rows of the payload; flags: SHORT, FULL
 //! ```
 //! Payload: [`crate::record::DurableRow`]s (`docs/spec/wire.md` §5.1).
 
@@ -21,5 +21,7 @@ view! {
     flags {
         /// The store is short of room: the head admits no updates.
         short: SHORT,
+        /// Its room is needed by the existing sessions: the head lets none begin.
+        full: FULL,
     }
 }

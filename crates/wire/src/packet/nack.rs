@@ -3,7 +3,7 @@
 //! ```text
 //!            24        32         40    48        56    64
 //! Nack       | session | expected |     | refused |     |    |   byte 5: why; flag: UNKNOWN_SESSION
-//! NotLogged  | session | seq      |     | room    |     |    |   byte 5: crowded; flag: SHORT
+//! NotLogged  | session | seq      |     | room    |     |    |   byte 5: crowded; flags: SHORT, FULL
 //! ```
 
 use super::view;
@@ -72,6 +72,8 @@ view! {
     flags {
         /// The store is short of room: the head admits no updates.
         short: SHORT,
+        /// Its room is needed by the existing sessions: the head lets none begin.
+        full: FULL,
     }
 }
 

@@ -72,6 +72,9 @@ pub const READS: &[&str] = &[
     "PEXPIRETIME <any>",
     "KEYS <pattern>",
     "DBSIZE",
+    "SORT_RO { <l> | <t> | <s> } ALPHA [ LIMIT <index> <index> | GET { # | s* | h*->1 | h*-> | <any> } | ASC | DESC ]*",
+    "SORT { <l> | <t> | <h> } ALPHA [ LIMIT <index> <index> | ASC | DESC | foo ]*",
+    "SORT <l> BY nosort [ LIMIT <index> <index> | DESC | GET # ]*",
     "RANDOMKEY",
     "PING [ <value> ]",
     "ECHO <value>",
@@ -156,6 +159,7 @@ pub const WRITES: &[&str] = &[
     "PERSIST <any>",
     "RENAME <any> <any>",
     "RENAMENX <any> <any>",
+    "SORT { <l> | <t> } ALPHA LIMIT 0 20 STORE <l>",
     "COPY <any> <any> [ DB { 0 | 1 | 2 | 16 | <number> } | REPLACE ]*",
     "MOVE <any> { 0 | 1 | 2 | 16 | <number> }",
 ];

@@ -1,0 +1,92 @@
+//! Blocks of a file that were never written: their space is reserved, and they read as zero, durably.
+//!
+//! The first write to such a block changes metadata of the file system, which makes it a slow one. So a whole piece around it is
+//! filled with zeros first, once. And a block that is zero in the image needs no write as long as it was never written.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use memmap2::MmapMut;
+
+use crate::image::{BLOCK, PIECE, offset};
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Untouched {
+    /// Of each block, whether it is.
+    blocks: Vec<bool>,
+    left: usize,
+    /// Zeros, at the beginning of a page. Nobody writes to them, so they take no memory.
+    zeros: MmapMut,
+}
+
+impl Untouched {
+    /// The blocks of an image of `bytes` bytes that are in none of the parts that were `written`.
+    pub fn new(bytes: usize, written: &[Range<usize>]) -> io::Result<Untouched> {
+        let mut blocks = vec![true; bytes / BLOCK];
+        for part in written {
+            let end = part.end.div_ceil(BLOCK).min(blocks.len());
+            blocks[part.start / BLOCK..end].fill(false);
+        }
+        let left = blocks.iter().filter(|untouched| **untouched).count();
+        let zeros = MmapMut::map_anon(PIECE)?;
+        Ok(Untouched {
+            blocks,
+            left,
+            zeros,
+        })
+    }
+
+    /// Takes out of `ranges`, which are whole blocks, those that were never written and are zero, and prepares the others.
+    pub fn settle(
+        &mut self,
+        file: &File,
+        ranges: &mut Vec<Range<usize>>,
+        is_zero: impl Fn(Range<usize>) -> bool,
+    ) -> io::Result<()> {
+        let touches = |range: &Range<usize>| {
+            self.blocks[range.start / BLOCK..range.end / BLOCK].contains(&true)
+        };
+        if self.left == 0 || !ranges.iter().any(touches) {
+            return Ok(());
+        }
+        for range in std::mem::take(ranges) {
+            for at in range.step_by(BLOCK) {
+                let block = at..at + BLOCK;
+                if self.blocks[at / BLOCK] {
+                    if is_zero(block.clone()) {
+                        continue;
+                    }
+                    self.fill(file, at)?;
+                }
+                match ranges.last_mut() {
+                    Some(last) if last.end == at => last.end = block.end,
+                    _ => ranges.push(block),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros to what was never written of the piece around a place.
+    fn fill(&mut self, file: &File, at: usize) -> io::Result<()> {
+        let piece = at / PIECE * PIECE / BLOCK;
+        let end = (piece + PIECE / BLOCK).min(self.blocks.len());
+        let mut first = piece;
+        while first < end {
+            if !self.blocks[first] {
+                first += 1;
+                continue;
+            }
+            let run = self.blocks[first..end].iter().take_while(|is| **is).count();
+            let len = run * BLOCK;
+            file.write_all_at(&self.zeros[..len], offset(first * BLOCK))?;
+            self.blocks[first..first + run].fill(false);
+            self.left -= run;
+            first += run;
+        }
+        Ok(())
+    }
+}

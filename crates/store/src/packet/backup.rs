@@ -1,0 +1,98 @@
+//! A copy of a packet store, also of one that a server is using (`docs/spec/packet-store.md` §14).
+//!
+//! Nobody is asked to wait. The copy is read back: the last commit says how many records there are, and the sum over their lines, and
+//! each record has a checksum. So a copy during which the store changed is noticed, and made again; one that is kept is the store as
+//! of one commit. May not: keep a copy that was not proved so.
+
+use std::fs;
+use std::path::Path;
+
+use pmnet_packet_store::Scan;
+
+use super::grow::GrowError;
+
+/// Copies that are tried.
+const TRIES: u32 = 10;
+
+/// A copy that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backup {
+    /// The commit as of which it is.
+    pub commit: u64,
+    /// Its records.
+    pub records: u64,
+    /// How often it was made.
+    pub tries: u32,
+}
+
+/// Copies the store in the file `path` to the file `to`, which is not there yet.
+///
+/// # Errors
+/// [`GrowError`]: what is wrong, and what to do. Then there is no file `to`.
+pub fn back_up_packet_store(path: &Path, to: &Path) -> Result<Backup, GrowError> {
+    let told = |error: &dyn std::fmt::Display| GrowError(error.to_string());
+    if fs::symlink_metadata(to).is_ok() {
+        return Err(GrowError(format!(
+            "{} is there already: name a new file",
+            to.display()
+        )));
+    }
+    let mut name = to.as_os_str().to_owned();
+    name.push(".new");
+    let copy = Path::new(&name);
+    let made = (1..=TRIES).find_map(|tries| {
+        let tried = try_once(path, copy);
+        let found = match tried {
+            Ok(found) => found.map(|(commit, records)| {
+                Ok(Backup {
+                    commit,
+                    records,
+                    tries,
+                })
+            }),
+            Err(error) => Some(Err(error)),
+        };
+        found
+    });
+    let placed = match made {
+        Some(Ok(backup)) => fs::rename(copy, to)
+            .map(|()| backup)
+            .map_err(|error| told(&error)),
+        Some(Err(error)) => Err(error),
+        None => Err(GrowError(format!(
+            "it changed during each of {TRIES} copies: try again when less is written, or stop its process for the time of the copy"
+        ))),
+    };
+    placed.inspect_err(|_| {
+        let _gone_anyway = fs::remove_file(copy);
+    })
+}
+
+/// Commit and number of records of a copy that is whole; `None`: the store changed meanwhile.
+fn try_once(path: &Path, copy: &Path) -> Result<Option<(u64, u64)>, GrowError> {
+    let told = |error: &dyn std::fmt::Display| GrowError(error.to_string());
+    let image = pmnet_media::open_image_read_only(path).map_err(|error| told(&error))?;
+    let in_use = image.in_use();
+    image.save(copy).map_err(|error| told(&error))?;
+    let scan = match Scan::open(image, None) {
+        Ok(scan) => scan,
+        // A commit record that was being written.
+        Err(pmnet_packet_store::OpenError::Unreadable { .. }) if in_use => return Ok(None),
+        Err(error) => return Err(told(&error)),
+    };
+    if scan.geometry().log_entries != 0 && in_use {
+        return Err(GrowError(
+            "a device has this region open, with its log, and a copy could be of two moments: stop the device, or take a snapshot of the \
+             volume"
+                .into(),
+        ));
+    }
+    let whole = scan.loss().is_none() && scan.verify().is_empty();
+    if !whole && !in_use {
+        return Err(GrowError(
+            "it is damaged, so no copy of it is made: `pmnet store verify` says more".into(),
+        ));
+    }
+    let commit = scan.last_commit();
+    Ok(whole.then_some((commit.commit, commit.records)))
+}

@@ -1,0 +1,22 @@
+// ioredis through a front whose store is an embedded one: it asks INFO before it says that it is connected.
+const Redis = require('../../target/node/node_modules/ioredis');
+const assert = require('assert');
+
+(async () => {
+    const redis = new Redis(Number(process.argv[2]), '127.0.0.1');
+    redis.on('error', (error) => { console.error(error.message); process.exit(1); });
+    assert.strictEqual(await redis.set('greeting', 'hello'), 'OK');
+    assert.strictEqual(await redis.get('greeting'), 'hello');
+    assert.match(await redis.info('replication'), /role:master/);
+    assert.match(await redis.info(), /redis_version:7\.0\.15[^]*loading:0[^]*db0:keys=1/);
+    await redis.zadd('board', 3, 'c', 1, 'a', 2, 'b');
+    assert.strictEqual(await redis.zrank('board', 'c'), 2);
+    assert.deepStrictEqual(await redis.zrange('board', 1, 1), ['b']);
+    await redis.rpush('numbers', 3, 1, 2);
+    assert.deepStrictEqual(await redis.sort('numbers'), ['1', '2', '3']);
+    assert.deepStrictEqual(await redis.multi().incr('n').incr('n').exec(), [[null, 1], [null, 2]]);
+    assert.strictEqual(await redis.dbsize(), 4);
+    assert.strictEqual((await redis.command('COUNT')) > 140, true);
+    await redis.quit();
+    console.log('all good');
+})().catch((error) => { console.error(error); process.exit(1); });
