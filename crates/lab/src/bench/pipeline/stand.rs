@@ -263,6 +263,7 @@ impl Stand {
             applied: self.pipeline.log().last(),
             room: u64::MAX,
             short: false,
+            full: false,
         };
         let stamp = Stamp {
             shard: SHARD,
