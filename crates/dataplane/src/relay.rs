@@ -11,9 +11,9 @@ use pmnet_device::{
 use pmnet_log::{Log, Media};
 use pmnet_proto::device::Device;
 use pmnet_proto::time::{Nanos, SECOND};
-use pmnet_proto::{Outbox, Peer, Random, Time};
+use pmnet_proto::{FragmentSize, Outbox, Peer, Random, Time};
 pub use pmnet_udp::LeaseWords;
-use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Standing, Stop};
+use pmnet_udp::{Clock, Paths, STOP_TOKEN, Socket, Spin, Standing, Stop};
 use pmnet_wire::{Header, Kind};
 use std::io;
 use std::net::IpAddr;
@@ -60,6 +60,7 @@ const DATAGRAM_COST_BYTES: usize = 1280;
 pub(crate) struct Relay {
     socket: Socket,
     bursts: Bursts,
+    paths: Paths,
     clock: Clock,
     spin: Spin,
     poll: mio::Poll,
@@ -82,6 +83,7 @@ impl Relay {
         let relay = Relay {
             socket,
             bursts,
+            paths: Paths::new(config.device.size_max),
             clock: config
                 .lease
                 .as_ref()
@@ -160,6 +162,16 @@ impl Port for Relay {
     fn send(&mut self, out: &Outbox) -> io::Result<()> {
         self.socket.send(out);
         Ok(())
+    }
+
+    fn paths(&mut self, now: Time, next: Peer, before: Option<Peer>) -> Option<FragmentSize> {
+        if !self.paths.is_due(now, &self.socket) {
+            return None;
+        }
+        // A device that is the server itself has no next hop in a network.
+        let peers = [Some(next), before].into_iter().flatten();
+        let peers = peers.filter(|peer| !peer.ip().is_unspecified());
+        Some(self.paths.look(now, &mut self.socket, peers))
     }
 
     fn renewal(&mut self) -> Option<Renewal> {
@@ -352,6 +364,7 @@ pub(crate) fn watch<M: Media>(
                 epoch,
                 copies = machine.copies(),
                 head = machine.is_head(),
+                fragment = machine.fragment_size().bytes(),
                 "serving"
             );
         }

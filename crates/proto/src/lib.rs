@@ -16,6 +16,7 @@ pub mod server;
 pub mod time;
 
 pub use outbox::{Outbox, Place};
+pub use pmnet_wire::FragmentSize;
 pub use random::Random;
 pub use time::Time;
 

@@ -168,6 +168,7 @@ impl World {
                 },
                 word_epoch: u32::try_from(self.below(100)).expect("small") + 1000,
                 served: u32::try_from(self.below(5)).expect("small"),
+                size: pmnet_wire::FragmentSize::MAX,
             }]),
             _ => {
                 let length = usize::try_from(self.below(100)).expect("small");

@@ -6,11 +6,13 @@
 //! each other. It knows nothing of the protocol.
 
 mod lease;
+mod path;
 mod server_words;
 mod socket;
 mod wait;
 
 pub use lease::{LeaseWords, Standing};
+pub use path::{Paths, path_mtu};
 pub use server_words::{OnRecord, ServerWords};
 pub use socket::{Socket, SocketCounters};
 pub use wait::{Clock, STOP_TOKEN, Spin, Stop, StopTrigger, os_random};

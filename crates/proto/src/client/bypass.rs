@@ -5,7 +5,7 @@ use crate::time::Nanos;
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
 use pmnet_wire::packet::{Progress, Response};
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Packet};
+use pmnet_wire::{Flags, FragmentSize, Header, Packet};
 
 /// Fragments sent ahead of what the other side has confirmed.
 pub(crate) const TRANSFER_WINDOW: u16 = 32;
@@ -17,6 +17,8 @@ const RESTART_AFTER: u32 = 6;
 #[derive(Debug)]
 pub(super) struct Transfer {
     payload: Bytes,
+    /// Of its fragments, as long as it is under way: the server puts together what it gets.
+    size: FragmentSize,
     count: u16,
     confirmed: u16,
     sent: u16,
@@ -33,15 +35,28 @@ pub(super) struct Transfer {
 struct Assembly {
     crc: u64,
     parts: Vec<Option<Bytes>>,
+    /// Of each but the last one, once it is known.
+    part_bytes: Option<usize>,
     contiguous: usize,
 }
 
+impl Assembly {
+    /// Whether this is a part of the same reply, cut in the same way: the server may be asked for smaller parts meanwhile.
+    fn takes(&self, response: &Response, bytes: usize) -> bool {
+        let last = usize::from(response.fragment.index) + 1 == self.parts.len();
+        let fits = |part| bytes == part || (last && bytes < part);
+        self.crc == response.reply_crc
+            && self.parts.len() == usize::from(response.fragment.count)
+            && self.part_bytes.is_none_or(fits)
+    }
+}
+
 impl Transfer {
-    pub(super) fn new(payload: Bytes) -> Transfer {
-        let count = u16::try_from(payload.len().div_ceil(FRAGMENT_BYTES).max(1))
-            .expect("checked at submit");
+    pub(super) fn new(payload: Bytes, size: FragmentSize) -> Transfer {
+        let count = u16::try_from(size.count(payload.len())).expect("checked at submit");
         Transfer {
             payload,
+            size,
             count,
             confirmed: 0,
             sent: 0,
@@ -90,8 +105,8 @@ impl Transfer {
             .saturating_add(TRANSFER_WINDOW)
             .min(self.count);
         while self.sent < limit {
-            let start = usize::from(self.sent) * FRAGMENT_BYTES;
-            let end = (start + FRAGMENT_BYTES).min(self.payload.len());
+            let start = usize::from(self.sent) * self.size.bytes();
+            let end = (start + self.size.bytes()).min(self.payload.len());
             let fragment = Header {
                 fragment_index: self.sent,
                 fragment_count: self.count,
@@ -136,15 +151,19 @@ impl Transfer {
         if self
             .reply
             .as_ref()
-            .is_none_or(|r| r.crc != response.reply_crc || r.parts.len() != count)
+            .is_none_or(|reply| !reply.takes(&response, packet.payload.len()))
         {
             self.reply = Some(Assembly {
                 crc: response.reply_crc,
                 parts: vec![None; count],
+                part_bytes: None,
                 contiguous: 0,
             });
         }
         let reply = self.reply.as_mut()?;
+        if usize::from(response.fragment.index) + 1 < count {
+            reply.part_bytes = Some(packet.payload.len());
+        }
         let slot = &mut reply.parts[usize::from(response.fragment.index)];
         if slot.is_some() {
             return None;
@@ -173,6 +192,11 @@ impl Transfer {
             .flatten()
             .flat_map(|part| part.iter().copied())
             .collect();
+        if u64::from(pmnet_wire::crc(&whole)) != reply.crc {
+            // Parts of two sizes, as many of each: it is asked for anew.
+            self.reply = None;
+            return None;
+        }
         Some(Bytes::from(whole))
     }
 

@@ -9,6 +9,7 @@ mod bypass;
 mod heads;
 mod reads;
 mod session;
+mod size;
 
 use crate::rules::Rules;
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
@@ -18,12 +19,13 @@ use bytes::Bytes;
 use core::fmt;
 pub use heads::HEAD_SILENCE;
 use heads::Heads;
-use pmnet_wire::packet::{Stamp, is_mark};
-use pmnet_wire::{Flags, Kind, MESSAGE_BYTES_MAX, Packet};
+use pmnet_wire::packet::{OpenReply, Pong, Stamp, is_mark};
+use pmnet_wire::{Flags, FragmentSize, Kind, MESSAGE_BYTES_MAX, Packet};
 use reads::Reads;
 pub use reads::{READ_TIMEOUT, ReadAnswer};
 use rustc_hash::FxHashMap;
 use session::Session;
+use size::Size;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Settings of a client.
@@ -55,6 +57,8 @@ pub struct ClientConfig {
     /// A HIT may show what the store has applied already, as long as the log has it: right only if nobody else writes to
     /// the store (reads.md §2).
     pub kept: bool,
+    /// No larger fragments, whatever the paths carry.
+    pub size_max: FragmentSize,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
 }
@@ -76,6 +80,7 @@ impl ClientConfig {
             copies_min: 1,
             ping_every: 60 * SECOND,
             kept: false,
+            size_max: FragmentSize::MAX,
             rules: Rules::ALL,
         }
     }
@@ -220,6 +225,7 @@ pub struct Client {
     heads: Heads,
     random: Random,
     epoch: u32,
+    size: Size,
     sessions: FxHashMap<SessionHandle, Session>,
     by_id: FxHashMap<u64, SessionHandle>,
     by_token: FxHashMap<u64, SessionHandle>,
@@ -243,6 +249,8 @@ struct Context<'a> {
     /// The head is looked for.
     searches: bool,
     epoch: u32,
+    /// Of the fragments of what begins now, and of replies.
+    size: FragmentSize,
     events: &'a mut VecDeque<Event>,
     counters: &'a mut ClientCounters,
 }
@@ -253,6 +261,7 @@ impl Client {
     pub fn new(config: ClientConfig, random: Random) -> Client {
         Client {
             heads: Heads::new(config.heads()),
+            size: Size::new(config.size_max),
             config,
             random,
             epoch: 0,
@@ -407,7 +416,11 @@ impl Client {
     pub fn next_timeout(&self) -> Option<Time> {
         let session = self.timers.first().map(|(time, _)| *time);
         let own = earliest(self.reads.next_timeout(), self.heads.next_timeout());
-        earliest(session, own)
+        let size = self.size.next_timeout(self.epoch);
+        earliest(
+            session,
+            earliest(own, size.filter(|_| !self.by_id.is_empty())),
+        )
     }
 
     /// Sessions that are open or opening.
@@ -470,6 +483,11 @@ impl Client {
         }
         let later = self.epoch != 0 && header.epoch > self.epoch;
         self.epoch = header.epoch;
+        match header.kind {
+            Kind::OpenReply => self.size.told(self.epoch, OpenReply::read(header).size),
+            Kind::Pong => self.size.told(self.epoch, Pong::read(header).size),
+            _ => {}
+        }
         if self.heads.answered(from, header.kind) | later {
             self.head_changed(now);
             session = self.sessions.get_mut(&handle).expect("looked up above");
@@ -479,6 +497,7 @@ impl Client {
             head: self.heads.current(),
             searches: self.heads.searches(),
             epoch: self.epoch,
+            size: self.size.of_fragments(self.config.rules),
             events: &mut self.events,
             counters: &mut self.counters,
         };
@@ -535,6 +554,35 @@ impl Client {
         }
     }
 
+    /// What the client's own paths to the devices carry, as far as that is known: what begins from now on is cut accordingly, and
+    /// replies are asked for so. What has begun keeps its fragments, since they are in the log perhaps.
+    pub fn set_path(&mut self, size: FragmentSize) {
+        self.size.set_path(size.min(self.config.size_max));
+    }
+
+    /// Where the head may be.
+    pub fn heads(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.heads.all()
+    }
+
+    /// The size of fragments that the shard and the client's own paths carry.
+    #[must_use]
+    pub fn fragment_size(&self) -> FragmentSize {
+        self.size.of_fragments(self.config.rules)
+    }
+
+    /// Asks for the shard's size, which may be another one in each epoch: by the PING of an open session.
+    fn ask_for_size(&mut self, now: Time, out: &mut Outbox) {
+        if !self.size.is_due(now, self.epoch) {
+            return;
+        }
+        let open = self.by_id.values().next();
+        if let Some(session) = open.and_then(|handle| self.sessions.get(handle)) {
+            self.size.asked(now);
+            session.ask(&self.config, self.epoch, self.heads.current(), false, out);
+        }
+    }
+
     /// Asks at all addresses who the head is, if that is due: by the PING of an open session, or by the OPEN of one that is not
     /// open yet.
     fn ask_for_head(&mut self, now: Time, out: &mut Outbox) {
@@ -560,6 +608,7 @@ impl Client {
         let sent_before = out.len();
         let mut requests = false;
         self.ask_for_head(now, out);
+        self.ask_for_size(now, out);
         if self.reads.is_over(now)
             && let Some(reader) = self.reader.take()
         {
@@ -578,6 +627,7 @@ impl Client {
                     head: self.heads.current(),
                     searches: self.heads.searches(),
                     epoch: self.epoch,
+                    size: self.size.of_fragments(self.config.rules),
                     events: &mut self.events,
                     counters: &mut self.counters,
                 };
@@ -598,6 +648,7 @@ impl Client {
                 head: self.heads.current(),
                 searches: self.heads.searches(),
                 epoch: self.epoch,
+                size: self.size.of_fragments(self.config.rules),
                 events: &mut self.events,
                 counters: &mut self.counters,
             };
@@ -642,6 +693,7 @@ impl Client {
             now,
             session,
             self.config.kept,
+            self.size.of_hits(),
             self.heads.current(),
             out,
             |call| {

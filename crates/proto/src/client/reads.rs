@@ -8,7 +8,7 @@ use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
 use pmnet_wire::packet::{Hit, Miss, READ_KEYS_MAX, ReadKeys, Stamp, write_hashes};
-use pmnet_wire::{Kind, Packet};
+use pmnet_wire::{FragmentSize, Kind, Packet};
 use std::collections::VecDeque;
 
 /// How long a READ is asked again. Beyond it, to ask the server is the faster way.
@@ -162,12 +162,13 @@ impl Reads {
     }
 
     /// Gives up those whose time is up, and sends those that are due if there is a session. `kept`: a HIT may show what is
-    /// applied.
+    /// applied; `size`: no larger update.
     pub(super) fn flush(
         &mut self,
         now: Time,
         session: Option<(u64, Stamp)>,
         kept: bool,
+        size: FragmentSize,
         head: Peer,
         out: &mut Outbox,
         mut given_up: impl FnMut(CallId),
@@ -196,6 +197,7 @@ impl Reads {
             {
                 let read = ReadKeys {
                     session: *session,
+                    size: size.on_wire(),
                     request: asked.request,
                     kept,
                     replicas: asked.replicas,

@@ -10,7 +10,7 @@ use crate::time::earliest;
 use bytes::Bytes;
 use pmnet_wire::packet::{Ack, Nack, NotLogged, OpenReply, Response};
 use pmnet_wire::{
-    FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, MESSAGE_BYTES_MAX, Packet, command,
+    FRAGMENTS_MAX, Flags, FragmentSize, Header, Kind, MESSAGE_BYTES_MAX, Packet, command,
 };
 use std::collections::VecDeque;
 
@@ -46,6 +46,8 @@ struct Update {
     key_hash: u64,
     deadline: Time,
     kind: Kind,
+    /// Of its fragments, as long as it is under way: a seq is never given to other bytes.
+    size: FragmentSize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +156,7 @@ pub(super) struct Session {
 /// What a value of 16 MiB may have around it: preamble, command name, key, RESP framing.
 const MESSAGE_OVERHEAD_BYTES: usize = command::PREAMBLE_LEN + 16 * 1024;
 const _: () = assert!(
-    (MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES).div_ceil(FRAGMENT_BYTES) <= FRAGMENTS_MAX as usize
+    FragmentSize::MIN.count(MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES) <= FRAGMENTS_MAX as usize
 );
 
 const WINDOW_INITIAL: u32 = 32;
@@ -482,7 +484,7 @@ impl Session {
             first_seq: update.first_seq,
             last_seq: update.last_seq,
             key_hash: update.key_hash,
-            transfer: Transfer::new(update.payload.clone()),
+            transfer: Transfer::new(update.payload.clone(), context.size),
         });
     }
 

@@ -108,6 +108,7 @@ impl Device {
             self.counters.not_ready += 1;
             let reply = OpenReply {
                 session: 0,
+                size: self.fragment_size().on_wire(),
                 room: 0,
                 copies: self.copies(),
                 short: self.short,
@@ -266,6 +267,7 @@ impl Device {
         if self.chain.position == 0 && self.known_session(now, from, header, out).is_some() {
             let pong = Pong {
                 session: header.session,
+                size: self.fragment_size().on_wire(),
             };
             out.send(from, &pong.header(&self.stamp().tagged(header.tag)), &[]);
         }

@@ -307,6 +307,7 @@ impl Device {
         let token = session.token;
         let reply = OpenReply {
             session: id,
+            size: self.fragment_size().on_wire(),
             room: room.entries,
             copies: self.copies(),
             short: self.short,

@@ -22,7 +22,7 @@ use bypass::{Executing, Recent, Waiting};
 use bytes::Bytes;
 use chain::{PendingRecover, Snapshot};
 use pmnet_wire::packet::{Append, Applied, Retrans, StaleEpoch, Stamp};
-use pmnet_wire::{Kind, Packet};
+use pmnet_wire::{FragmentSize, Kind, Packet};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -45,6 +45,8 @@ pub struct ServerConfig {
     pub replies_bytes_max: usize,
     /// Requests executed at once, at most.
     pub execute_max: usize,
+    /// No larger fragments, whatever the paths carry.
+    pub size_max: FragmentSize,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
 }
@@ -62,6 +64,7 @@ impl ServerConfig {
             waiting_bytes_max: 256 << 20,
             replies_bytes_max: 256 << 20,
             execute_max: 256,
+            size_max: FragmentSize::MAX,
             rules: Rules::ALL,
         }
     }
@@ -244,6 +247,8 @@ struct Recovers {
 #[derive(Debug)]
 pub struct Server {
     config: ServerConfig,
+    /// What the server's path to the tail carries.
+    path: FragmentSize,
     /// What the store that was loaded calls itself.
     store: Bytes,
     random: Random,
@@ -277,6 +282,7 @@ impl Server {
     #[must_use]
     pub fn new(config: ServerConfig, random: Random) -> Server {
         Server {
+            path: config.size_max,
             config,
             store: Bytes::new(),
             random,
@@ -312,6 +318,11 @@ impl Server {
     pub fn confirmed_requests(&self) -> impl Iterator<Item = (u64, u64)> {
         let replies = self.sessions.iter();
         replies.filter_map(|(id, session)| Some((*id, session.reply.as_ref()?.0)))
+    }
+    /// Where the tail was heard of last, in this epoch.
+    #[must_use]
+    pub const fn tail(&self) -> Option<Peer> {
+        self.tail
     }
     /// Counters since the start.
     #[must_use]

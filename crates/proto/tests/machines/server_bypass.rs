@@ -351,13 +351,15 @@ fn a_long_reply_is_kept_and_fetched() {
         }
         let whole: Vec<u8> = got.iter().flat_map(|s| s.payload.iter().copied()).collect();
         assert_eq!((whole == long, bench.store.executed.len()), (true, 1));
-        let beyond = Header {
+        let beyond = |fragment_count| Header {
             flags: Flags::CONTINUE,
-            fragment_index: 99,
-            fragment_count: 100,
+            fragment_index: 69,
+            fragment_count,
             ..header
         };
-        assert_eq!(ask(&mut bench, &beyond, b""), []);
+        assert_eq!(ask(&mut bench, &beyond(70), b""), got[69..]);
+        // It has parts of another size.
+        assert_eq!(ask(&mut bench, &beyond(83), b""), got[..32]);
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!             24        32    40    48    56    64
 //! Ping        | session |     |     |     |     |    |   between hops: 0
-//! Pong        | session |     |     |     |     |    |
+//! Pong        | session | size |    |     |     |    |
 //! StaleEpoch  |         |     |     |     |     |    |
 //! ```
 
@@ -22,6 +22,8 @@ view! {
     Pong = Pong {
         /// The session.
         session: session,
+        /// As in OPEN-REPLY.
+        size: seq,
     }
 }
 

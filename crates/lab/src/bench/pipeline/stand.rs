@@ -316,6 +316,7 @@ impl Stand {
             _ if packet.is_read() => {
                 self.made += 1;
                 let read = packet::ReadKeys {
+                    size: 0,
                     session: client.session,
                     request: fastrand::u64(1..),
                     kept: false,

@@ -12,7 +12,7 @@ use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret};
 use pmnet_wire::record::CHAIN_MAX;
 
 use super::super::access::access;
-use super::super::common::{hop_address, in_etcd, required};
+use super::super::common::{hop_address, in_etcd, required, size_max};
 use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
 
@@ -123,6 +123,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let copies = args.copies.unwrap_or(1);
     within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
     client.shard = shard;
+    client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
     client.copies_min = copies;
     client.kept = front.cache == Cache::Log;
     Ok(Settings {
