@@ -168,7 +168,9 @@ impl ClientNode {
 
     /// Asks the system what the paths to the devices carry.
     fn look_at_paths(&mut self, now: Time) {
-        let size = self.paths.look(now, &mut self.socket, self.machine.heads());
+        let size = self
+            .paths
+            .look(now, &mut self.socket, self.machine.heads(), None);
         self.machine.set_path(size);
     }
 

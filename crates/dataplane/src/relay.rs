@@ -4,6 +4,7 @@
 //! anything about a packet.
 
 use crate::burst::Bursts;
+use crate::interface::Interface;
 use mio::unix::SourceFd;
 use pmnet_device::{
     DeviceConfig, DeviceError, DeviceNode, FastPath, Port, Renewal, Served, Wake, serve,
@@ -61,6 +62,9 @@ pub(crate) struct Relay {
     socket: Socket,
     bursts: Bursts,
     paths: Paths,
+    /// Where clients send, and the interface that has that address.
+    listen: Peer,
+    interface: Interface,
     clock: Clock,
     spin: Spin,
     poll: mio::Poll,
@@ -84,6 +88,8 @@ impl Relay {
             socket,
             bursts,
             paths: Paths::new(config.device.size_max),
+            listen: config.listen,
+            interface: Interface::of(config.listen.ip()),
             clock: config
                 .lease
                 .as_ref()
@@ -171,7 +177,8 @@ impl Port for Relay {
         // A device that is the server itself has no next hop in a network.
         let peers = [Some(next), before].into_iter().flatten();
         let peers = peers.filter(|peer| !peer.ip().is_unspecified());
-        Some(self.paths.look(now, &mut self.socket, peers))
+        let own = self.interface.mtu().map(|mtu| (self.listen, mtu));
+        Some(self.paths.look(now, &mut self.socket, peers, own))
     }
 
     fn renewal(&mut self) -> Option<Renewal> {

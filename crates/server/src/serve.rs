@@ -138,7 +138,7 @@ pub fn serve(
         }
         let tail = core.machine().tail().or(asked);
         if tail.is_some_and(|peer| !paths.knows(peer)) || paths.is_due(now, &socket) {
-            let size = paths.look(now, &mut socket, tail);
+            let size = paths.look(now, &mut socket, tail, None);
             core.machine_mut().set_path(size);
         }
         let begun = clock.now();

@@ -96,12 +96,13 @@ impl Paths {
     }
 
     /// Asks the system what the paths to these carry, and gives the least of it. Longer packets of this socket to them are sent as IP
-    /// fragments from now on: what was cut before is not lost.
+    /// fragments from now on: what was cut before is not lost. `own`: what the interface carries by which others come, with its address.
     pub fn look(
         &mut self,
         now: Time,
         socket: &mut Socket,
         peers: impl IntoIterator<Item = Peer>,
+        own: Option<(Peer, usize)>,
     ) -> FragmentSize {
         self.looked = now;
         self.next_look = now + LOOK_EVERY;
@@ -109,12 +110,16 @@ impl Paths {
         self.peers.extend(peers);
         let mut least = (self.most, None);
         let mut limits = Vec::new();
-        for &peer in &self.peers {
-            // Without a route nothing can be said, and nothing be sent.
-            let Ok(mtu) = path_mtu(peer) else { continue };
+        // Without a route nothing can be said, and nothing be sent.
+        let asked = self.peers.iter();
+        let asked = asked.filter_map(|peer| Some((*peer, path_mtu(*peer).ok()?, true)));
+        let own = own.map(|(address, mtu)| (address, mtu, false));
+        for (peer, mtu, is_sent_to) in asked.chain(own) {
             let ipv6 = peer.ip().to_canonical().is_ipv6();
             let size = FragmentSize::of_mtu(mtu, ipv6).min(self.most);
-            limits.push((peer, size));
+            if is_sent_to {
+                limits.push((peer, size));
+            }
             if size < least.0 || mtu < MTU_MIN {
                 least = (size, Some((peer, mtu)));
             }
@@ -136,13 +141,13 @@ impl Paths {
             if shrank {
                 tracing::warn!(
                     %peer, mtu, fragment = size.bytes(),
-                    "the path to {peer} carries less than before: packets of {mtu} bytes. What begins from now on is cut into \
+                    "the path to, or by, {peer} carries less than before: packets of {mtu} bytes. What begins from now on is cut into \
                      smaller packets; what is under way, or in a log, is sent as IP fragments"
                 );
             } else {
                 tracing::info!(
                     %peer, mtu, fragment = size.bytes(),
-                    "the path to {peer} carries packets of {mtu} bytes, so a packet has {size} bytes of a message"
+                    "the path to, or by, {peer} carries packets of {mtu} bytes, so a packet has {size} bytes of a message"
                 );
             }
         }
@@ -152,7 +157,7 @@ impl Paths {
         {
             tracing::warn!(
                 %peer, mtu,
-                "the path to {peer} carries packets of {mtu} bytes only, and pmnet needs {MTU_MIN}: larger ones are sent as IP \
+                "the path to, or by, {peer} carries packets of {mtu} bytes only, and pmnet needs {MTU_MIN}: larger ones are sent as IP \
                  fragments, which is slow, and they are lost where somebody drops IP fragments. Set a larger MTU"
             );
         }
@@ -184,13 +189,16 @@ mod tests {
         let mut paths = Paths::new(FragmentSize::MAX);
         assert!(paths.is_due(Time(0), &socket));
         let peer = "127.0.0.1:9".parse().unwrap();
-        let size = paths.look(Time(0), &mut socket, [peer]);
+        let size = paths.look(Time(0), &mut socket, [peer], None);
         assert_eq!(size, FragmentSize::MAX);
         assert!(paths.knows(peer) && !paths.is_due(Time(SECOND - 1), &socket));
         assert!(paths.is_due(Time(SECOND), &socket));
         // A person knows better.
         let small = FragmentSize::of_mtu(1400, false);
-        let size = Paths::new(small).look(Time(0), &mut socket, [peer]);
+        let size = Paths::new(small).look(Time(0), &mut socket, [peer], None);
         assert_eq!(size, small);
+        // By another interface others come.
+        let own = Some((peer, 1400));
+        assert_eq!(paths.look(Time(0), &mut socket, [peer], own), small);
     }
 }

@@ -12,11 +12,11 @@ use pmnet_media::Memory;
 use pmnet_proto::{FragmentSize, Peer, Time};
 
 use super::frame::{self, Came, Way};
-use super::interface::mtu;
 use super::neighbours::{Neighbour, Neighbours};
 use super::queues::{FrameMemory, Queues};
 use super::{Bound, DirectError, Mode, Part, fits};
 use crate::af_xdp::{AfXdpError, BusyPoll, Frame, Places, Received, Transport};
+use crate::interface::mtu;
 
 /// Packets taken from a queue at once.
 const BURST: usize = 64;

@@ -78,7 +78,10 @@ fn a_client_asks_again_in_each_epoch() {
     };
     bench.receive(&ack, &[]);
     assert_eq!(kinds(&bench.flush()), [Kind::Ping]);
-    let due = bench.client.next_timeout().expect("it waits for the answer");
+    let due = bench
+        .client
+        .next_timeout()
+        .expect("it waits for the answer");
     assert!(due <= bench.now + 250 * MILLISECOND);
     assert_eq!(kinds(&bench.after(250 * MILLISECOND)), [Kind::Ping]);
     let pong = Header {
@@ -167,7 +170,11 @@ fn the_server_keeps_the_size_of_the_narrowest_hop() {
     bench.recover(1, &path);
     let chain = bench.server.chain().expect("made").clone();
     assert_eq!(shard_size(&chain.members), size(1280));
-    assert_eq!(chain.members[1].size, size(1328), "its own path to the tail");
+    assert_eq!(
+        chain.members[1].size,
+        size(1328),
+        "its own path to the tail"
+    );
     // It is on record.
     let bench = bench.restarted();
     assert_eq!(bench.server.chain(), Some(&chain));
@@ -184,7 +191,10 @@ fn a_path_that_shrinks_begins_an_epoch() {
     };
     bench.recover(90, &[serving]);
     let chain = bench.server.chain().expect("made").clone();
-    assert_eq!((chain.epoch, chain.members[0].size), (EPOCH + 1, size(1280)));
+    assert_eq!(
+        (chain.epoch, chain.members[0].size),
+        (EPOCH + 1, size(1280))
+    );
     let said = bench.server.poll_notice();
     let said = std::iter::successors(said, |_| bench.server.poll_notice()).last();
     assert!(said.unwrap().contains("1280 bytes"));
@@ -197,12 +207,18 @@ fn a_path_that_shrinks_begins_an_epoch() {
     };
     bench.recover(92, &[larger]);
     let noted = bench.server.chain().expect("made").clone();
-    assert_eq!((noted.epoch, noted.members[0].size), (EPOCH + 1, size(1328)));
+    assert_eq!(
+        (noted.epoch, noted.members[0].size),
+        (EPOCH + 1, size(1328))
+    );
     // The server's own path.
     bench.server.set_path(size(1144));
     bench.work();
     let chain = bench.server.chain().expect("made").clone();
-    assert_eq!((chain.epoch, chain.members[0].size), (EPOCH + 2, size(1144)));
+    assert_eq!(
+        (chain.epoch, chain.members[0].size),
+        (EPOCH + 2, size(1144))
+    );
     bench.server.set_path(size(1144));
     bench.work();
     assert_eq!(bench.server.chain(), Some(&chain));
@@ -241,7 +257,9 @@ fn a_device_says_what_its_paths_carry_and_asks_when_they_shrink() {
     let mut bench = DeviceBench::head(1);
     let epoch = bench.device.epoch();
     let mut out = pmnet_proto::Outbox::new();
-    bench.device.set_path(bench.now, FragmentSize::MAX, &mut out);
+    bench
+        .device
+        .set_path(bench.now, FragmentSize::MAX, &mut out);
     assert_eq!(take(&mut out), []);
     bench.device.set_path(bench.now, size(1280), &mut out);
     let asked = only(take(&mut out));
@@ -257,6 +275,8 @@ fn a_device_says_what_its_paths_carry_and_asks_when_they_shrink() {
     // Asked no more often than any other doubt.
     bench.device.set_path(bench.now, size(1280), &mut out);
     assert_eq!(take(&mut out), []);
-    bench.device.set_path(bench.now + SECOND, size(1280), &mut out);
+    bench
+        .device
+        .set_path(bench.now + SECOND, size(1280), &mut out);
     assert_eq!(kinds(&take(&mut out)), [Kind::Recover]);
 }
