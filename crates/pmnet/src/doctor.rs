@@ -7,6 +7,7 @@
 mod interface;
 mod log_place;
 mod netlink;
+mod path;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -38,7 +39,7 @@ const EXAMPLES: &str = "\
 Examples:
   pmnet doctor
   pmnet doctor --log-folder /var/lib/pmnet --port 51000 --port 51500 --json
-  pmnet doctor --log /var/lib/pmnet/d.log --dev eth0
+  pmnet doctor --log /var/lib/pmnet/d.log --dev eth0 --peer 10.0.0.3:51500
 
 Exit code 1 if anything is `fail`.";
 
@@ -56,6 +57,9 @@ pub struct DoctorArgs {
     /// A network interface for a device in the kernel: driver, queues, what it can do with XDP.
     #[arg(long, value_name = "IF", value_delimiter = ',')]
     dev: Vec<String>,
+    /// Another process of a shard, to which packets are to go: what the path to it carries.
+    #[arg(long, value_name = "HOST:PORT")]
+    peer: Vec<String>,
     /// UDP ports that are to be used.
     #[arg(long, value_name = "PORT", default_values_t = [51_000, 51_500])]
     port: Vec<u16>,
@@ -120,6 +124,9 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
     findings.push(tmpfs());
     findings.extend(args.log.iter().flat_map(|path| log_place::findings(path)));
     findings.extend(args.dev.iter().flat_map(|name| interface::findings(name)));
+    for peer in &args.peer {
+        findings.push(path::finding(pmnet_cli::address("--peer", peer)?));
+    }
     findings.push(redis_server());
     findings.extend(args.port.iter().map(|port| udp_port(*port)));
     findings.push(tcp_port(args.front_port));

@@ -3,6 +3,7 @@
 
 use crate::cells::{Cell, Fault, Moment};
 use crate::media::Kind;
+use crate::paths::Paths;
 use crate::without::{Place, Without};
 use pmnet_proto::Random;
 use pmnet_proto::rules::Rule;
@@ -128,6 +129,8 @@ pub struct WorldConfig {
     pub clock_rates: i64,
     /// Whether a second server takes over from one that lives on.
     pub standby: bool,
+    /// How long the packets are that paths carry.
+    pub paths: Paths,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
     /// The rule that is switched off.
@@ -219,6 +222,7 @@ impl WorldConfig {
             lease: 0,
             clock_rates: 0,
             standby: false,
+            paths: Paths::default(),
             aim: None,
             without: None,
         }
@@ -447,6 +451,7 @@ impl WorldConfig {
                 self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
                 self.down_max = self.down_max.max(20 * MILLISECOND);
             }
+            Place::Machine(Rule::FragmentSize) => self = self.with_narrow_paths(),
             Place::Machine(Rule::DurableFirst | Rule::WriteAhead) | Place::Checksum => {
                 self.media = Kind::Forgetful;
                 self.persist_max = 500 * MICROSECOND;

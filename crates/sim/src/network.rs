@@ -33,6 +33,7 @@ impl World {
             self.happened("packets cut off");
             return;
         }
+        self.look_at_length(from, to, bytes.len());
         if self.config.injection > 0 {
             self.remember(from, to, bytes);
         }
