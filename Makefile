@@ -65,6 +65,7 @@ setup:
 	@sh tests/setup.sh packages python node
 
 demo:
+	@echo "demo: builds pmnet first (once: about 5 minutes on two cores), then measures, kills and checks for a minute and a half"
 	@sh tests/setup.sh packages
 	@$(CARGO) build --release --locked -p pmnet
 	@$(LAB) demo

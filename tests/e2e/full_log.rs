@@ -118,7 +118,7 @@ fn brim(name: &str, devices: usize, medium: Medium, clients: usize, value_bytes:
     // With no traffic the log drains to empty. The front's session ends with it or stays open; both
     // are no entries.
     let log = match medium {
-        Medium::File => Some(cluster.folder().join("device1.log")),
+        Medium::File => Some(cluster.folder().join("device1.pmlog")),
         Medium::Dram => None,
     };
     if let Some(log) = log {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::error::ConfigError;
-use crate::logs;
+use crate::{limits, logs, output};
 
 /// Reads the command line of this process.
 ///
@@ -48,14 +48,22 @@ pub fn finish(
     work: impl FnOnce() -> anyhow::Result<bool>,
 ) -> ExitCode {
     if let Err(error) = logs::start(log_json, filter) {
-        eprintln!("{name}: {error:#}");
+        output::notice(&format!("{name}: {error:#}"));
         return ExitCode::from(2);
     }
-    match work() {
+    limits::raise_open_files();
+    let done = work();
+    if let Some(error) = output::failure() {
+        output::notice(&format!(
+            "{name}: stdout cannot be written: {error}; what was to be done was not stopped by that"
+        ));
+    }
+    match done {
+        Ok(true) if output::failure().is_some() => ExitCode::from(1),
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("{name}: {}", sentence(&error));
+            output::notice(&format!("{name}: {}", sentence(&error)));
             if error.is::<ConfigError>() {
                 ExitCode::from(2)
             } else {

@@ -4,10 +4,14 @@
 //! 1 it failed or a check found something (a sentence on stderr says what and what to do), 2 the command line or the
 //! configuration was not understood. May not: know a role, a protocol or a subcommand.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod end;
 mod error;
 mod files;
+mod limits;
 mod logs;
+mod output;
 mod programs;
 mod secrets;
 mod signals;
@@ -16,7 +20,11 @@ mod values;
 pub use end::{finish, parse};
 pub use error::ConfigError;
 pub use files::bounded_text;
+pub use limits::open_files;
+pub use output::{notice, progress, said, tell, tell_all};
 pub use programs::find_program;
 pub use secrets::{password, warn_of_password};
-pub use signals::{Shutdown, call_on_hangup, call_on_signals, on_signals, write_on_signals};
-pub use values::{address, bytes};
+pub use signals::{
+    Shutdown, call_on_hangup, call_on_signals, on_signals, survive_hangup, write_on_signals,
+};
+pub use values::{address, bytes, host_and_port, is_name, resolve};

@@ -1,10 +1,12 @@
-//! Logs: to stderr, filtered by `PMNET_LOG`, as text or JSON.
+//! Logs: to stderr, filtered by `PMNET_LOG`, as text or JSON. Lines that cannot be written are lost and
+//! counted: no log ends or delays a process.
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
 use crate::error::ConfigError;
+use crate::output::{self, LogLines};
 
 /// Environment variable with the filter.
 const FILTER: &str = "PMNET_LOG";
@@ -18,8 +20,11 @@ pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
     };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| LogLines)
+        // They would be printed with a macro that panics where stderr cannot be written.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
+    output::logs_are_json(json);
     if json {
         builder.json().init();
     } else {

@@ -52,6 +52,16 @@ pub fn write_on_signals(stream: &UnixStream) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// From now on a SIGHUP does not end this process. Terminals, scripts of logrotate and service managers send it to daemons.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn survive_hangup() -> anyhow::Result<()> {
+    let nobody_looks = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGHUP, nobody_looks).context("cannot catch signals")?;
+    Ok(())
+}
+
 /// Calls `again` at each SIGHUP, from a thread of its own: what was read at the start is to be read again.
 ///
 /// # Errors

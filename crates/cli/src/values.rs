@@ -1,18 +1,77 @@
 //! Addresses and sizes as people write them.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 
 use crate::error::ConfigError;
 
-/// Resolves `host:port`.
+/// Resolves `host:port`, or `[fe80::1%eth0]:port`: the first of its addresses.
 ///
 /// # Errors
 /// It is not one, or the name is unknown.
 pub fn address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
-    text.to_socket_addrs()
-        .map_err(|error| ConfigError(format!("{flag} {text}: {error}; host:port is needed")))?
-        .next()
-        .ok_or_else(|| ConfigError(format!("{flag} {text}: the name has no address")))
+    let (host, port) = host_and_port(flag, text)?;
+    let found = resolve(host, port).map_err(|why| ConfigError(format!("{flag} {text}: {why}")))?;
+    Ok(found[0])
+}
+
+/// The two parts of `host:port`. An IPv6 address is in brackets there, and without them here.
+///
+/// # Errors
+/// It is not one.
+pub fn host_and_port<'a>(flag: &str, text: &'a str) -> Result<(&'a str, u16), ConfigError> {
+    let parts = || {
+        let (host, port) = text.rsplit_once(':')?;
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        let host = bare.unwrap_or(host);
+        let is_one = !host.is_empty() && host.contains(':') == bare.is_some();
+        is_one.then_some((host, port.parse().ok()?))
+    };
+    parts().ok_or_else(|| ConfigError(format!("{flag} {text}: host:port is needed")))
+}
+
+/// All addresses of a host; one at least.
+///
+/// # Errors
+/// A sentence: there is none, or not now.
+pub fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    if let Some(scoped) = scoped(host, port) {
+        return scoped.map(|address| vec![address]);
+    }
+    let found = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| format!("the name is not known ({error})"))?;
+    let found: Vec<SocketAddr> = found.collect();
+    if found.is_empty() {
+        return Err("the name has no address".into());
+    }
+    Ok(found)
+}
+
+/// Whether this is a name, which may have other addresses later.
+#[must_use]
+pub fn is_name(host: &str) -> bool {
+    host.parse::<std::net::IpAddr>().is_err() && !host.contains('%')
+}
+
+/// `fe80::1%eth0`: an address that means something only at that interface. `None`: not of this form.
+fn scoped(host: &str, port: u16) -> Option<Result<SocketAddr, String>> {
+    let (ip, zone) = host.split_once('%')?;
+    let ip: Ipv6Addr = ip.parse().ok()?;
+    let number = || {
+        // Names only: one that leads elsewhere is none.
+        let is_name = !zone.is_empty() && !zone.contains('/') && !zone.starts_with('.');
+        let index = format!("/sys/class/net/{zone}/ifindex");
+        let index = is_name.then(|| std::fs::read_to_string(index).ok());
+        index.flatten()?.trim().parse::<u32>().ok()
+    };
+    let Some(scope) = zone.parse::<u32>().ok().or_else(number) else {
+        return Some(Err(format!("there is no interface {zone}")));
+    };
+    // The kernel tells the interface of such addresses only.
+    let scope = if ip.is_unicast_link_local() { scope } else { 0 };
+    Some(Ok(SocketAddrV6::new(ip, port, 0, scope).into()))
 }
 
 /// A number of bytes: `4096`, `64K`, `64M`, `2G` (powers of 1024).
@@ -41,6 +100,38 @@ pub fn bytes(flag: &str, text: &str) -> Result<u64, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_names_and_interfaces() {
+        let at = |text: &str| address("--x", text).map_err(|error| error.to_string());
+        assert_eq!(at("127.0.0.1:5"), Ok(SocketAddr::from(([127, 0, 0, 1], 5))));
+        assert_eq!(at("[::1]:5").unwrap().to_string(), "[::1]:5");
+        let lo = SocketAddrV6::new("fe80::1".parse().unwrap(), 5, 0, 1);
+        assert_eq!(at("[fe80::1%lo]:5"), Ok(lo.into()));
+        assert_eq!(at("[fe80::1%1]:5"), Ok(lo.into()));
+        // Everywhere the same.
+        assert_eq!(
+            at("[2001:db8::1%lo]:5").unwrap().to_string(),
+            "[2001:db8::1]:5"
+        );
+        assert!(at("localhost:5").is_ok());
+        for bad in [
+            "", "x", "x:", "x:70000", ":5", "::1:5", "[::1]", "[x]:5", "[]:5",
+        ] {
+            assert_eq!(
+                at(bad),
+                Err(format!("--x {bad}: host:port is needed")),
+                "{bad}"
+            );
+        }
+        let none = at("[fe80::1%none0]:5").unwrap_err();
+        assert!(none.contains("there is no interface none0"), "{none}");
+        let unknown = at("none.invalid:5").unwrap_err();
+        assert!(unknown.contains("the name is not known"), "{unknown}");
+        assert!(
+            is_name("localhost") && is_name("a.b") && !is_name("::1") && !is_name("fe80::1%lo")
+        );
+    }
 
     #[test]
     fn sizes() {

@@ -15,5 +15,5 @@ pub use pmnet_proto::client::{
     CallId, ClientConfig, ClientCounters, Closed, Event, Outcome, ReadAnswer, Refused,
     SessionHandle,
 };
-pub use pmnet_udp::{Clock, Spin, Stop, StopTrigger, path_mtu};
+pub use pmnet_udp::{Clock, Spin, Stop, StopTrigger, owner_of_port, path_mtu};
 pub use whereabouts::Whereabouts;

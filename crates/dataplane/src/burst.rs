@@ -7,7 +7,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use libc::{c_int, c_void};
@@ -30,11 +30,15 @@ struct Place {
 pub(crate) struct Bursts {
     slots: Vec<u8>,
     places: Vec<Place>,
+    /// Senders of the last burst, and to which addresses of this machine they sent; each once in a row.
+    heard: Vec<(Peer, IpAddr)>,
 }
 
 /// What the control messages say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
+    /// To which address of this machine it was sent, if that was asked for.
+    to: Option<IpAddr>,
     /// Remaining hops; 0: not told.
     hops: u8,
     /// Length of each merged datagram; the last one may be shorter.
@@ -59,7 +63,13 @@ impl Bursts {
         Ok(Bursts {
             slots: vec![0; SLOT_BYTES * MESSAGES],
             places: (0..MESSAGES).map(|_| place()).collect(),
+            heard: Vec::with_capacity(MESSAGES),
         })
+    }
+
+    /// The senders of the last burst, and the address of this machine that each sent to, as far as the socket tells.
+    pub(crate) fn heard(&self) -> &[(Peer, IpAddr)] {
+        &self.heard
     }
 
     /// Receives one burst without waiting, hands out each datagram, and gives their number.
@@ -71,6 +81,7 @@ impl Bursts {
         socket: &UdpSocket,
         mut deliver: impl FnMut(Peer, u8, &[u8]),
     ) -> io::Result<usize> {
+        self.heard.clear();
         let mut vectors = [MaybeUninit::<libc::iovec>::uninit(); MESSAGES];
         // SAFETY: of this structure of pointers and numbers all zeros are valid.
         let mut messages = unsafe { zeroed::<[libc::mmsghdr; MESSAGES]>() };
@@ -113,6 +124,11 @@ impl Bursts {
                 continue;
             };
             let told = told(&message.msg_hdr, bytes.len());
+            if let Some(to) = told.to
+                && self.heard.last() != Some(&(from, to))
+            {
+                self.heard.push((from, to));
+            }
             for datagram in pieces(bytes, told.stride) {
                 datagrams += 1;
                 deliver(from, told.hops, datagram);
@@ -174,6 +190,7 @@ fn peer(name: &libc::sockaddr_storage) -> Option<Peer> {
 
 fn told(header: &libc::msghdr, len: usize) -> Told {
     let mut told = Told {
+        to: None,
         hops: 0,
         stride: len,
     };
@@ -183,20 +200,37 @@ fn told(header: &libc::msghdr, len: usize) -> Told {
     while !at.is_null() {
         // SAFETY: not null, so it points into the buffer, which is aligned for it.
         let (level, kind) = unsafe { ((*at).cmsg_level, (*at).cmsg_type) };
-        let wanted = matches!(
-            (level, kind),
+        match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_TTL)
-                | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT)
-                | (libc::SOL_UDP, libc::UDP_GRO)
-        );
-        if wanted {
-            // SAFETY: these three carry an integer, which may be unaligned.
-            let value = unsafe { libc::CMSG_DATA(at).cast::<c_int>().read_unaligned() };
-            if level == libc::SOL_UDP {
-                told.stride = usize::try_from(value).unwrap_or(len);
-            } else {
-                told.hops = u8::try_from(value).unwrap_or(0);
+            | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT)
+            | (libc::SOL_UDP, libc::UDP_GRO) => {
+                // SAFETY: these three carry an integer, which may be unaligned.
+                let value = unsafe { libc::CMSG_DATA(at).cast::<c_int>().read_unaligned() };
+                if level == libc::SOL_UDP {
+                    told.stride = usize::try_from(value).unwrap_or(len);
+                } else {
+                    told.hops = u8::try_from(value).unwrap_or(0);
+                }
             }
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                // SAFETY: this one carries such a structure, which may be unaligned.
+                let to = unsafe {
+                    libc::CMSG_DATA(at)
+                        .cast::<libc::in_pktinfo>()
+                        .read_unaligned()
+                };
+                told.to = Some(Ipv4Addr::from(to.ipi_addr.s_addr.to_ne_bytes()).into());
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                // SAFETY: as above.
+                let to = unsafe {
+                    libc::CMSG_DATA(at)
+                        .cast::<libc::in6_pktinfo>()
+                        .read_unaligned()
+                };
+                told.to = Some(Ipv6Addr::from(to.ipi6_addr.s6_addr).into());
+            }
+            _ => {}
         }
         // SAFETY: as for the first one.
         at = unsafe { libc::CMSG_NXTHDR(header, at) };

@@ -11,6 +11,16 @@ use std::os::fd::AsRawFd;
 
 /// `ETHTOOL_GCHANNELS` of the kernel's `ethtool.h`.
 const GET_CHANNELS: u32 = 0x3c;
+/// `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_GSTATS`: how many counters a driver has, their names, their values.
+const GET_SET_INFO: u32 = 0x37;
+const GET_STRINGS: u32 = 0x1b;
+const GET_STATS: u32 = 0x1d;
+/// `ETH_SS_STATS`: the set of counters.
+const STATS: u32 = 1;
+/// Most counters of a driver that are looked at.
+const COUNTERS_MAX: usize = 4096;
+/// Words of one name.
+const NAME_WORDS: usize = 4;
 
 /// `struct ethtool_channels`: what was asked, what there may be, what there is.
 #[derive(Default)]
@@ -89,6 +99,60 @@ pub(crate) fn receive_queues(interface: &str) -> u32 {
     }
 }
 
+/// How many packets the programs at an interface have sent that its driver did not take: the sum of its own counters of that. `None`:
+/// it has none.
+#[must_use]
+pub fn refused_by_driver(interface: &str) -> Option<u64> {
+    // Twice as many as are asked for: a driver that has more queues by then has more counters, too.
+    let mut words = vec![0_u64; 2 + 2 * COUNTERS_MAX * NAME_WORDS];
+    let mut call = |first: [u32; 4]| -> Option<Vec<u64>> {
+        words.fill(0);
+        let pair = |low: u32, high: u32| {
+            let mut bytes = [0; 8];
+            bytes[..4].copy_from_slice(&low.to_ne_bytes());
+            bytes[4..].copy_from_slice(&high.to_ne_bytes());
+            u64::from_ne_bytes(bytes)
+        };
+        words[0] = pair(first[0], first[1]);
+        words[1] = pair(first[2], first[3]);
+        ask(interface, libc::SIOCETHTOOL, |request| {
+            request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        })
+        .ok()?;
+        Some(words.clone())
+    };
+    // Command, reserved, mask of sets (64 bits), one number for each.
+    let info = call([GET_SET_INFO, 0, 1 << STATS, 0])?;
+    let count = u32::from_ne_bytes(info[2].to_ne_bytes()[..4].try_into().ok()?);
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|count| (1..=COUNTERS_MAX).contains(count))?;
+    // Command, set, how many; then the names, 32 bytes each, from the third number on.
+    let names: Vec<u8> = call([GET_STRINGS, STATS, u32::try_from(count).ok()?, 0])?
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .skip(12)
+        .collect();
+    // Command, how many; then the values.
+    let values = call([GET_STATS, u32::try_from(count).ok()?, 0, 0])?;
+    let named = names.chunks(8 * NAME_WORDS).zip(&values[1..]).take(count);
+    let refused = named
+        .filter(|(name, _)| counts_refused(name))
+        .map(|(_, value)| *value);
+    refused.reduce(u64::saturating_add)
+}
+
+/// Whether a counter of this name is about packets that a program sent and the driver did not take. Each driver has its own names.
+fn counts_refused(name: &[u8]) -> bool {
+    let name = String::from_utf8_lossy(name);
+    let name = name.trim_end_matches('\0');
+    let sends = name.contains("tx") || name.contains("xmit");
+    let refused = ["err", "drop", "full"]
+        .iter()
+        .any(|word| name.contains(word));
+    name.contains("xdp") && sends && refused
+}
+
 fn ask(
     interface: &str,
     what: libc::Ioctl,
@@ -106,7 +170,7 @@ fn ask(
     fill(&mut request);
     let any = UdpSocket::bind("0.0.0.0:0")?;
     // SAFETY: the request is a whole structure that lives until the call has ended, and so does what it points to: a
-    // structure of the length that this command fills in.
+    // structure of at least the length that this command fills in.
     let done = unsafe { libc::ioctl(any.as_raw_fd(), what, &raw mut request) };
     if done < 0 {
         Err(io::Error::last_os_error())
@@ -129,6 +193,29 @@ mod tests {
             let mut interface = Interface::of(address.parse().unwrap());
             assert_eq!([interface.mtu(), interface.mtu()], [mtu; 2], "{address}");
         }
+    }
+
+    #[test]
+    fn counters_of_what_a_driver_did_not_take_are_known_by_their_names() {
+        for name in [
+            &b"rx_queue_0_xdp_tx_errors\0\0"[..],
+            b"tx_queue_3_xdp_xmit_errors",
+            b"rx_queue_0_xdp_tx_drops",
+            b"rx_xdp_tx_full",
+            b"tx_xdp_err",
+        ] {
+            assert!(counts_refused(name));
+        }
+        for name in [
+            &b"rx_queue_0_xdp_drops"[..],
+            b"rx_queue_0_xdp_tx",
+            b"tx_errors",
+            b"",
+        ] {
+            assert!(!counts_refused(name));
+        }
+        assert_eq!(refused_by_driver("lo"), None);
+        assert_eq!(refused_by_driver("nothing0"), None);
     }
 
     #[test]

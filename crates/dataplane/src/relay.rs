@@ -72,6 +72,7 @@ pub(crate) struct Relay {
     /// The last wait asked the system, and did not only spin.
     asked: bool,
     lease: Option<Lease>,
+    next: Peer,
     /// The last renewal that was handed on.
     renewed: (u32, Time),
 }
@@ -79,7 +80,7 @@ pub(crate) struct Relay {
 impl Relay {
     /// Listens.
     pub(crate) fn open(config: &RelayConfig, stop: &Stop) -> io::Result<Relay> {
-        let mut socket = Socket::bind(config.listen, false)?;
+        let mut socket = Socket::bind_patiently(config.listen, stop)?;
         if let Some(address) = config.known_as {
             socket.speak_for(address, config.device.next, is_between_hops)?;
         }
@@ -99,6 +100,7 @@ impl Relay {
             events: mio::Events::with_capacity(16),
             asked: true,
             lease: config.lease.clone(),
+            next: config.device.next,
             renewed: (0, Time(0)),
         };
         relay.wake_by(relay.socket.io().as_raw_fd(), SOCKET_TOKEN)?;
@@ -152,12 +154,22 @@ impl Relay {
 
 impl Port for Relay {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize> {
+        let (next, mut next_spoke) = (self.next, false);
         let received = self.bursts.receive(self.socket.io(), |from, hops, bytes| {
+            next_spoke |= from == next;
             // Port 0 cannot be answered. Only a forger writes it.
             if from.port() != 0 {
                 deliver(from, hops, bytes);
             }
         });
+        if next_spoke && let Some(lease) = &self.lease {
+            lease.words.hear_next();
+        }
+        if self.socket.is_everywhere() {
+            for (from, at) in self.bursts.heard() {
+                self.socket.heard(*from, *at);
+            }
+        }
         received.or_else(|error| self.socket.tolerate(error))
     }
 
@@ -202,7 +214,7 @@ impl Port for Relay {
         if busy {
             self.spin.active(now);
         }
-        let polling = busy || self.spin.again(now);
+        let polling = busy || self.spin.again(now, &self.clock);
         self.asked = !polling || self.spin.look_around(now);
         if !self.asked {
             return Ok(Wake::Work);
@@ -245,9 +257,9 @@ fn is_between_hops(datagram: &[u8]) -> bool {
 /// Tries whether `listen` can be listened on, so that nothing is made for an address that cannot.
 ///
 /// # Errors
-/// A sentence that says why.
-pub fn can_listen(listen: Peer) -> io::Result<()> {
-    Socket::bind(listen, false).map(drop)
+/// A sentence that says why; [`io::ErrorKind::Interrupted`]: asked to stop while another process had the port.
+pub fn can_listen(listen: Peer, stop: &Stop) -> io::Result<()> {
+    Socket::bind_patiently(listen, stop).map(drop)
 }
 
 /// Serves one shard on one UDP socket until stopped. With a fast path, only packets that it hands up come to the socket.

@@ -50,7 +50,8 @@ impl DramMedia {
         // A hole would be filled when it is first stored into; without space that kills the process.
         sys::reserve(&file, bytes).map_err(OpenError::io(path, "reserve the memory", bytes))?;
         // The file is ours alone among all that take the lock, and has `bytes` bytes of reserved space. Somebody who
-        // ignores the lock and truncates it ends this process (SIGBUS).
+        // ignores the lock and truncates it ends this process (SIGBUS) when it next uses what is gone.
+        sys::say_why_sigbus();
         let map = MmapOptions::new()
             .len(bytes)
             .map_raw(&file)

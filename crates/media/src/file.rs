@@ -138,6 +138,29 @@ impl FileMedia {
         self.image.clone()
     }
 
+    /// Checks that the file still has its length. Another program may truncate it; a write after the new end then leaves a hole
+    /// before it.
+    ///
+    /// # Errors
+    /// It has not, or it cannot be found out.
+    fn check_length(&self) -> Result<(), MediaError> {
+        let (path, own) = (self.path.display(), self.image.len());
+        let about = self.file.metadata();
+        let about = about.map_err(|source| write_error(&self.path, source))?;
+        if usize::try_from(about.len()) == Ok(own) {
+            return Ok(());
+        }
+        Err(MediaError::Io {
+            what: format!(
+                "{path}: the file has {} bytes and not the {own} of the log: another program has truncated it \
+                 (logrotate?), and what it held is lost. Treat the device as lost; give the log a name and a folder \
+                 without rotation",
+                about.len()
+            ),
+            source: io::ErrorKind::UnexpectedEof.into(),
+        })
+    }
+
     fn noted<T>(&mut self, result: Result<T, MediaError>) -> Result<T, MediaError> {
         self.failed |= result.is_err();
         result
@@ -218,6 +241,8 @@ impl Media for FileMedia {
             return Err(MediaError::Failed);
         }
         assert!(!self.in_flight, "one persist at a time");
+        let whole = self.check_length();
+        self.noted(whole)?;
         cover(ranges, &mut self.blocks);
         let started = match &mut self.writer {
             Writer::Ring(ring) => {
@@ -227,7 +252,7 @@ impl Media for FileMedia {
             }
             Writer::Blocking { sync } => {
                 let sync = *sync;
-                self.write_blocking(sync)
+                self.write_blocking(sync).and_then(|()| self.check_length())
             }
         };
         self.noted(started)
@@ -249,7 +274,12 @@ impl Media for FileMedia {
             }),
             result => result.map_err(|source| write_error(&self.path, source)),
         };
-        let done = self.noted(done)?;
+        // Also of what was truncated meanwhile nothing is acknowledged.
+        let whole = match done {
+            Ok(true) => self.check_length().map(|()| true),
+            other => other,
+        };
+        let done = self.noted(whole)?;
         self.in_flight = !done;
         Ok(done)
     }

@@ -52,6 +52,53 @@ fn every_writer_writes_the_ranges_and_nothing_else() {
     }
 }
 
+/// Another program truncates the file: a write then lands after its end, and leaves a hole before it.
+#[test]
+fn a_file_that_is_truncated_is_noticed_before_and_while_it_is_written() {
+    for (direct, ring) in [(true, true), (true, false), (false, false)] {
+        let (_directory, path) = new_file();
+        let mut media = FileMedia::open_with(&path, direct, ring).unwrap();
+        media.store(100, b"first");
+        persist(&mut media, &[100..105]);
+        let cut = || media_len(&path, 0);
+        if ring {
+            media.persist_start(&[100..105]).unwrap();
+            cut();
+            let error = media.persist_poll(true).unwrap_err().to_string();
+            assert!(
+                error.contains("another program has truncated it"),
+                "{error}"
+            );
+        } else {
+            cut();
+            // The last block: the file has its old length again when it is written.
+            let error = media
+                .persist_start(&[BYTES - 3..BYTES])
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("0 bytes and not the 4194304"), "{error}");
+            assert_eq!(
+                std::fs::metadata(&path).unwrap().len(),
+                0,
+                "nothing is written any more"
+            );
+        }
+        assert!(matches!(
+            media.persist_start(&[0..1]),
+            Err(MediaError::Failed)
+        ));
+    }
+    let (_directory, path) = new_file();
+    let mut media = FileMedia::open(&path).unwrap();
+    media_len(&path, 0);
+    assert!(media.persist_start(&[BYTES - 3..BYTES]).is_err());
+}
+
+fn media_len(path: &Path, bytes: u64) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(bytes).unwrap();
+}
+
 /// More than the staging slots hold at once, and the image is stored into meanwhile.
 #[test]
 fn a_persist_larger_than_the_queue() {

@@ -41,6 +41,7 @@ pub use place::{Class, Place, look};
 pub use pmem::{Method, PmemMedia, is_unused_device};
 pub use readonly::{ReadOnlyImage, open_image_read_only};
 pub use sysfs::Domain;
+pub use uring::io_uring_works;
 
 /// Longest time that one persist may take before the medium is given up, in seconds.
 pub const PERSIST_SECONDS_MAX: u64 = 30;

@@ -26,6 +26,7 @@ impl Mapping {
     /// # Errors
     /// `Unsupported` where the memory is not mapped directly, but through the page cache.
     pub(crate) fn new(file: &File, bytes: usize, writable: bool) -> io::Result<Mapping> {
+        crate::sys::say_why_sigbus();
         let access = if writable {
             libc::PROT_READ | libc::PROT_WRITE
         } else {

@@ -79,3 +79,44 @@ pub(crate) fn wait_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
         }
     }
 }
+
+/// The sentence about a SIGBUS.
+const SIGBUS_SAYS: &[u8] = b"pmnet: SIGBUS: memory of a log is gone. Another program has truncated its file (logrotate?), or a \
+line of persistent memory went bad. This process ends here, and acknowledges nothing more. Treat the device as lost; give the log \
+a name and a folder without rotation\n";
+
+/// From now on a SIGBUS, which ends this process as ever, is explained on stderr before.
+pub(crate) fn say_why_sigbus() {
+    extern "C" fn say(_: libc::c_int) {
+        let mut room = libc::pollfd {
+            fd: libc::STDERR_FILENO,
+            events: libc::POLLOUT,
+            revents: 0,
+        };
+        // SAFETY: poll and write may be called in a signal handler; one pollfd, and the count says one; the text is static, with
+        // its length. Nobody is waited for. The handler was reset when it was entered: the access is tried again when it returns,
+        // and ends the process.
+        unsafe {
+            if libc::poll(&raw mut room, 1, 0) == 1 {
+                libc::write(
+                    libc::STDERR_FILENO,
+                    SIGBUS_SAYS.as_ptr().cast(),
+                    SIGBUS_SAYS.len(),
+                );
+            }
+        }
+    }
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let handler: extern "C" fn(libc::c_int) = say;
+        // SAFETY: of this structure of integers all zeros are valid (no flags, an empty mask); the handler is a function that
+        // lives as long as the process, and does only what a handler may.
+        unsafe {
+            let mut action = std::mem::zeroed::<libc::sigaction>();
+            action.sa_sigaction = handler as usize;
+            action.sa_flags = libc::SA_RESETHAND;
+            // If it is refused, the process ends without a word, as it would have.
+            libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut());
+        }
+    });
+}

@@ -51,6 +51,17 @@ impl std::fmt::Debug for RingWriter {
     }
 }
 
+/// Whether this process may use io_uring: found out by using it. A rule of seccomp is in no file.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn io_uring_works() -> io::Result<()> {
+    let mut ring = IoUring::new(1)?;
+    // SAFETY: an operation that does nothing refers to nothing.
+    unsafe { ring.submission().push(&opcode::Nop::new().build()) }.map_err(io::Error::other)?;
+    ring.submit_and_wait(1).map(drop)
+}
+
 impl RingWriter {
     /// A writer to `file`, which its owner keeps open for as long as the writer lives.
     pub(crate) fn new(file: &File) -> io::Result<RingWriter> {

@@ -4,7 +4,7 @@
 //! changes nothing, needs no privilege, ends within seconds. May not: fail silently; what cannot be
 //! found out is a `warn` that says so.
 
-mod interface;
+pub(crate) mod interface;
 mod log_place;
 mod netlink;
 mod path;
@@ -16,16 +16,21 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pmnet_cli::find_program;
+use pmnet_cli::{find_program, tell};
+use pmnet_client::owner_of_port;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use socket2::{Domain, Socket, Type};
 
+use crate::memory_limit::memory_limit;
+
 /// Socket buffers below this lose packets in bursts.
 const RMEM_BYTES_MIN: u64 = 4 * 1024 * 1024;
 /// Memory that io_uring and pinned buffers want on older kernels.
 const MEMLOCK_BYTES_MIN: u64 = 64 * 1024 * 1024;
+/// A log of the usual size, and room for the rest.
+const MEMORY_MIN: u64 = 256 * 1024 * 1024;
 /// Open files for a front with a thousand clients.
 const FILES_MIN: u64 = 4096;
 /// Magic number of tmpfs in `statfs`.
@@ -39,7 +44,7 @@ const EXAMPLES: &str = "\
 Examples:
   pmnet doctor
   pmnet doctor --log-folder /var/lib/pmnet --port 51000 --port 51500 --json
-  pmnet doctor --log /var/lib/pmnet/d.log --dev eth0 --peer 10.0.0.3:51500
+  pmnet doctor --log /var/lib/pmnet/d.pmlog --dev eth0 --peer 10.0.0.3:51500
 
 Exit code 1 if anything is `fail`.";
 
@@ -119,6 +124,7 @@ impl Finding {
 /// The result cannot be printed.
 pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
     let mut findings = vec![kernel(), cores(), clock(), memlock(), open_files(), rmem()];
+    findings.push(memory());
     findings.push(io_uring());
     findings.push(direct_io(&args.log_folder));
     findings.push(tmpfs());
@@ -128,10 +134,11 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
         findings.push(path::finding(pmnet_cli::address("--peer", peer)?));
     }
     findings.push(redis_server());
+    findings.push(drawn_ports());
     findings.extend(args.port.iter().map(|port| udp_port(*port)));
     findings.push(tcp_port(args.front_port));
     if args.json {
-        println!("{}", serde_json::to_string(&findings)?);
+        tell(format_args!("{}", serde_json::to_string(&findings)?));
     } else {
         for finding in &findings {
             let level = match finding.level {
@@ -139,9 +146,12 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
                 Level::Warn => "warn",
                 Level::Fail => "FAIL",
             };
-            println!("{level}  {:<14} {}", finding.what, finding.found);
+            tell(format_args!(
+                "{level}  {:<14} {}",
+                finding.what, finding.found
+            ));
             if let Some(advice) = &finding.advice {
-                println!("      {:<14} {advice}", "");
+                tell(format_args!("      {:<14} {advice}", ""));
             }
         }
     }
@@ -222,16 +232,21 @@ fn memlock() -> Finding {
 }
 
 fn open_files() -> Finding {
-    limit(
+    // The limit that it may have: every role raises its own to that.
+    about_limit(
         "open files",
-        Resource::Nofile,
+        getrlimit(Resource::Nofile).maximum,
         FILES_MIN,
-        "raise it (ulimit -n, LimitNOFILE= in systemd): every client connection needs one",
+        "raise it (ulimit -Hn, LimitNOFILE= in systemd): every client connection needs two",
     )
 }
 
 fn limit(what: &'static str, resource: Resource, least: u64, advice: &str) -> Finding {
-    match getrlimit(resource).current {
+    about_limit(what, getrlimit(resource).current, least, advice)
+}
+
+fn about_limit(what: &'static str, value: Option<u64>, least: u64, advice: &str) -> Finding {
+    match value {
         None => Finding::ok(what, "unlimited"),
         Some(value) if value >= least => Finding::ok(what, value.to_string()),
         Some(value) => Finding::bad(Level::Warn, what, value.to_string(), advice),
@@ -261,16 +276,91 @@ fn rmem() -> Finding {
 }
 
 fn io_uring() -> Finding {
+    let Err(error) = pmnet_media::io_uring_works() else {
+        return Finding::ok("io_uring", "works");
+    };
     // 0: for all, 1: for a group, 2: for nobody; kernels before 6.6 have no such switch.
-    match read("/proc/sys/kernel/io_uring_disabled").as_deref() {
-        None | Some("0") => Finding::ok("io_uring", "allowed"),
-        Some(value) => Finding::bad(
-            Level::Fail,
-            "io_uring",
-            format!("kernel.io_uring_disabled = {value}"),
-            "--media file needs it: sysctl -w kernel.io_uring_disabled=0 (or use --media dram)",
+    let advice = match read("/proc/sys/kernel/io_uring_disabled").as_deref() {
+        None | Some("0") => {
+            "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile of the container".into()
+        }
+        Some(value) => {
+            format!("kernel.io_uring_disabled is {value}: sysctl -w kernel.io_uring_disabled=0")
+        }
+    };
+    Finding::bad(
+        Level::Warn,
+        "io_uring",
+        format!("cannot be used: {error}"),
+        format!(
+            "--media file works without it, but every write to the disk blocks the device while it lasts: {advice}"
+        ),
+    )
+}
+
+fn memory() -> Finding {
+    match memory_limit() {
+        None => Finding::ok("memory limit", "none"),
+        Some(limit) if limit >= MEMORY_MIN => Finding::ok(
+            "memory limit",
+            format!("{} MiB (control group)", limit >> 20),
+        ),
+        Some(limit) => Finding::bad(
+            Level::Warn,
+            "memory limit",
+            format!("{} MiB (control group)", limit >> 20),
+            "a device keeps its log in memory, also with --media file, and makes a smaller one here (--log-size chooses); above the \
+             limit the kernel kills it",
         ),
     }
+}
+
+/// Ports that the kernel gives to whoever asks for none may be those of devices that are away.
+fn drawn_ports() -> Finding {
+    let range = read("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let reserved = read("/proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default();
+    about_drawn_ports(&range, &reserved)
+}
+
+fn about_drawn_ports(range: &str, reserved: &str) -> Finding {
+    let (first, last) = (pmnet_wire::PORT_FIRST, pmnet_wire::PORT_LAST);
+    let mut bounds = range
+        .split_whitespace()
+        .filter_map(|word| word.parse::<u16>().ok());
+    let drawn = bounds.next().unwrap_or(0)..=bounds.next().unwrap_or(0);
+    let is_reserved = |port: u16| {
+        reserved.split(',').any(|part| {
+            let (from, to) = part.split_once('-').unwrap_or((part, part));
+            let bounds = from
+                .trim()
+                .parse::<u16>()
+                .ok()
+                .zip(to.trim().parse::<u16>().ok());
+            bounds.is_some_and(|(from, to)| (from..=to).contains(&port))
+        })
+    };
+    let open = (first..=last)
+        .filter(|port| drawn.contains(port) && !is_reserved(*port))
+        .count();
+    if open == 0 {
+        return Finding::ok("drawn ports", format!("none of {first} to {last}"));
+    }
+    let keep = if reserved.is_empty() {
+        String::new()
+    } else {
+        format!("{reserved},")
+    };
+    Finding::bad(
+        Level::Warn,
+        "drawn ports",
+        format!(
+            "the kernel gives {open} of the ports {first} to {last} to programs that ask for none"
+        ),
+        format!(
+            "a device that is started again may find its port taken: sysctl -w \
+             net.ipv4.ip_local_reserved_ports={keep}{first}-{last} (and in /etc/sysctl.d)"
+        ),
+    )
 }
 
 fn direct_io(folder: &Path) -> Finding {
@@ -350,7 +440,7 @@ fn redis_server() -> Finding {
 fn udp_port(port: u16) -> Finding {
     let found = UdpSocket::bind(("0.0.0.0", port)).map(drop);
     let known = (pmnet_wire::PORT_FIRST..=pmnet_wire::PORT_LAST).contains(&port);
-    match port_finding("UDP port", port, found) {
+    match port_finding("UDP port", "udp", port, found) {
         finding if known || finding.level != Level::Ok => finding,
         finding => Finding::bad(
             Level::Warn,
@@ -366,7 +456,7 @@ fn udp_port(port: u16) -> Finding {
 }
 
 fn tcp_port(port: u16) -> Finding {
-    port_finding("TCP port", port, bind_without_listening(port))
+    port_finding("TCP port", "tcp", port, bind_without_listening(port))
 }
 
 /// A check that another process trying that port meanwhile does not take for a server.
@@ -377,16 +467,22 @@ fn bind_without_listening(port: u16) -> std::io::Result<()> {
     socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())
 }
 
-fn port_finding(what: &'static str, port: u16, found: std::io::Result<()>) -> Finding {
+fn port_finding(
+    what: &'static str,
+    protocol: &str,
+    port: u16,
+    found: std::io::Result<()>,
+) -> Finding {
     match found {
         Ok(()) => Finding::ok(what, format!("{port} is free")),
         Err(error) if error.kind() == ErrorKind::AddrInUse => Finding::bad(
             Level::Warn,
             what,
-            format!("{port} is in use"),
             format!(
-                "fine if pmnet runs already; else find out who has it: ss -lnptu 'sport = :{port}'"
+                "{port} is in use by {}",
+                owner_of_port(protocol, port).unwrap_or_else(|| "somebody".into())
             ),
+            format!("fine if that is pmnet; else: ss -anptu 'sport = :{port}'"),
         ),
         Err(error) => Finding::bad(
             Level::Fail,
@@ -399,4 +495,38 @@ fn port_finding(what: &'static str, port: u16, found: std::io::Result<()>) -> Fi
 
 fn read(path: &str) -> Option<String> {
     Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_that_anybody_may_get_are_told_unless_they_are_reserved() {
+        for (range, reserved, open) in [
+            ("32768\t60999", "", "1000"),
+            ("32768\t60999", "8080,51000-51989", "10"),
+            ("51990\t60999", "51999", "9"),
+        ] {
+            let found = about_drawn_ports(range, reserved);
+            assert_eq!(found.level, Level::Warn);
+            assert!(
+                found.found.contains(&format!("gives {open} of")),
+                "{}",
+                found.found
+            );
+        }
+        let kept = about_drawn_ports("32768 60999", "8080").advice.unwrap();
+        assert!(
+            kept.contains("ip_local_reserved_ports=8080,51000-51999"),
+            "{kept}"
+        );
+        for (range, reserved) in [
+            ("32768\t50999", ""),
+            ("32768 60999", "51000-51999"),
+            ("", ""),
+        ] {
+            assert_eq!(about_drawn_ports(range, reserved).level, Level::Ok);
+        }
+    }
 }

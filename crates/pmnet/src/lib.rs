@@ -3,5 +3,8 @@
 //! Purpose: read the operator's settings, start the roles, inspect their logs and state. May not: contain
 //! protocol (only `wire`, `proto` and `device` decide what a packet means), measure or simulate.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod cli;
 pub mod doctor;
+mod memory_limit;

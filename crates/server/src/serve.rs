@@ -63,7 +63,7 @@ pub fn serve(
     stop: &Stop,
     ready: impl FnOnce(Peer, &str),
 ) -> Result<(), DriverError> {
-    let mut socket = Socket::bind(config.listen, false)?;
+    let mut socket = Socket::bind_patiently(config.listen, stop)?;
     // What the socket cannot hold would be lost and asked for again: grant the tail less credit.
     let holds = socket.receive_buffer_bytes() / DATAGRAM_COST_BYTES;
     config.server.queue_max = config.server.queue_max.min(holds.max(64));
@@ -168,7 +168,7 @@ pub fn serve(
         if busy {
             spin.active(now);
         }
-        let polling = busy || spin.again(now);
+        let polling = busy || spin.again(now, &clock);
         if polling && !spin.look_around(now) {
             continue;
         }

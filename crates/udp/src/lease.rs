@@ -33,6 +33,8 @@ pub struct LeaseWords {
     sent_at: AtomicU64,
     /// The loop is to end.
     ends: AtomicBool,
+    /// Something came from the next hop.
+    next_spoke: AtomicBool,
     agent: OnceLock<Thread>,
     waker: Mutex<Option<mio::Waker>>,
     standing: Mutex<Standing>,
@@ -81,6 +83,19 @@ impl LeaseWords {
     pub fn given(&self) -> (u32, Time) {
         let sent_at = Time(self.sent_at.load(Ordering::Acquire));
         (self.epoch.load(Ordering::Acquire), sent_at)
+    }
+
+    /// Something came from the next hop. Called once for a burst.
+    pub fn hear_next(&self) {
+        // It is seldom looked at: mostly nothing is written.
+        if !self.next_spoke.load(Ordering::Relaxed) {
+            self.next_spoke.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether something came from the next hop since the last call.
+    pub fn next_spoke(&self) -> bool {
+        self.next_spoke.swap(false, Ordering::Relaxed)
     }
 
     /// Whether the agent wants the loop to end.

@@ -5,14 +5,19 @@
 //! spinning, for ending a loop from a signal, and for what a loop and its agent in a fleet tell
 //! each other. It knows nothing of the protocol.
 
+mod known_as;
 mod lease;
+mod owner;
 mod path;
 mod server_words;
 mod socket;
+mod spin;
 mod wait;
 
 pub use lease::{LeaseWords, Standing};
+pub use owner::owner_of_port;
 pub use path::{Paths, path_mtu};
 pub use server_words::{OnRecord, ServerWords};
 pub use socket::{Socket, SocketCounters};
-pub use wait::{Clock, STOP_TOKEN, Spin, Stop, StopTrigger, os_random};
+pub use spin::Spin;
+pub use wait::{Clock, STOP_TOKEN, Stop, StopTrigger, os_random};

@@ -1,7 +1,10 @@
 //! A non-blocking UDP socket that moves bursts.
 
+use crate::known_as::KnownAs;
+use crate::owner::owner_of_port;
+use crate::wait::Stop;
 use nix::sys::socket::{setsockopt, sockopt::Ipv6DontFrag};
-use pmnet_proto::{FragmentSize, Outbox, Peer, Place};
+use pmnet_proto::{FragmentSize, Outbox, PORT_FIRST, PORT_LAST, Peer, Place};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
@@ -9,6 +12,7 @@ use rustix::net::sockopt::{
 use socket2::{Domain, Protocol, Type};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, UdpSocket};
+use std::time::{Duration, Instant};
 
 /// Receive and send buffer asked of the kernel, in bytes; it may grant less.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
@@ -19,6 +23,13 @@ const BURST_BYTES_MAX: usize = 60_000;
 
 /// The system's usual number of hops for a datagram: -1 in the kernel's interface.
 const HOPS_USUAL: u32 = u32::MAX;
+
+/// A port that is taken is waited for so long: another program's socket may have it for a moment.
+const PORT_WAIT: Duration = Duration::from_secs(10);
+/// Between two tries.
+const PORT_LOOK: Duration = Duration::from_millis(200);
+/// How often a port is drawn anew that a device could want.
+const DRAWS: usize = 16;
 
 /// What a socket could not do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +56,8 @@ pub struct Socket {
     /// Longest datagram that the path to somebody carries, if that is less than a datagram may have; and the least of all.
     limits: Vec<(Peer, usize)>,
     limit: usize,
+    /// Bound to all addresses of this machine.
+    known_as: Option<KnownAs>,
     /// The last receive took everything.
     drained: bool,
 }
@@ -59,39 +72,22 @@ struct SpeaksFor {
 }
 
 impl Socket {
-    /// Binds to `address`; port 0 picks a free one. With `shared`, several sockets may bind to
+    /// Binds to `address`; port 0 picks a free one, and none of those that devices have. With `shared`, several sockets may bind to
     /// the same port and the kernel spreads the flows over them.
     ///
     /// # Errors
     /// Whatever the system says, with the address in the text.
     pub fn bind(address: Peer, shared: bool) -> io::Result<Socket> {
-        let explain = |error: io::Error| {
-            let hint = match error.kind() {
-                io::ErrorKind::AddrInUse => {
-                    " (another process listens there: choose another port, or stop it)"
-                }
-                io::ErrorKind::AddrNotAvailable => " (this machine does not have that address)",
-                io::ErrorKind::PermissionDenied => " (ports below 1024 need privileges)",
-                _ => "",
-            };
-            io::Error::new(
-                error.kind(),
-                format!("cannot listen on UDP {address}: {error}{hint}"),
-            )
-        };
-        let socket = socket2::Socket::new(
-            Domain::for_address(address),
-            Type::DGRAM,
-            Some(Protocol::UDP),
-        )
-        .map_err(explain)?;
-        if shared {
-            socket.set_reuse_port(true).map_err(explain)?;
+        let explain = |error: io::Error| explained(address, &error);
+        let mut socket = bound(address, shared).map_err(explain)?;
+        for _ in 0..DRAWS {
+            let drawn = socket.local_addr()?.as_socket().map_or(0, |own| own.port());
+            if address.port() != 0 || !(PORT_FIRST..=PORT_LAST).contains(&drawn) {
+                break;
+            }
+            // Held until the next one is drawn, which is another one then.
+            socket = bound(address, shared).map_err(explain)?;
         }
-        // More than the kernel grants is not an error: it clamps.
-        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
-        let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
-        socket.bind(&address.into()).map_err(explain)?;
         socket.set_nonblocking(true).map_err(explain)?;
         let io: UdpSocket = socket.into();
         let state = UdpSocketState::new(UdpSockRef::from(&io)).map_err(explain)?;
@@ -104,8 +100,51 @@ impl Socket {
             speaks_for: None,
             limits: Vec::new(),
             limit: usize::MAX,
+            known_as: address.ip().is_unspecified().then(KnownAs::default),
             drained: false,
         })
+    }
+
+    /// The same for a device or a server. If another process has the port, this is logged, and waited for some seconds: ports that
+    /// programs get without asking for one may be among those of devices.
+    ///
+    /// # Errors
+    /// The system's error, with the address in the text; [`io::ErrorKind::Interrupted`] if asked to stop meanwhile.
+    pub fn bind_patiently(address: Peer, stop: &Stop) -> io::Result<Socket> {
+        let deadline = Instant::now() + PORT_WAIT;
+        let mut said = false;
+        loop {
+            match Socket::bind(address, false) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline =>
+                {
+                    if !std::mem::replace(&mut said, true) {
+                        tracing::warn!("{error}. It is waited for {} s", PORT_WAIT.as_secs());
+                    }
+                    if stop.within(PORT_LOOK)? {
+                        return Err(io::Error::new(
+                            io::ErrorKind::Interrupted,
+                            format!("asked to stop while UDP {address} was not free"),
+                        ));
+                    }
+                }
+                bound => return bound,
+            }
+        }
+    }
+
+    /// A packet came from there, to this address of this machine: answers carry it as their source, if the socket is bound to
+    /// all addresses. For receivers that are not [`Socket::receive`].
+    pub fn heard(&mut self, from: Peer, at: IpAddr) {
+        if let Some(known_as) = &mut self.known_as {
+            known_as.heard(from, at);
+        }
+    }
+
+    /// Whether [`Socket::heard`] does anything.
+    #[must_use]
+    pub const fn is_everywhere(&self) -> bool {
+        self.known_as.is_some()
     }
 
     /// From now on packets carry `address` as their source, except those to `except`, and those of which `is_own` says that
@@ -224,6 +263,9 @@ impl Socket {
         self.drained = filled < self.metas.len();
         let mut datagrams = 0;
         for (slot, meta) in self.slots.chunks(SLOT_BYTES).zip(&self.metas[..filled]) {
+            if let (Some(known_as), Some(at)) = (&mut self.known_as, meta.dst_ip) {
+                known_as.heard(meta.addr, at);
+            }
             for datagram in slot[..meta.len].chunks(meta.stride.max(1)) {
                 datagrams += 1;
                 // Port 0 cannot be answered; only a forger writes it.
@@ -300,7 +342,9 @@ impl Socket {
 
     /// Under which address a datagram is sent, if not under the socket's own.
     fn source(&self, to: Peer, datagram: &[u8]) -> Option<IpAddr> {
-        let other = self.speaks_for?;
+        let Some(other) = self.speaks_for else {
+            return self.known_as.as_ref()?.to(to);
+        };
         let itself = other.except == to || other.before == Some(to) || (other.is_own)(datagram);
         (!itself).then_some(other.address)
     }
@@ -340,7 +384,14 @@ impl Socket {
                 _ if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {
                     self.transmit_fragments(&transmit, size, hops);
                 }
-                _ => self.counters.send_errors += 1,
+                kind => {
+                    self.counters.send_errors += 1;
+                    if kind == io::ErrorKind::InvalidInput
+                        && let (Some(_), Some(known_as)) = (source, &mut self.known_as)
+                    {
+                        known_as.forget(to);
+                    }
+                }
             }
         }
     }
@@ -402,4 +453,45 @@ impl Socket {
             IpAddr::V6(_) => socket.set_unicast_hops_v6(hops),
         }
     }
+}
+
+/// A socket that is bound, not more.
+fn bound(address: Peer, shared: bool) -> io::Result<socket2::Socket> {
+    let domain = Domain::for_address(address);
+    let socket = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    if shared {
+        socket.set_reuse_port(true)?;
+    }
+    // More than the kernel grants is not an error: it clamps.
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+    let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// Why that address cannot be had, and what to do.
+fn explained(address: Peer, error: &io::Error) -> io::Error {
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            let owner = owner_of_port("udp", address.port());
+            let owner = owner.unwrap_or_else(|| "another process".into());
+            let port = address.port();
+            let drawn = if (PORT_FIRST..=PORT_LAST).contains(&port) {
+                format!(
+                    "; if it got the port by chance, keep those of devices from such: sysctl -w \
+                     net.ipv4.ip_local_reserved_ports={PORT_FIRST}-{PORT_LAST}"
+                )
+            } else {
+                String::new()
+            };
+            format!(" ({owner} listens there: choose another port, or stop it{drawn})")
+        }
+        io::ErrorKind::AddrNotAvailable => " (this machine does not have that address)".into(),
+        io::ErrorKind::PermissionDenied => " (ports below 1024 need privileges)".into(),
+        _ => String::new(),
+    };
+    io::Error::new(
+        error.kind(),
+        format!("cannot listen on UDP {address}: {error}{hint}"),
+    )
 }

@@ -1,7 +1,7 @@
-//! Clocks, adaptive spinning, and the end of a loop.
+//! Clocks, and the end of a loop.
 
 use pmnet_proto::Time;
-use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
+use pmnet_proto::time::SECOND;
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -71,50 +71,6 @@ pub fn os_random() -> io::Result<u64> {
             "the operating system gives no random numbers, which tokens are made of: {error}"
         ))
     })
-}
-
-/// Adaptive spinning: after activity a loop polls without blocking for a while, because waking a
-/// sleeping core costs more than the packet it waits for; an idle loop blocks.
-#[derive(Clone, Copy, Debug)]
-pub struct Spin {
-    limit: Nanos,
-    last_activity: Time,
-    last_look: Time,
-}
-
-/// A loop that never blocks asks its poll this often whether it is to stop.
-const LOOK_AROUND: Nanos = 5 * MILLISECOND;
-
-impl Spin {
-    /// Spins for up to `micros` microseconds after the last activity; 0 never spins.
-    #[must_use]
-    pub const fn new(micros: u64) -> Spin {
-        Spin {
-            limit: micros.saturating_mul(MICROSECOND),
-            last_activity: Time(0),
-            last_look: Time(0),
-        }
-    }
-    /// Something was done.
-    pub const fn active(&mut self, now: Time) {
-        self.last_activity = now;
-    }
-    /// Whether a loop that does not block should ask its poll now, without waiting.
-    pub const fn look_around(&mut self, now: Time) -> bool {
-        let due = now.since(self.last_look) >= LOOK_AROUND;
-        if due {
-            self.last_look = now;
-        }
-        due
-    }
-    /// Whether to poll once more instead of blocking. Yields the core to other processes.
-    pub fn again(&self, now: Time) -> bool {
-        let again = now.since(self.last_activity) < self.limit;
-        if again {
-            std::thread::yield_now();
-        }
-        again
-    }
 }
 
 /// Tells loops to end; every clone tells the same loops.

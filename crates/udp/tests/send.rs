@@ -2,7 +2,8 @@
 
 use pmnet_proto::Outbox;
 use pmnet_udp::Socket;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 /// One datagram from port 0 made a device answer there, and ended it.
 #[test]
@@ -20,4 +21,61 @@ fn an_answer_to_nowhere_is_counted_and_the_next_one_is_sent() {
     let length = receiver.recv(&mut buffer).unwrap();
     assert_eq!(&buffer[..length], b"to somebody");
     assert_eq!(socket.counters().send_errors, 1);
+}
+
+/// A socket that is bound to all addresses answers under the one that it was asked at: who asks drops answers from another one.
+#[test]
+fn an_answer_carries_the_address_that_was_asked() {
+    for (bind, asked) in [
+        ("0.0.0.0:0", ["127.0.0.1", "127.0.0.2", "127.0.0.9"]),
+        // Both families.
+        ("[::]:0", ["127.0.0.1", "127.0.0.2", "::1"]),
+    ] {
+        let mut socket = Socket::bind(bind.parse().unwrap(), false).unwrap();
+        let port = socket.local_address().unwrap().port();
+        let clients = asked.map(|address| {
+            let asked = SocketAddr::new(address.parse().unwrap(), port);
+            let own = if asked.is_ipv4() {
+                "127.0.0.1:0"
+            } else {
+                "[::1]:0"
+            };
+            let client = std::net::UdpSocket::bind(own).unwrap();
+            client
+                .set_read_timeout(Some(Duration::from_secs(5)))
+                .unwrap();
+            client.send_to(b"who", asked).unwrap();
+            (client, asked)
+        });
+        let (mut out, mut heard) = (Outbox::new(), 0);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while heard < clients.len() {
+            assert!(Instant::now() < deadline, "{heard}");
+            socket
+                .receive(|from, bytes| {
+                    heard += 1;
+                    // Two of one size, which go in one call.
+                    out.send_raw(from, bytes);
+                    out.send_raw(from, bytes);
+                })
+                .unwrap();
+        }
+        socket.send(&out);
+        for (client, asked) in clients {
+            for _ in 0..2 {
+                let (_, from) = client.recv_from(&mut [0; 8]).unwrap();
+                assert_eq!(from, asked);
+            }
+        }
+    }
+}
+
+/// A port that the kernel chooses is none of those for devices, though its range has them.
+#[test]
+fn a_port_that_is_drawn_is_none_of_a_device() {
+    for _ in 0..500 {
+        let socket = Socket::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let port = socket.local_address().unwrap().port();
+        assert!(!(51_000..=51_999).contains(&port), "{port}");
+    }
 }

@@ -55,7 +55,11 @@ impl StoreAddress {
     /// [`StoreAddressError`].
     pub fn parse(text: &str) -> Result<StoreAddress, StoreAddressError> {
         StoreAddress::read(text, |target| {
-            let found = target.to_socket_addrs().map(|mut all| all.next());
+            let (host, port) = target.rsplit_once(':').unwrap_or((target, ""));
+            let port = port.parse().unwrap_or(DEFAULT_PORT);
+            // Without brackets also an address with its interface is understood: fe80::1%eth0.
+            let host = host.trim_matches(['[', ']']);
+            let found = (host, port).to_socket_addrs().map(|mut all| all.next());
             found
                 .map_err(|error| StoreAddressError::Resolve(target.to_owned(), error))?
                 .ok_or_else(|| StoreAddressError::Form(target.to_owned()))

@@ -1,5 +1,6 @@
 //! Clients come and go.
 
+use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use super::socket::Client;
 use super::unread::Unread;
 use super::wire::Wire;
+use super::witness::WITNESSES_MAX;
 use super::{FIRST_CLIENT, Front, FrontError};
 use crate::connection::Connection;
 use crate::upstream::{Time, Upstream};
@@ -20,12 +22,14 @@ use crate::upstream::{Time, Upstream};
 const ACCEPTS_PER_TURN: usize = 64;
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
-/// How long to wait after accepting failed (no file descriptors left), in nanoseconds.
+/// How long to wait after accepting failed, in nanoseconds.
 const ACCEPT_PAUSE: Time = 100_000_000;
+/// A condition that lasts is logged again after this time, in nanoseconds.
+const PATIENCE: Time = 10_000_000_000;
 /// Clients that have not agreed on TLS yet, at most.
 pub(crate) const HANDSHAKES_MAX: usize = 256;
 /// What one client too many is told.
-pub(crate) const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
+const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
 /// After how much silence the operating system checks that a client is still there.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
@@ -36,16 +40,45 @@ pub(crate) struct Door {
     pub(crate) ready: bool,
     /// Not before this time.
     after: Time,
+    /// Held for the one client too many for the limit of open files, so that it can be told.
+    spare: Option<File>,
+    tls: bool,
+    too_many: Seldom,
+    failed: Seldom,
+}
+
+/// A repeated event, logged now and then with the number of times.
+#[derive(Default)]
+struct Seldom {
+    count: u64,
+    /// Not before this time.
+    after: Time,
+}
+
+impl Seldom {
+    /// It happened once more. The number of times since it was logged last, if it is to be logged now.
+    fn again(&mut self, now: Time) -> Option<u64> {
+        self.count += 1;
+        if now < self.after {
+            return None;
+        }
+        self.after = now.saturating_add(PATIENCE);
+        Some(std::mem::take(&mut self.count))
+    }
 }
 
 impl Door {
-    /// Listens.
-    pub(crate) fn open(address: SocketAddr) -> Result<Door, FrontError> {
+    /// Listens. `tls`: a client that has not agreed on TLS understands nothing.
+    pub(crate) fn open(address: SocketAddr, tls: bool) -> Result<Door, FrontError> {
         let listen = |source| FrontError::Listen { address, source };
         Ok(Door {
             listener: open_listener(address).map_err(listen)?,
             ready: false,
             after: 0,
+            spare: File::open(SPARE).ok(),
+            tls,
+            too_many: Seldom::default(),
+            failed: Seldom::default(),
         })
     }
 
@@ -84,8 +117,15 @@ impl Door {
                         error.kind(),
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted
                     ) => {}
+                Err(error) if is_out_of_files(&error) && self.refuse_one() => {
+                    if let Some(times) = self.failed.again(now) {
+                        tracing::warn!(%error, times, "clients are refused: raise the limit of open files");
+                    }
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections, will try again");
+                    if let Some(times) = self.failed.again(now) {
+                        tracing::warn!(%error, times, "cannot accept connections, will try again");
+                    }
                     self.after = now + ACCEPT_PAUSE;
                     break;
                 }
@@ -93,6 +133,75 @@ impl Door {
         }
         came
     }
+
+    /// No file is left for who waits: takes it with the one that is held, and tells it. Whether it is gone.
+    fn refuse_one(&mut self) -> bool {
+        if self.spare.take().is_none() {
+            self.spare = File::open(SPARE).ok();
+            return false;
+        }
+        let refused = self.listener.accept().map(|(stream, _)| {
+            // A client that is gone needs no answer.
+            let _ = turn_away(stream, self.tls);
+        });
+        self.spare = File::open(SPARE).ok();
+        refused.is_ok()
+    }
+
+    /// A client more than there may be.
+    pub(crate) fn refuse(
+        &mut self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        limit: usize,
+        now: Time,
+    ) -> std::io::Result<()> {
+        if let Some(times) = self.too_many.again(now) {
+            tracing::warn!(client = %peer, limit, times, "too many clients");
+        }
+        turn_away(stream, self.tls)
+    }
+}
+
+/// A file that is always there.
+const SPARE: &str = "/dev/null";
+
+fn turn_away(mut stream: TcpStream, tls: bool) -> std::io::Result<()> {
+    if tls {
+        return Ok(());
+    }
+    stream.write_all(TOO_MANY)
+}
+
+/// Whether this process, or the system, has as many files open as it may.
+fn is_out_of_files(error: &std::io::Error) -> bool {
+    let is = |errno: rustix::io::Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    is(rustix::io::Errno::MFILE) || is(rustix::io::Errno::NFILE)
+}
+
+/// Files that a front needs beside those of its clients: its own connections to the store and its replicas, its sockets.
+const FILES_OF_A_FRONT: u64 = 64;
+/// Of those that are left, this part may become connections that are logged in as users, up to [`WITNESSES_MAX`].
+const FILES_PER_WITNESS: u64 = 8;
+/// A client has its own connection and one to the store.
+const FILES_OF_A_CLIENT: u64 = 2;
+/// With a router: for each shard, both ends of a pair, and the connection to the store.
+const FILES_IN_A_SHARD: u64 = 3;
+
+/// How many clients a process can serve that may have so many files open, each with all the connections that its commands may
+/// need (`WATCH`, `BLPOP`). `shards`: behind a router; 0: without one.
+#[must_use]
+pub fn clients_within(files: u64, shards: usize) -> usize {
+    let shards = u64::try_from(shards).unwrap_or(u64::MAX);
+    let witnesses = u64::try_from(WITNESSES_MAX).unwrap_or(u64::MAX);
+    let fronts = shards.max(1);
+    let of_front = FILES_OF_A_FRONT + witnesses.min(files / fronts / FILES_PER_WITNESS);
+    let left = files.saturating_sub(of_front.saturating_mul(fronts));
+    let of_client = match shards {
+        0 => FILES_OF_A_CLIENT,
+        shards => shards.saturating_mul(FILES_IN_A_SHARD).saturating_add(1),
+    };
+    usize::try_from(left / of_client).unwrap_or(usize::MAX)
 }
 
 impl<U: Upstream> Front<U> {
@@ -106,13 +215,11 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
-        if self.clients.len() - self.free.len() >= self.connections_max {
-            tracing::warn!(client = %peer, limit = self.connections_max, "too many clients");
-            if self.tls.is_some() {
-                return Ok(());
-            }
-            return stream.write_all(TOO_MANY);
+    fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+        if self.clients.len() - self.free.len() >= self.connections_max
+            && let Some(door) = &mut self.door
+        {
+            return door.refuse(stream, peer, self.connections_max, self.shared.now);
         }
         if self.tls.is_some() && self.handshakes >= HANDSHAKES_MAX {
             self.tls_failed("too many at a time");
@@ -228,4 +335,31 @@ fn open_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(TcpListener::from_std(socket.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_client_has_room_for_all_its_connections() {
+        for (files, shards, clients) in [
+            (1024, 0, 416),
+            (65_536, 0, 32_608),
+            (65_536, 3, 6_457),
+            (64, 0, 0),
+            (0, 9, 0),
+            (u64::MAX, 0, usize::MAX / 2 - 160),
+        ] {
+            assert_eq!(clients_within(files, shards), clients, "{files} {shards}");
+        }
+    }
+
+    #[test]
+    fn what_goes_on_is_said_seldom_and_counted() {
+        let mut seldom = Seldom::default();
+        assert_eq!(seldom.again(1), Some(1));
+        assert_eq!((seldom.again(2), seldom.again(3)), (None, None));
+        assert_eq!(seldom.again(1 + PATIENCE), Some(3));
+    }
 }

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use pmnet_client::owner_of_port;
 use pmnet_tls::ServerTls;
 
 use crate::connection::{ReadFrom, StoreAddressError};
@@ -17,8 +18,8 @@ pub struct FrontConfig {
     pub listen: SocketAddr,
     /// Most clients at a time; one more is told so and closed.
     pub connections_max: usize,
-    /// How long to poll without sleeping after activity.
-    pub spin: Duration,
+    /// Microseconds to poll without sleeping after activity ([`pmnet_client::Spin`]).
+    pub spin_micros: u64,
     /// How long a command may take before its outcome is reported as unknown.
     pub call_timeout: Duration,
     /// Address of the store for pass-through connections; `None`: the server is asked.
@@ -63,7 +64,7 @@ impl FrontConfig {
         FrontConfig {
             listen,
             connections_max: 10_000,
-            spin: Duration::from_micros(50),
+            spin_micros: 50,
             call_timeout: Duration::from_secs(10),
             direct: None,
             direct_password: None,
@@ -82,7 +83,7 @@ impl FrontConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}{}", hint(.source))]
+    #[error("cannot listen on {address}: {source}{}", hint(.source, .address))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -100,11 +101,16 @@ pub enum FrontError {
     Loop(#[from] std::io::Error),
 }
 
-fn hint(error: &std::io::Error) -> &'static str {
-    match error.kind() {
-        ErrorKind::AddrInUse => "; another process listens there: stop it or choose another port",
+fn hint(error: &std::io::Error, address: &SocketAddr) -> String {
+    let fixed = match error.kind() {
+        ErrorKind::AddrInUse => {
+            let owner = owner_of_port("tcp", address.port());
+            let owner = owner.unwrap_or_else(|| "another process".into());
+            return format!("; {owner} listens there: stop it or choose another port");
+        }
         ErrorKind::PermissionDenied => "; ports below 1024 need privileges: choose a higher one",
         ErrorKind::AddrNotAvailable => "; this machine does not have that address",
         _ => "",
-    }
+    };
+    fixed.to_owned()
 }

@@ -32,9 +32,10 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
+use pmnet_client::{Clock, Spin};
 use pmnet_tls::ServerTls;
 use rustc_hash::FxHashMap;
 
@@ -43,6 +44,7 @@ use crate::table::Table;
 use crate::upstream::{CallId, Event, SessionHandle, Time, Upstream};
 use crate::users::Users;
 use accept::Door;
+pub use accept::clients_within;
 pub use config::{Cache, FrontConfig, FrontError};
 pub use entrance::Entrance;
 pub(crate) use entrance::Handed;
@@ -87,8 +89,8 @@ pub struct Front<U> {
     door: Option<Door>,
     handed: Option<Receiver<Handed>>,
     stopper: Stopper,
-    start: Instant,
-    spin: Time,
+    clock: Clock,
+    spin: Spin,
     connections_max: usize,
     clients: Vec<Option<Box<Client>>>,
     free: Vec<usize>,
@@ -128,7 +130,7 @@ impl<U: Upstream> Front<U> {
     /// # Errors
     /// [`FrontError`], with what to do about it.
     pub fn bind(config: &FrontConfig, up: U) -> Result<Front<U>, FrontError> {
-        let mut door = Door::open(config.listen)?;
+        let mut door = Door::open(config.listen, config.tls.is_some())?;
         let mut front = Front::new(config, up)?;
         door.register(front.poll.registry(), LISTENER)?;
         front.door = Some(door);
@@ -178,8 +180,8 @@ impl<U: Upstream> Front<U> {
             door: None,
             handed: None,
             stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
-            start: Instant::now(),
-            spin: nanos(config.spin),
+            clock: Clock::start(),
+            spin: Spin::new(config.spin_micros),
             connections_max: config.connections_max,
             clients: Vec::new(),
             free: Vec::new(),
@@ -232,7 +234,6 @@ impl<U: Upstream> Front<U> {
     pub fn run(mut self) -> Result<Counters, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut more_from_endpoint = false;
-        let mut active = 0;
         // Nobody waits yet, but whether anybody answers is worth knowing.
         self.ask_store_name();
         self.up.flush(self.shared.now);
@@ -245,7 +246,7 @@ impl<U: Upstream> Front<U> {
                 || !self.run_queue.is_empty()
                 || self.reads.has_more()
                 || self.tracking.has_more();
-            let spinning = self.shared.now.saturating_sub(active) < self.spin;
+            let spinning = self.spin.is_on(pmnet_client::Time(self.shared.now));
             let timeout = if work || spinning {
                 Some(Duration::ZERO)
             } else {
@@ -256,14 +257,15 @@ impl<U: Upstream> Front<U> {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             }
-            self.shared.now = nanos(self.start.elapsed());
+            let now = self.clock.now();
+            self.shared.now = now.0;
             if events.is_empty() && !work {
                 if spinning {
                     // Whoever is to answer us may need this core.
-                    std::thread::yield_now();
+                    self.spin.yield_core(&self.clock);
                 }
             } else {
-                active = self.shared.now;
+                self.spin.active(now);
             }
             let mut endpoint_ready = more_from_endpoint;
             for event in &events {

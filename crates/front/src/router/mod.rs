@@ -35,20 +35,21 @@ mod take;
 mod transaction;
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mio::net::TcpStream;
 use mio::{Events, Poll, Token, Waker};
+use pmnet_client::{Clock, Spin};
 use pmnet_tls::ServerTls;
 
-use crate::front::accept::{Door, HANDSHAKES_MAX, TOO_MANY, welcome};
+use crate::front::accept::{Door, HANDSHAKES_MAX, welcome};
 use crate::front::stopper::Ending;
 use crate::front::wire::Seen;
-use crate::front::{Entrance, FrontError, Stopper, nanos};
+use crate::front::{Entrance, FrontError, Stopper};
 use crate::table::Table;
 use crate::upstream::Time;
 use client::{Client, Common, Turn};
@@ -73,8 +74,8 @@ pub struct RouterConfig {
     pub listen: SocketAddr,
     /// Most clients at a time; one more is told so and closed.
     pub connections_max: usize,
-    /// How long to poll without sleeping after activity.
-    pub spin: Duration,
+    /// Microseconds to poll without sleeping after activity ([`pmnet_client::Spin`]).
+    pub spin_micros: u64,
     /// With what clients speak TLS; `None`: they do not.
     pub tls: Option<ServerTls>,
     /// Whether everybody may do everything ([`crate::Access::Anyone`]).
@@ -114,9 +115,9 @@ pub struct Router {
     next_map: Arc<Mutex<Option<SlotMap>>>,
     /// Commands without a reply that were taken before the map was changed last; `None`: it has been said that there are none left.
     taken_before: Option<usize>,
-    start: Instant,
+    clock: Clock,
     now: Time,
-    spin: Time,
+    spin: Spin,
     connections_max: usize,
     tls: Option<ServerTls>,
     clients: Vec<Option<Box<Client>>>,
@@ -142,7 +143,7 @@ impl Router {
             config.map.shards(),
             "a front for each shard"
         );
-        let mut door = Door::open(config.listen)?;
+        let mut door = Door::open(config.listen, config.tls.is_some())?;
         let poll = Poll::new()?;
         door.register(poll.registry(), LISTENER)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
@@ -160,9 +161,9 @@ impl Router {
             stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
             next_map: Arc::default(),
             taken_before: None,
-            start: Instant::now(),
+            clock: Clock::start(),
             now: 0,
-            spin: nanos(config.spin),
+            spin: Spin::new(config.spin_micros),
             connections_max: config.connections_max,
             tls: config.tls.clone(),
             clients: Vec::new(),
@@ -203,10 +204,9 @@ impl Router {
     /// [`FrontError::Loop`] if the operating system's event queue fails.
     pub fn run(mut self) -> Result<u64, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
-        let mut active = 0;
         while !self.stopper.0.is_asked() {
             let work = self.door.is_due(self.now) || !self.queue.is_empty();
-            let spinning = self.now.saturating_sub(active) < self.spin;
+            let spinning = self.spin.is_on(pmnet_client::Time(self.now));
             let timeout = if work || spinning {
                 Some(Duration::ZERO)
             } else {
@@ -217,14 +217,15 @@ impl Router {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             }
-            self.now = nanos(self.start.elapsed());
+            let now = self.clock.now();
+            self.now = now.0;
             if events.is_empty() && !work {
                 if spinning {
                     // Whoever is to answer may need this core.
-                    std::thread::yield_now();
+                    self.spin.yield_core(&self.clock);
                 }
             } else {
-                active = self.now;
+                self.spin.active(now);
             }
             for event in &events {
                 match event.token() {
@@ -398,13 +399,11 @@ impl Router {
         }
     }
 
-    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+    fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
         if self.clients.len() - self.free.len() >= self.connections_max {
-            tracing::warn!(client = %peer, limit = self.connections_max, "too many clients");
-            if self.tls.is_some() {
-                return Ok(());
-            }
-            return stream.write_all(TOO_MANY);
+            return self
+                .door
+                .refuse(stream, peer, self.connections_max, self.now);
         }
         let shaking = || {
             let clients = self.clients.iter().flatten();

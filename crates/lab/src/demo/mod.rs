@@ -1,4 +1,4 @@
-//! `pmnet-lab demo` (and `make demo`): measure, kill, check, report, on this machine, in about a minute.
+//! `pmnet-lab demo` (and `make demo`): measure, kill, check, report, on this machine, in a minute and a half.
 //!
 //! Purpose: let a Redis user see the difference and the guarantee. Invariants: the baseline is a
 //! real Redis on the same disk in the same run, measured in turn with pmnet; every figure names
@@ -81,6 +81,8 @@ pub fn main(args: &DemoArgs) -> anyhow::Result<bool> {
         .with_context(|| format!("cannot make the folder {}", args.out.display()))?;
     let mut plan = Plan::new(args.no_redis, args.quick);
     let view = View::new(args.json, plan.steps() + args.checked_seconds);
+    let lasts = plan.lasts() + Duration::from_secs(args.checked_seconds);
+    view.say(&format!("this takes about {} s", lasts.as_secs()));
     for note in &plan.notes {
         view.say(note);
     }

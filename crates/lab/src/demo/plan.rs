@@ -159,6 +159,13 @@ impl Plan {
         self.stacks.iter().find(|stack| stack.name == name)
     }
 
+    /// How long the measurements take, about: a run, and what is started, filled and waited for around it.
+    pub fn lasts(&self) -> Duration {
+        let around = Duration::from_millis(150);
+        let runs = u32::try_from(self.steps()).unwrap_or(u32::MAX);
+        (self.warmup + self.duration + around).saturating_mul(runs)
+    }
+
     /// Number of progress steps of the measurements.
     pub fn steps(&self) -> u64 {
         let measured = |operation: &Op| {

@@ -291,7 +291,7 @@ impl Cluster {
             Medium::Dram => self.scratch.memory(),
             Medium::File => self.scratch.disk(),
         };
-        folder.join(format!("device{}.log", index + 1))
+        folder.join(format!("device{}.pmlog", index + 1))
     }
 
     fn device_spec(

@@ -8,6 +8,8 @@ use pmnet_cli::{ConfigError, address};
 use pmnet_fleet::Names;
 use pmnet_wire::FragmentSize;
 
+use super::names::Named;
+
 /// What every role has besides its own settings.
 #[derive(Debug, Args)]
 pub struct CommonArgs {
@@ -85,6 +87,13 @@ pub fn hop_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
         )));
     }
     Ok(address)
+}
+
+/// The UDP addresses of another process: all that its name has.
+pub fn hop_addresses(flag: &str, text: &str) -> Result<Vec<SocketAddr>, ConfigError> {
+    let first = hop_address(flag, text)?;
+    let all = Named::of(text).and_then(|named| named.addresses().ok());
+    Ok(all.unwrap_or_else(|| vec![first]))
 }
 
 /// A UDP address of the protocol; a port outside the reserved range is allowed, with a warning.

@@ -8,7 +8,7 @@
 //! [device]
 //! listen = "127.0.0.1:51000"
 //! next = "127.0.0.1:51500"
-//! log = "/var/lib/pmnet/device.log"
+//! log = "/var/lib/pmnet/device.pmlog"
 //! media = "file"
 //!
 //! [redis]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
+use pmnet_cli::{notice, tell};
 use pmnet_fleet::{Etcd, Intent, Names, Shard, Want, intend};
 use serde_json::{Value, json};
 
@@ -233,7 +234,7 @@ fn until<T>(
             Err(waits) => waits,
         };
         if waits != said {
-            eprintln!("{:5.1} s  {waits}", begun.elapsed().as_secs_f64());
+            notice(&format!("{:5.1} s  {waits}", begun.elapsed().as_secs_f64()));
             said.clone_from(&waits);
         }
         if Instant::now() >= until {
@@ -278,20 +279,20 @@ fn chain(shard: &Shard) -> Vec<u32> {
 
 fn end(shard: &Shard, done: bool, what: &str, json: bool) {
     if json {
-        println!(
+        tell(format_args!(
             "{}",
             json!({ "done": done, "chain": chain(shard), "says": what })
-        );
+        ));
     } else {
-        println!("{what}; the chain is {:?}", chain(shard));
+        tell(format_args!("{what}; the chain is {:?}", chain(shard)));
     }
 }
 
 fn say(intent: &Intent, json: bool) {
     if json {
-        println!("{}", as_json(intent));
+        tell(format_args!("{}", as_json(intent)));
     } else {
-        println!("{}", as_text(intent));
+        tell(format_args!("{}", as_text(intent)));
     }
 }
 

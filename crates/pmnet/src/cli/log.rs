@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use pmnet_cli::{tell, tell_all};
 use pmnet_log::{Decision, Entry, Media, Scan};
 use serde_json::{Value, json};
 
@@ -12,9 +13,9 @@ const ENTRIES_LISTED_MAX: u64 = 1_000_000;
 
 const EXAMPLES: &str = "\
 Examples:
-  pmnet log inspect /var/lib/pmnet/d.log
-  pmnet log inspect /var/lib/pmnet/d.log --entries 100 --json
-  pmnet log verify  /var/lib/pmnet/d.log
+  pmnet log inspect /var/lib/pmnet/d.pmlog
+  pmnet log inspect /var/lib/pmnet/d.pmlog --entries 100 --json
+  pmnet log verify  /var/lib/pmnet/d.pmlog
 
 Nothing is ever changed. verify ends with exit code 0 if the device could start from this log, 1
 if it is damaged or no log of this version.";
@@ -65,9 +66,9 @@ pub fn main(command: &LogCommand) -> anyhow::Result<bool> {
     let decision = scan.decide();
     let usable = matches!(decision, Decision::Keep { .. });
     if json {
-        println!("{}", as_json(&scan, &decision, entries));
+        tell(format_args!("{}", as_json(&scan, &decision, entries)));
     } else {
-        print!("{}", as_text(&scan, &decision, entries));
+        tell_all(format_args!("{}", as_text(&scan, &decision, entries)));
     }
     Ok(usable)
 }

@@ -8,6 +8,7 @@ mod controller;
 mod ctl;
 mod device;
 mod log;
+mod names;
 mod ready;
 mod redis;
 mod server;
@@ -53,7 +54,7 @@ const EXAMPLES: &str = "\
 Example: a Redis with a device in front of it, all on one machine
   redis-server --appendonly yes --appendfsync always &
   pmnet server --listen 127.0.0.1:51500 --store redis://127.0.0.1:6379 &
-  pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 --log /var/tmp/d1.log --media file &
+  pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 --log /var/tmp/d1.pmlog --media file &
   pmnet redis  --listen 127.0.0.1:6380 --via 127.0.0.1:51000 &
   redis-cli -p 6380 SET greeting hello
 

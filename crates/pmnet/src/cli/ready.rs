@@ -1,7 +1,6 @@
 //! The one line that a role prints to stdout when it serves, so that scripts can wait for it.
 
-use std::io::Write;
-
+use pmnet_cli::said;
 use serde_json::{Map, Value};
 
 /// Prints `ready ROLE key=value …`, or one JSON object with the same.
@@ -23,7 +22,5 @@ pub fn announce(json: bool, role: &str, fields: &[(&str, Value)]) {
         }
         line
     };
-    let mut out = std::io::stdout().lock();
-    // Nobody may be listening: that is no reason not to serve.
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    said(&line);
 }

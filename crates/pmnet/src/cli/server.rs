@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use pmnet_cli::{ConfigError, password, warn_of_password};
+use pmnet_cli::{ConfigError, password, survive_hangup, warn_of_password};
 use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
 use pmnet_fleet::hand::ServerDoor;
@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::common::{CommonArgs, in_etcd, required, size_max, udp_address};
 use super::ready;
-use super::stop::stop_on_signals;
+use super::stop::{stop_on_signals, unless_asked_to_stop};
 
 /// Poll for so long after activity: enough to take a burst apart, too short to rob the store.
 const SPIN_US: u64 = 0;
@@ -96,7 +96,8 @@ pub struct ServerArgs {
     /// Send no packet longer than this, with its IP header, whatever routes and interfaces allow [default: what they allow].
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
-    /// Poll for so long after activity before sleeping [default: 0].
+    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core
+    /// [default: 0].
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
 }
@@ -185,6 +186,7 @@ fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
 
 /// Serves until asked to end.
 pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
+    survive_hangup()?;
     let flags = command.args.clone();
     let listen = required("--listen", "server", flags.listen.or(file.listen))?;
     let listen = udp_address("--listen", &listen)?;
@@ -255,6 +257,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
                 ("store", json!(durability)),
             ],
         );
-    })?;
+    })
+    .or_else(|error| unless_asked_to_stop(error.into()))?;
     Ok(true)
 }

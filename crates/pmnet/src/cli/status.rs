@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
+use pmnet_cli::{notice, tell, tell_all};
 use pmnet_client::Clock;
 use pmnet_dataplane::xdp::Status;
 use pmnet_fleet::{Etcd, Row, ServerRecord, Shard, Word, margin};
@@ -58,18 +59,20 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
         match Status::read(name) {
             Ok(status) => all.push(status),
             // One that cannot be read does not hide the others.
-            Err(error) if args.name.is_none() => eprintln!("{name}: {error}"),
+            Err(error) if args.name.is_none() => notice(&format!("{name}: {error}")),
             Err(error) => return Err(error.into()),
         }
     }
     if args.json {
         let all: Vec<Value> = all.iter().map(as_json).collect();
-        println!("{}", Value::Array(all));
+        tell(format_args!("{}", Value::Array(all)));
     } else if all.is_empty() {
-        println!("no device in this kernel (pmnet device --mode nic, router or switch makes one)");
+        tell(format_args!(
+            "no device in this kernel (pmnet device --mode nic, router or switch makes one)"
+        ));
     } else {
         let texts: Vec<String> = all.iter().map(as_text).collect();
-        print!("{}", texts.join("\n"));
+        tell_all(format_args!("{}", texts.join("\n")));
     }
     Ok(!all.is_empty())
 }
@@ -212,11 +215,13 @@ pub fn of_fleet(fleet: &str, etcd: &str, shard: u32, json: bool) -> anyhow::Resu
         all.push(line);
     }
     if json {
-        println!("[{}]", all.join(","));
+        tell(format_args!("[{}]", all.join(",")));
     } else if all.is_empty() {
-        println!("fleet {fleet}, shard {shard}: nobody has registered in etcd");
+        tell(format_args!(
+            "fleet {fleet}, shard {shard}: nobody has registered in etcd"
+        ));
     } else {
-        println!("{}", all.join("\n"));
+        tell(format_args!("{}", all.join("\n")));
     }
     Ok(!all.is_empty())
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use pmnet_cli::bytes;
+use pmnet_cli::{bytes, notice, progress, tell, tell_all};
 use pmnet_media::ReadOnlyImage;
 use pmnet_packet_store::{Damage, Scan, Stat};
 use pmnet_store::{Grown, grow_packet_store};
@@ -115,18 +115,21 @@ fn stat(path: &Path, json: bool) -> anyhow::Result<bool> {
         shown["records_in_packets"] = json!(in_packets);
         shown["nearly_full"] = json!(nearly_full);
         shown["whole"] = json!(loss.is_none());
-        println!("{shown}");
+        tell(format_args!("{shown}"));
     } else {
-        print!("shard        {shard}\n{}", as_text(&stat, in_packets));
+        tell_all(format_args!(
+            "shard        {shard}\n{}",
+            as_text(&stat, in_packets)
+        ));
         if nearly_full {
-            println!(
+            tell(format_args!(
                 "ROOM         more than three quarters are in use: stop the process, and make it larger with pmnet store grow {} \
                  --size BYTES",
                 path.display()
-            );
+            ));
         }
         if let Some(loss) = &loss {
-            println!("DAMAGED      {loss}");
+            tell(format_args!("DAMAGED      {loss}"));
         }
     }
     Ok(loss.is_none())
@@ -205,30 +208,30 @@ fn verify(path: &Path, json: bool) -> anyhow::Result<bool> {
                 })
             })
             .collect();
-        println!(
+        tell(format_args!(
             "{}",
             json!({
                 "whole": whole, "records": scan.last_commit().records, "missing": missing, "damaged": listed,
             })
-        );
+        ));
         return Ok(whole);
     }
     for damage in &damages {
-        println!("damaged      {damage}");
+        tell(format_args!("damaged      {damage}"));
     }
     if let Some(loss) = &loss {
-        println!(
+        tell(format_args!(
             "missing      {missing} of {} records cannot be found; what is listed above may be what they were",
             loss.counted
-        );
+        ));
     }
-    println!(
+    tell(format_args!(
         "verdict      {}",
         match whole {
             true => format!("whole: {} records are what was written", scan.last_commit().records),
             false => "DAMAGED: take a copy of a backup, or go on without what is damaged (pmnet store repair)".into(),
         }
-    );
+    ));
     Ok(whole)
 }
 
@@ -254,11 +257,9 @@ impl Bar {
         if self.shows && self.shown != Some(now) {
             self.shown = Some(now);
             let full = usize::try_from(now).unwrap_or(100) * Self::WIDTH / 100;
-            eprint!(
-                "\r[{:<width$}] {now:>3} %",
-                "#".repeat(full),
-                width = Self::WIDTH
-            );
+            let bar = "#".repeat(full);
+            let width = Self::WIDTH;
+            progress(&format!("\r[{bar:<width$}] {now:>3} %"));
         }
     }
 }
@@ -266,7 +267,7 @@ impl Bar {
 impl Drop for Bar {
     fn drop(&mut self) {
         if self.shown.is_some() {
-            eprintln!();
+            notice("");
         }
     }
 }
@@ -285,17 +286,17 @@ fn grow(path: &Path, size: u64, json: bool) -> anyhow::Result<bool> {
         unapplied,
     } = grown;
     if json {
-        println!(
+        tell(format_args!(
             "{}",
             json!({
                 "records": records, "unapplied": unapplied,
                 "frames": to.frames, "frames_before": from.frames, "frame_bytes": to.frame_bytes,
                 "lines": to.lines, "lines_before": from.lines, "bytes": to.image_bytes(),
             })
-        );
+        ));
         return Ok(true);
     }
-    println!(
+    tell(format_args!(
         "records      {records}, as before\nframes       {}, before {}, of {} bytes\nlines        {}, before {}\n\
          file         {} bytes",
         to.frames,
@@ -304,9 +305,11 @@ fn grow(path: &Path, size: u64, json: bool) -> anyhow::Result<bool> {
         to.lines,
         from.lines,
         to.image_bytes()
-    );
+    ));
     if let Some(unapplied) = unapplied {
-        println!("log          {unapplied} orders that are not applied yet, as before");
+        tell(format_args!(
+            "log          {unapplied} orders that are not applied yet, as before"
+        ));
     }
     Ok(true)
 }
@@ -324,11 +327,11 @@ fn repair(path: &Path) -> anyhow::Result<bool> {
     transaction.commit()?;
     let mended = pmnet_store::mend_packet_store(&mut store)?;
     let missing = loss.map_or(0, |loss| loss.counted.saturating_sub(loss.whole));
-    println!(
+    tell(format_args!(
         "repaired     {} records are left; {missing} could not be found, {} were removed because their values are damaged; \
          {mended} lists, hashes and sets were counted again",
         store.len(),
         bad.len()
-    );
+    ));
     Ok(true)
 }

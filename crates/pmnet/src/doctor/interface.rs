@@ -24,12 +24,37 @@ struct Interface {
     deferred: Option<(u64, u64)>,
 }
 
+/// The reason why answers of an XDP program at this interface vanish: a veth takes them only if its other end has a program, too.
+/// `None`: no reason is known.
+pub(crate) fn vanishing(name: &str) -> Option<String> {
+    let interface = look(name)?;
+    let link = interface.link.ok()?;
+    if link.kind.as_deref() != Some("veth") {
+        return None;
+    }
+    let found = match link.linked.map(netlink::linked) {
+        Some(Ok(other)) if other.attached == Attached::Native => return None,
+        Some(Ok(_)) => "its other end has none",
+        _ => "nobody can see from here whether its other end has one",
+    };
+    Some(format!(
+        "{name} is a veth: what an XDP program sends there vanishes, unless the other end has a program in its driver, too; {found}"
+    ))
+}
+
 /// The lines about an interface.
 pub(super) fn findings(name: &str) -> Vec<Finding> {
     match look(name) {
         Some(interface) => vec![
             basics(&interface),
-            xdp(&interface),
+            vanishing(name).map_or_else(|| xdp(&interface), |text| {
+                Finding::bad(
+                    Level::Warn,
+                    "XDP",
+                    text,
+                    "pmnet status and the log of the device count answers that the driver did not take",
+                )
+            }),
             zero_copy(&interface),
             busy_poll(&interface, knows_busy_poll()),
         ],
@@ -201,6 +226,7 @@ mod tests {
             link: Ok(Link {
                 attached,
                 kind: None,
+                linked: None,
             }),
             features,
             deferred: Some((0, 0)),

@@ -28,7 +28,11 @@ const NLM_F_REQUEST: u16 = 1;
 const NLA_TYPE_MASK: u16 = 0x3fff;
 
 const RTM_GETLINK: u16 = 18;
+const IFLA_LINK: u16 = 5;
 const IFLA_LINKINFO: u16 = 18;
+/// In which network namespace the other end is, and in which one a question is about.
+const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_TARGET_NETNSID: u16 = 46;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
@@ -61,6 +65,16 @@ pub(super) struct Link {
     pub attached: Attached,
     /// Kind of a virtual interface: `veth`, `bridge`, …
     pub kind: Option<String>,
+    /// The interface that this one is linked with.
+    pub linked: Option<Linked>,
+}
+
+/// Another interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Linked {
+    index: u32,
+    /// The number of its network namespace; `None`: it is in this one.
+    namespace: Option<i32>,
 }
 
 /// What a driver can do with XDP: bits of the kernel's `netdev` family.
@@ -105,6 +119,18 @@ impl Features {
 pub(super) fn link(index: u32) -> Result<Link, Errno> {
     let mut body = [0; LINK_HEADER_BYTES];
     body[4..8].copy_from_slice(&index.to_ne_bytes());
+    let answer = ask(None, RTM_GETLINK, &body)?;
+    parse_link(&answer).ok_or(Errno::BADMSG)
+}
+
+/// The same about an interface that another one is linked with. In another namespace it needs privilege there.
+pub(super) fn linked(other: Linked) -> Result<Link, Errno> {
+    let Some(namespace) = other.namespace else {
+        return link(other.index);
+    };
+    let mut body = vec![0; LINK_HEADER_BYTES];
+    body[4..8].copy_from_slice(&other.index.to_ne_bytes());
+    push(&mut body, IFLA_TARGET_NETNSID, &namespace.to_ne_bytes());
     let answer = ask(None, RTM_GETLINK, &body)?;
     parse_link(&answer).ok_or(Errno::BADMSG)
 }
@@ -193,7 +219,13 @@ fn parse_link(body: &[u8]) -> Option<Link> {
                 .trim_end_matches('\0')
                 .to_owned()
         });
+    let number = |kind| attribute(body, LINK_HEADER_BYTES, kind)?.try_into().ok();
+    let linked = number(IFLA_LINK).map(|index| Linked {
+        index: u32::from_ne_bytes(index),
+        namespace: number(IFLA_LINK_NETNSID).map(i32::from_ne_bytes),
+    });
     Some(Link {
+        linked,
         attached: match attached {
             None | Some(0) => Attached::Nothing,
             Some(1) => Attached::Native,
@@ -246,13 +278,25 @@ mod tests {
                 // As the kernel marks a nested attribute.
                 (IFLA_LINKINFO | 0x8000, &info),
                 (IFLA_XDP, &xdp(mode)),
+                (IFLA_LINK, &7_u32.to_ne_bytes()),
+                (IFLA_LINK_NETNSID, &2_i32.to_ne_bytes()),
             ]));
             let kind = Some("veth".to_owned());
-            assert_eq!(parse_link(&body), Some(Link { attached, kind }));
+            let linked = Some(Linked {
+                index: 7,
+                namespace: Some(2),
+            });
+            let says = Link {
+                attached,
+                kind,
+                linked,
+            };
+            assert_eq!(parse_link(&body), Some(says));
         }
         let bare = Link {
             attached: Attached::Nothing,
             kind: None,
+            linked: None,
         };
         assert_eq!(parse_link(&[0; LINK_HEADER_BYTES]), Some(bare));
         assert_eq!(parse_link(&[0; 3]), None);

@@ -65,7 +65,7 @@ pub fn start_with(
     let mut router_config = RouterConfig {
         listen,
         connections_max: 100,
-        spin: config.spin,
+        spin_micros: config.spin_micros,
         tls: None,
         anyone: matches!(config.access, Access::Anyone),
         map,

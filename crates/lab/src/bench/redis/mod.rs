@@ -62,8 +62,10 @@ pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<(
     let view = View::new(only_json, plan.steps());
     let before = load_average();
     let (stands, refused) = stand::start_all(plan, folder, &view)?;
+    let beside = stand::start_beside(plan.beside, folder)?;
     let cells = measure::all(plan, &stands, stop, &view)?;
     let pairs = pairs::all(plan, &stands, stop, &view)?;
+    drop(beside);
     let ended = stand::stop_all(stands)?;
     view.finish();
     let mut notes = plan.notes();

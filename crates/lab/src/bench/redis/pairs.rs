@@ -281,6 +281,7 @@ mod tests {
             pipeline: 1,
             keys: 2,
             zipf: None,
+            beside: 0,
             value_bytes: 20,
             medium: Medium::Dram,
             duration: Duration::from_secs(1),

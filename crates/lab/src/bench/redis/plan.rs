@@ -333,6 +333,8 @@ pub struct Plan {
     pub keys: u64,
     /// Exponent of a Zipf distribution of the keys; `None`: each is as likely.
     pub zipf: Option<f64>,
+    /// Programs that keep a core busy each, all the time.
+    pub beside: usize,
     /// Size of a value, in bytes.
     pub value_bytes: usize,
     /// Where devices that are processes have their logs.
@@ -362,8 +364,13 @@ impl Plan {
             || "uniform".to_owned(),
             |exponent| format!("Zipf {exponent}"),
         );
+        let beside = match self.beside {
+            0 => String::new(),
+            1 => ", beside 1 busy program".to_owned(),
+            some => format!(", beside {some} busy programs"),
+        };
         format!(
-            "Redis behind pmnet: closed loop, pipeline {}, values of {} B, {} keys ({keys}), one machine with {} cores",
+            "Redis behind pmnet: closed loop, pipeline {}, values of {} B, {} keys ({keys}), one machine with {} cores{beside}",
             self.pipeline,
             self.value_bytes,
             self.keys,

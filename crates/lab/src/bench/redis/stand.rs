@@ -9,7 +9,7 @@ use super::counts::{self, Counts};
 use super::plan::{PREFIX, Plan, Row};
 use crate::bench::micro::refusal;
 use crate::demo::view::View;
-use crate::harness::Binaries;
+use crate::harness::{Binaries, Process, Ready, Spec, find_program};
 use crate::resp::{Client, Reply, write_command};
 use crate::setup::{Running, ValueBytes, sweep};
 
@@ -67,6 +67,23 @@ pub fn start_all(
         stands.push(stand);
     }
     Ok((stands, refused))
+}
+
+/// Programs that never sleep; they end when dropped.
+pub fn start_beside(count: usize, folder: &Path) -> anyhow::Result<Vec<Process>> {
+    let shell = find_program("sh").context("there is no sh")?;
+    (0..count)
+        .map(|number| {
+            let spec = Spec {
+                name: format!("busy-{number}"),
+                binaries: Binaries::own()?,
+                program: Some(shell.clone()),
+                args: ["-c", "while :; do :; done"].map(Into::into).to_vec(),
+                ready: Ready::Line,
+            };
+            Process::launch(spec, folder)
+        })
+        .collect()
 }
 
 /// Writes every key once, so that no read finds nothing.

@@ -17,6 +17,7 @@ Examples:
   pmnet-lab bench redis --reads 0,50,alternate --clients 1,16 --zipf 0.99
   pmnet-lab bench redis --rows resp-limit,direct,relay-1 --pipeline 16 --json result.json
   pmnet-lab bench redis --rows direct,relay-3 --replicas --reads 0
+  pmnet-lab bench redis --rows direct,relay-1 --reads 0,100 --clients 1,16 --beside 2
 
 Needs redis-server. As root, with iproute2, util-linux and ethtool, and a pmnet that was built with clang, it
 also measures the rows over a link, among them the device in the kernel. Table on stdout, curves in
@@ -26,6 +27,8 @@ OUT/redis.html, numbers in OUT/redis.json.";
 const SECONDS_MAX: f64 = 600.0;
 /// What `--json` without a file is taken for.
 const STDOUT: &str = "-";
+/// Most busy programs beside it.
+const BESIDE_MAX: usize = 256;
 /// Most pairs of the one long pipeline.
 const PAIRS_MAX: usize = 1_000_000;
 
@@ -79,6 +82,9 @@ pub struct RedisArgs {
     /// Few keys are used often: exponent of a Zipf distribution, such as 0.99 [default: all as often].
     #[arg(long, value_name = "S")]
     zipf: Option<f64>,
+    /// Programs that keep a core busy each, beside everything that is measured: a host where others work, too.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    beside: usize,
     /// Size of a value in bytes.
     #[arg(long, default_value_t = 100, value_name = "N")]
     value_bytes: usize,
@@ -150,6 +156,7 @@ fn plan(args: &RedisArgs) -> Result<Plan, ConfigError> {
     for (flag, value, most) in [
         ("--pairs", pairs, PAIRS_MAX),
         ("--pipeline", args.pipeline, load::PIPELINE_MAX),
+        ("--beside", args.beside, BESIDE_MAX),
         ("--value-bytes", value_bytes, load::VALUE_BYTES_MAX),
     ] {
         let least = usize::from(flag == "--pipeline");
@@ -175,6 +182,7 @@ fn plan(args: &RedisArgs) -> Result<Plan, ConfigError> {
         pipeline: args.pipeline,
         keys: args.keys,
         zipf: args.zipf,
+        beside: args.beside,
         value_bytes,
         medium: args.media,
         duration,

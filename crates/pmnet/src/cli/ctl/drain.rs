@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use pmnet_cli::ConfigError;
+use pmnet_cli::{ConfigError, tell};
 use pmnet_client::{ClientConfig, Session, SessionError};
 use pmnet_fleet::FollowConfig;
 use pmnet_wire::command::barrier;
@@ -47,26 +47,26 @@ pub(super) fn of(client: &ClientConfig, wait: Duration, args: &CtlArgs) -> anyho
     };
     let seconds = begun.elapsed().as_secs_f64();
     if args.json {
-        println!(
+        tell(format_args!(
             "{}",
             json!({ "wants": "drain", "devices": devices, "drained": drained, "seconds": seconds })
-        );
+        ));
         return Ok(drained.unwrap_or(true));
     }
     match drained {
-        None => println!(
+        None => tell(format_args!(
             "waits until the database has what is acknowledged now, at one of {}",
             devices.join(", ")
-        ),
-        Some(true) => println!(
+        )),
+        Some(true) => tell(format_args!(
             "everything that was acknowledged {seconds:.1} s ago, and before, is in the database"
-        ),
-        Some(false) => println!(
+        )),
+        Some(false) => tell(format_args!(
             "not within {} s: the server or its database does not run, or the chain is not whole (see their logs), or no \
              device of {} is there. Nothing was changed",
             wait.as_secs(),
             devices.join(", ")
-        ),
+        )),
     }
     Ok(drained.unwrap_or(true))
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
+use pmnet_cli::tell;
 use pmnet_fleet::Order;
 use pmnet_fleet::hand::{Answered, Asked, Change, Doing, HandStep, HandWant, Looked, ask, look};
 use serde_json::json;
@@ -215,7 +216,7 @@ fn say(change: &Change, want: &HandWant, json: bool) {
             HandWant::Replace(_) => "replace",
             HandWant::Wire => "wire",
         };
-        println!(
+        tell(format_args!(
             "{}",
             json!({
                 "wants": wants,
@@ -226,7 +227,7 @@ fn say(change: &Change, want: &HandWant, json: bool) {
                 "copies_meanwhile": change.copies_meanwhile(),
                 "copies": change.copies(),
             })
-        );
+        ));
         return;
     }
     let gone: Vec<String> = leaves.iter().map(u32::to_string).collect();
@@ -245,10 +246,10 @@ fn say(change: &Change, want: &HandWant, json: bool) {
             "device {gone}, which is said to be stopped, is left out of the chain {now:?}; then device {joins} joins it"
         ),
     };
-    println!(
+    tell(format_args!(
         "{text}{}",
         copies_text(change.copies_meanwhile(), change.copies())
-    );
+    ));
 }
 
 /// What came of it, and which flags are old now.
@@ -266,18 +267,18 @@ fn end(looked: &Looked, done: bool, what: &str, json: bool) {
             .iter()
             .map(|(id, said)| (id.to_string(), said.next.to_string()))
             .collect();
-        println!(
+        tell(format_args!(
             "{}",
             json!({ "done": done, "chain": chain, "says": what, "next_is_now": next })
-        );
+        ));
         return;
     }
-    println!("{what}; the chain is {chain:?}");
+    tell(format_args!("{what}; the chain is {chain:?}"));
     for (id, said) in old {
-        println!(
+        tell(format_args!(
             "device {id} was started with --next {}, and sends to {} now: write that into its unit file",
             said.flag, said.next
-        );
+        ));
     }
 }
 
@@ -288,21 +289,21 @@ fn status(args: &CtlArgs, via: &str) -> anyhow::Result<bool> {
     let place = |id: u32| chain.and_then(|chain| chain.iter().position(|one| *one == id));
     if args.json {
         let devices: Vec<_> = looked.devices.values().collect();
-        println!(
+        tell(format_args!(
             "{}",
             json!({ "server": looked.server, "devices": devices, "silent": looked.silent })
-        );
+        ));
     } else {
         match &looked.server {
-            Some(server) if server.epoch == 0 => println!(
+            Some(server) if server.epoch == 0 => tell(format_args!(
                 "server at {}: it has no chain on record, or has not read its store yet",
                 server.listen
-            ),
-            Some(server) => println!(
+            )),
+            Some(server) => tell(format_args!(
                 "server at {}: epoch {}, the chain is {:?}",
                 server.listen, server.epoch, server.chain
-            ),
-            None => println!("no server answers"),
+            )),
+            None => tell(format_args!("no server answers")),
         }
         for (id, said) in &looked.devices {
             let place = place(*id).map_or_else(String::new, |at| {
@@ -318,13 +319,13 @@ fn status(args: &CtlArgs, via: &str) -> anyhow::Result<bool> {
                 (0, joins, _) => format!("it is ready to join in epoch {joins}"),
                 (epoch, ..) => format!("it serves epoch {epoch}, with {} copies", said.chain.len()),
             };
-            println!(
+            tell(format_args!(
                 "device {id}{place} at {}, next {}: {is}",
                 said.listen, said.next
-            );
+            ));
         }
         for text in &looked.silent {
-            println!("{text}");
+            tell(format_args!("{text}"));
         }
     }
     let served = looked.server.as_ref().is_some_and(|server| {

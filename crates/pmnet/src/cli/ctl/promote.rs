@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::anyhow;
 use clap::Args;
-use pmnet_cli::{password, warn_of_password};
+use pmnet_cli::{password, tell, warn_of_password};
 use pmnet_store::{Progress, Promotion};
 use serde_json::json;
 
@@ -45,14 +45,14 @@ pub(super) fn of(args: &PromoteArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     let then = promotion.then();
     if ctl.json {
         let (from, to) = promotion.places();
-        println!(
+        tell(format_args!(
             "{}",
             json!({ "wants": "promote", "from": from, "to": to, "then": then })
-        );
+        ));
     } else {
-        println!("{}", promotion.text());
+        tell(format_args!("{}", promotion.text()));
         if let Some(then) = &then {
-            println!("Then {then}");
+            tell(format_args!("Then {then}"));
         }
     }
     if ctl.dry_run {
@@ -74,14 +74,16 @@ fn wait(promotion: &Promotion, ctl: &CtlArgs) -> anyhow::Result<bool> {
     match &served {
         Ok(at) if ctl.json => {
             let seconds = begun.elapsed().as_secs_f64();
-            println!(
+            tell(format_args!(
                 "{}",
                 json!({ "done": true, "master": at, "seconds": seconds })
-            );
+            ));
         }
-        Ok(at) => println!("done: {at} is the master, and a server serves the shard there"),
-        Err(waits) if ctl.json => println!("{}", json!({ "done": false, "says": waits })),
-        Err(waits) => println!("not done in time: {waits}"),
+        Ok(at) => tell(format_args!(
+            "done: {at} is the master, and a server serves the shard there"
+        )),
+        Err(waits) if ctl.json => tell(format_args!("{}", json!({ "done": false, "says": waits }))),
+        Err(waits) => tell(format_args!("not done in time: {waits}")),
     }
     Ok(served.is_ok())
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use clap::Args;
+use pmnet_cli::tell;
 use pmnet_client::{Session, SessionError};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Form, Protocol, preamble};
@@ -47,7 +48,10 @@ pub(super) fn of(args: &ShardsArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     let same = same_redis(&answers);
     let moves = new.as_ref().map(|new| moves(&map, new)).transpose()?;
     if ctl.json {
-        println!("{}", as_json(&map, &answers, &same, moves.as_deref()));
+        tell(format_args!(
+            "{}",
+            as_json(&map, &answers, &same, moves.as_deref())
+        ));
     } else {
         show(&map, &answers, &same, moves.as_deref());
     }
@@ -138,10 +142,10 @@ fn show(
     same: &[(usize, usize)],
     moves: Option<&[String]>,
 ) {
-    println!(
+    tell(format_args!(
         "{:<6} {:<24} {:<6} {:<32} Redis",
         "shard", "slots", "number", "devices"
-    );
+    ));
     for (at, (shard, answer)) in map.settings.iter().zip(answers).enumerate() {
         let redis = match answer {
             None => "not asked".to_owned(),
@@ -150,28 +154,30 @@ fn show(
         };
         let slots = slots_of(map, at);
         let number = shard.client.shard;
-        println!(
+        tell(format_args!(
             "{:<6} {slots:<24} {number:<6} {:<32} {redis}",
             at + 1,
             shard.devices()
-        );
+        ));
     }
     if let Some(slots) = map.map.moving() {
-        println!("being moved: {slots}");
+        tell(format_args!("being moved: {slots}"));
     }
     if let Some(slots) = map.map.gaps() {
-        println!("nobody serves {slots}: commands for their keys get CLUSTERDOWN");
+        tell(format_args!(
+            "nobody serves {slots}: commands for their keys get CLUSTERDOWN"
+        ));
     }
     for (first, second) in same {
-        println!(
+        tell(format_args!(
             "shards {first} and {second} have the same Redis: each shows, counts and flushes the keys of both. Give one of them another Redis"
-        );
+        ));
     }
     for text in moves.unwrap_or_default() {
-        println!("{text}");
+        tell(format_args!("{text}"));
     }
     if moves.is_some_and(<[String]>::is_empty) {
-        println!("the new file moves nothing");
+        tell(format_args!("the new file moves nothing"));
     }
 }
 

@@ -125,7 +125,8 @@ pub struct DeviceArgs {
     /// Send no packet longer than this, with its IP header, whatever routes and interfaces allow [default: what they allow].
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<u32>,
-    /// Poll for so long after activity before sleeping [default: 50].
+    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core
+    /// [default: 50].
     #[arg(long, value_name = "US")]
     pub spin_us: Option<u64>,
     /// Answer only while this device has a lease in etcd, as a member of this fleet (see below).

@@ -1,8 +1,9 @@
 //! A device outside a fleet: `pmnet ctl` may ask it where it stands, wire it anew, and let it end.
 
+use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use pmnet_client::{Clock, Stop};
@@ -16,6 +17,7 @@ use pmnet_wire::record::Member;
 use super::relay::{open_log, run_relay};
 use super::settings::Settings;
 use super::{direct, kernel};
+use crate::cli::names::{Named, Watch};
 
 /// Opens the door; `None`: there is to be none, or there can be none, which is said.
 pub fn open(settings: &Settings) -> Option<DeviceDoor> {
@@ -63,12 +65,27 @@ struct InKernel {
 
 /// Serves until asked to end: as its flags say, or, if a person has said otherwise since, as they did; and again from the start
 /// whenever they say something else.
-pub fn serve(settings: &Settings, door: DeviceDoor, stop: &Stop, json: bool) -> anyhow::Result<()> {
+pub fn serve(
+    settings: &Settings,
+    door: Option<DeviceDoor>,
+    stop: &Stop,
+    json: bool,
+) -> anyhow::Result<()> {
     let mut in_kernel = None;
+    let moving = settings.next_name.clone().map(|name| {
+        let next = settings.relay.device.next;
+        MovingHop::watch(name, next)
+    });
+    let moving = moving.transpose()?;
     let served = loop {
         let words = Arc::new(LeaseWords::default());
         let mut now = settings.clone();
-        let order = door.order();
+        let order = door.as_ref().and_then(DeviceDoor::order);
+        if let Some(moving) = &moving {
+            // An order of `pmnet ctl` is newer than the name, and counts.
+            let moves = order.is_none().then(|| words.clone());
+            now.relay.device.next = moving.attend(moves);
+        }
         if let Some(order) = order {
             obey(&mut now, order);
         }
@@ -82,7 +99,9 @@ pub fn serve(settings: &Settings, door: DeviceDoor, stop: &Stop, json: bool) -> 
             clock: Clock::start(),
             length: 0,
         });
-        door.attend(words.clone(), runs);
+        if let Some(door) = &door {
+            door.attend(words.clone(), runs);
+        }
         let run = if settings.kernel.is_some() {
             run_in_kernel(&now, stop, json, &mut in_kernel)
         } else if settings.direct.is_some() {
@@ -95,7 +114,10 @@ pub fn serve(settings: &Settings, door: DeviceDoor, stop: &Stop, json: bool) -> 
             Err(error) if words.is_to_end() && is_refusal(&error) => {
                 tracing::warn!("{error:#}. It is wired otherwise now, and begins anew");
             }
-            Err(error) if is_refusal(&error) && door.forget_remembered() => {
+            Err(error)
+                if is_refusal(&error)
+                    && door.as_ref().is_some_and(DeviceDoor::forget_remembered) =>
+            {
                 tracing::warn!(
                     "{error:#}. It was wired there by `pmnet ctl` in an earlier life: that is over, and its flags count"
                 );
@@ -104,14 +126,17 @@ pub fn serve(settings: &Settings, door: DeviceDoor, stop: &Stop, json: bool) -> 
             Err(error) => break Err(error),
             Ok(()) => {}
         }
-        if door.leaves() || !words.is_to_end() {
+        let leaves = door.as_ref().is_some_and(DeviceDoor::leaves);
+        if leaves || !words.is_to_end() {
             break Ok(());
         }
     };
     if let Some(InKernel { found, was_serving }) = in_kernel {
         return kernel::leave(settings, found, was_serving, served);
     }
-    if served.is_ok() && door.leaves() {
+    if served.is_ok()
+        && let Some(door) = door.filter(DeviceDoor::leaves)
+    {
         tracing::warn!(
             "device {} has ended, as `pmnet ctl` asked it to: it leaves its chain. With --join it can be a spare again",
             settings.relay.device.id
@@ -119,6 +144,50 @@ pub fn serve(settings: &Settings, door: DeviceDoor, stop: &Stop, json: bool) -> 
         door.left();
     }
     served
+}
+
+/// The next hop of a device whose `--next` is a name. If it is silent, and the name leads elsewhere now, the device is wired anew.
+struct MovingHop {
+    place: Arc<Mutex<(SocketAddr, Option<Arc<LeaseWords>>)>>,
+    _watch: Watch,
+}
+
+impl MovingHop {
+    fn watch(name: Named, next: SocketAddr) -> anyhow::Result<MovingHop> {
+        let place: Arc<Mutex<(SocketAddr, Option<Arc<LeaseWords>>)>> =
+            Arc::new(Mutex::new((next, None)));
+        let own = place.clone();
+        let text = format!("{}:{}", name.host, name.port);
+        let watch = Watch::start(vec![name], move |found| {
+            let mut place = own.lock().unwrap_or_else(PoisonError::into_inner);
+            let (next, words) = &mut *place;
+            let spoke = words.as_ref().is_some_and(|words| words.next_spoke());
+            let mut fitting = found[0].iter().filter(|at| at.is_ipv4() == next.is_ipv4());
+            if spoke || found[0].contains(next) {
+                return;
+            }
+            if let Some(at) = fitting.next() {
+                tracing::warn!(
+                    "--next {text} is silent at {next}, and has the address {at} now: this device begins anew with that"
+                );
+                *next = *at;
+                if let Some(words) = words {
+                    words.end();
+                }
+            }
+        })?;
+        Ok(MovingHop {
+            place,
+            _watch: watch,
+        })
+    }
+
+    /// Where it is. `words`: of the run that begins now, if it is to be ended when the hop is elsewhere.
+    fn attend(&self, words: Option<Arc<LeaseWords>>) -> SocketAddr {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        place.1 = words;
+        place.0
+    }
 }
 
 fn is_refusal(error: &anyhow::Error) -> bool {

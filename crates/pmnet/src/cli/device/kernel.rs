@@ -1,15 +1,20 @@
 //! `pmnet device --mode nic|router|switch`: the device's fast path in the kernel.
 
 use std::fs::File;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use anyhow::Context;
+use pmnet_cli::tell;
 use pmnet_client::Stop;
+use pmnet_dataplane::direct::refused_by_driver;
 use pmnet_dataplane::xdp::{self, Found, Kernel, KernelConfig, MapMedia, OpenConfig, Own, Pins};
 use pmnet_log::Log;
 
 use super::kernel_settings::KernelSettings;
 use super::relay::{new_identity, run_relay};
 use super::settings::{FRAME_BYTES, Settings, from_size};
+use crate::doctor::interface::vanishing;
 
 /// Sessions that the kernel serves, at most: as many as a device admits.
 const SESSIONS_MAX: u32 = 65_536;
@@ -85,6 +90,11 @@ pub fn take(settings: &Settings, anew: bool) -> anyhow::Result<Taken> {
     if kernel.generic {
         tracing::warn!("generic XDP, as asked for: slower than the native one by far");
     }
+    for name in &kernel.interfaces {
+        if let Some(text) = vanishing(name) {
+            tracing::warn!("{text}");
+        }
+    }
     if let Err(error) = part.attach(&kernel.interfaces, !kernel.generic) {
         if found != Found::TakenOver {
             // Nothing was in the kernel before, and nothing is left there.
@@ -126,6 +136,11 @@ impl Taken {
             relay.known_as = Some(relay.listen.ip());
             relay.listen.set_ip(own.into());
         }
+        let interfaces = settings
+            .kernel
+            .as_ref()
+            .map(|kernel| kernel.interfaces.clone());
+        let _refused = Refused::watch(interfaces.unwrap_or_default());
         let served = run_relay(
             relay,
             self.log,
@@ -136,6 +151,46 @@ impl Taken {
         );
         drop(self.lock);
         served
+    }
+}
+
+/// Says how many answers of the kernel the drivers did not take, whenever these become more; until it is dropped.
+struct Refused {
+    /// Without it the thread ends.
+    _sender: Sender<()>,
+}
+
+/// Between two looks.
+const REFUSED_LOOK: Duration = Duration::from_secs(5);
+
+impl Refused {
+    fn watch(interfaces: Vec<String>) -> Option<Refused> {
+        let (sender, over) = channel();
+        let look = move || {
+            let count = |name: &String| refused_by_driver(name).unwrap_or(0);
+            let mut known: Vec<u64> = interfaces.iter().map(count).collect();
+            while over.recv_timeout(REFUSED_LOOK) == Err(RecvTimeoutError::Timeout) {
+                for (name, known) in interfaces.iter().zip(&mut known) {
+                    let now = count(name);
+                    let more = now.saturating_sub(*known);
+                    *known = now;
+                    if more > 0 {
+                        tracing::warn!(
+                            "{name}: its driver did not take {more} packets that the kernel's part of this device sent in the last {} s: \
+                             nobody hears them. Is the other end of a veth without an XDP program, or the link down? ethtool -S {name}",
+                            REFUSED_LOOK.as_secs()
+                        );
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("refused".into())
+            .spawn(look);
+        thread
+            .inspect_err(|error| tracing::warn!("nobody counts what drivers do not take: {error}"))
+            .is_ok()
+            .then_some(Refused { _sender: sender })
     }
 }
 
@@ -181,15 +236,17 @@ pub fn leave(
 /// Takes the device out of the kernel.
 pub fn detach(settings: &Settings, discard: bool) -> anyhow::Result<bool> {
     let unapplied = end(settings, discard)?;
-    println!("detached; acknowledged updates that were not applied: {unapplied}");
+    tell(format_args!(
+        "detached; acknowledged updates that were not applied: {unapplied}"
+    ));
     if settings
         .kernel
         .as_ref()
         .is_some_and(|kernel| kernel.spill.is_none())
     {
-        println!(
+        tell(format_args!(
             "the log was not saved (--spill FILE does): if this device starts again, the server takes that for the loss of its log"
-        );
+        ));
     }
     Ok(true)
 }

@@ -12,25 +12,26 @@ mod store;
 
 use anyhow::Context;
 use clap::Args;
-use pmnet_cli::ConfigError;
+use pmnet_cli::{ConfigError, survive_hangup};
 use pmnet_client::Stop;
 use pmnet_dataplane::relay::can_listen;
 
 pub use self::args::DeviceArgs;
 use self::settings::{Settings, each, settings};
 use super::common::CommonArgs;
-use super::stop::stop_on_signals;
+use super::names::wait_until_known;
+use super::stop::{stop_on_signals, unless_asked_to_stop};
 
 const EXAMPLES: &str = "\
 Examples
   one device, log on an ordinary file (survives a power cut):
-    pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 --log /var/lib/pmnet/d.log --media file
+    pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 --log /var/lib/pmnet/d.pmlog --media file
   one device, log in persistent memory (survives a power cut):
     pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 --log /dev/dax0.0 --media pmem
   a chain of three in memory (survives the death of processes; two of three machines):
-    pmnet device --listen 127.0.0.1:51003 --next 127.0.0.1:51500 --log /dev/shm/d3.log --media dram
-    pmnet device --listen 127.0.0.1:51002 --next 127.0.0.1:51003 --log /dev/shm/d2.log --media dram
-    pmnet device --listen 127.0.0.1:51001 --next 127.0.0.1:51002 --log /dev/shm/d1.log --media dram
+    pmnet device --listen 127.0.0.1:51003 --next 127.0.0.1:51500 --log /dev/shm/d3.pmlog --media dram
+    pmnet device --listen 127.0.0.1:51002 --next 127.0.0.1:51003 --log /dev/shm/d2.pmlog --media dram
+    pmnet device --listen 127.0.0.1:51001 --next 127.0.0.1:51002 --log /dev/shm/d1.pmlog --media dram
 
 --next is the next device of the chain, or the server. The length R of the chain is found out and
 part of every acknowledgement. Clients send to the first device.
@@ -49,7 +50,7 @@ the chain's last device again with --next to this one. If it is no member of the
 used, the log is erased first. A member is never erased: the flag may stay.
 
   with a lease in etcd, so that it is silent by itself when it is cut off:
-    pmnet device --listen 10.0.0.2:51000 --next 10.0.0.3:51500 --log /var/lib/pmnet/d.log --media file \\
+    pmnet device --listen 10.0.0.2:51000 --next 10.0.0.3:51500 --log /var/lib/pmnet/d.pmlog --media file \\
       --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379,http://10.0.0.9:2379
 
 --fleet NAME: the device registers in etcd, keeps a lease there, and acknowledges and answers reads only
@@ -78,7 +79,7 @@ answers only as long as the device's lease lasts, whatever becomes of this proce
 
   past the kernel's network stack (needs root; the log is where packets are received):
     pmnet device --mode af-xdp --dev eth0 --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
-      --log /dev/shm/d.log --media dram
+      --log /dev/shm/d.pmlog --media dram
 
 --mode af-xdp: AF_XDP sockets receive packets into the log itself; an update is durable and sent on
 without being copied. Everything else on --dev goes to the system as before. A log made for another
@@ -108,6 +109,11 @@ const SHARDS_MAX: u16 = 64;
 
 /// Serves until asked to end.
 pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
+    survive_hangup()?;
+    let next = command.args.next.clone().or_else(|| file.next.clone());
+    if !wait_until_known("--next", next.as_deref())? {
+        return Ok(true);
+    }
     let shards = command.args.shards.or(file.shards).unwrap_or(1);
     let first = settings(command.args.clone(), file)?;
     if command.args.detach {
@@ -124,7 +130,9 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
         return Err(ConfigError(text.into()).into());
     }
     match shards {
-        1 => serve(first, &stop, json).map(|()| true),
+        1 => serve(first, &stop, json)
+            .or_else(unless_asked_to_stop)
+            .map(|()| true),
         2..=SHARDS_MAX => serve_all(&first, shards, &stop, json),
         _ => Err(ConfigError(format!("--shards must be 1 to {SHARDS_MAX}")).into()),
     }
@@ -142,6 +150,7 @@ fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::
                 .name(format!("shard-{shard}"))
                 .spawn_scoped(scope, move || {
                     serve(settings, &stop, json)
+                        .or_else(unless_asked_to_stop)
                         .inspect_err(|error| tracing::error!("shard {shard} stopped: {error:#}"))
                 })
                 .context("cannot start a thread")?;
@@ -162,12 +171,13 @@ fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
     }
     if settings.kernel.is_none() && !settings.path.exists() {
         // No log is made for a device that could not serve.
-        can_listen(settings.relay.listen)?;
+        can_listen(settings.relay.listen, stop)?;
     }
     if settings.fleet.is_some() {
         return fleet::serve(settings, stop, json);
     }
-    if let Some(door) = hand::open(&settings) {
+    let door = hand::open(&settings);
+    if door.is_some() || settings.next_name.is_some() {
         return hand::serve(&settings, door, stop, json);
     }
     if settings.kernel.is_some() {

@@ -4,13 +4,14 @@ use anyhow::Context;
 use pmnet_client::Stop;
 use pmnet_dataplane::relay::{RelayConfig, run};
 use pmnet_device::{DeviceNode, FastPath};
-use pmnet_log::{Expected, Identity, Log, Media, Scan};
-use pmnet_media::AnyMedia;
+use pmnet_log::{Expected, Identity, Log, Media, Parameters, Scan};
+use pmnet_media::{AnyMedia, Kind, OpenError};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
 use super::settings::Settings;
 use crate::cli::ready;
+use crate::memory_limit::memory_limit;
 
 /// Serves until asked to end; `serving` is called once it does.
 pub fn run_relay<M: Media>(
@@ -61,14 +62,26 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     let shard = settings.relay.device.shard;
     let made = !settings.path.exists();
     let unused = made || pmnet_media::is_unused_device(&settings.path, settings.kind)?;
-    let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
-    let mut media = if unused {
-        pmnet_media::create(&settings.path, settings.kind, parameters.image_bytes())?
+    let (mut media, parameters) = if unused {
+        make_log(settings)?
     } else {
-        pmnet_media::open(&settings.path, settings.kind)?
+        if settings.kind == Kind::File {
+            fits_memory(std::fs::metadata(&settings.path)?.len())?;
+        }
+        let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
+        let media = pmnet_media::open(&settings.path, settings.kind)?;
+        (media, parameters)
     };
     // Whoever made a log of zeros died before it had written anything.
     let blank = !unused && media.bytes().iter().all(|byte| *byte == 0);
+    let parameters = match settings.wanted {
+        // It may have been made smaller than usual.
+        None if blank => {
+            let same = |one: &Parameters| one.image_bytes() == media.bytes().len();
+            settings.smaller().find(same).unwrap_or(parameters)
+        }
+        _ => parameters,
+    };
     anyhow::ensure!(
         !blank || media.bytes().len() == parameters.image_bytes(),
         "the log {} is blank, and of another size than it would be made with: delete it",
@@ -98,6 +111,64 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
         );
     }
     Ok((scan.repair(decision)?, made))
+}
+
+/// Makes the file of a new log: of the size that is asked for, or of the usual one, or of less where there is no room for that.
+fn make_log(settings: &Settings) -> anyhow::Result<(AnyMedia, Parameters)> {
+    let create = |parameters: Parameters| {
+        pmnet_media::create(&settings.path, settings.kind, parameters.image_bytes())
+            .map(|media| (media, parameters))
+    };
+    let bytes =
+        |parameters: &Parameters| u64::try_from(parameters.image_bytes()).unwrap_or(u64::MAX);
+    if let Some(wanted) = settings.wanted {
+        if settings.kind != Kind::Pmem {
+            fits_memory(bytes(&wanted))?;
+        }
+        return Ok(create(wanted)?);
+    }
+    let usual = settings.usual();
+    // The log is in memory, also if it is on a disk as well: half of what there may be is left for everything else.
+    let limit = memory_limit().filter(|_| settings.kind != Kind::Pmem);
+    let room = limit.map_or(u64::MAX, |limit| limit / 2);
+    let smallest = settings.smaller().last().unwrap_or(usual);
+    let mut sizes = std::iter::once(usual).chain(settings.smaller());
+    loop {
+        let Some(parameters) = sizes.next() else {
+            return Ok(create(smallest)?);
+        };
+        if bytes(&parameters) > room && parameters != smallest {
+            continue;
+        }
+        match create(parameters) {
+            Err(OpenError::NoSpace { .. }) if parameters != smallest => {}
+            made => {
+                let made = made?;
+                if parameters != usual {
+                    tracing::warn!(
+                        path = %settings.path.display(),
+                        "there is no room for a log of the usual size (a file of {} bytes{}): this one has {}. --log-size chooses another \
+                         size, for a new log",
+                        usual.image_bytes(),
+                        limit.map_or(String::new(), |limit| format!("; memory limit {limit}")),
+                        parameters.image_bytes()
+                    );
+                }
+                return Ok(made);
+            }
+        }
+    }
+}
+
+/// A log that is larger than the memory which this process may use ends in a kill without a word.
+fn fits_memory(bytes: u64) -> anyhow::Result<()> {
+    match memory_limit() {
+        Some(limit) if bytes >= limit => anyhow::bail!(
+            "a log of {bytes} bytes is in memory, of which this process may use {limit} (the limit of its control group, or \
+             container): raise the limit, or make a smaller log (--log-size); nothing was changed"
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// A new log's identity: no two logs may ever have the same, so the operating system draws it.

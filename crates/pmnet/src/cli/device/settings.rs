@@ -16,12 +16,15 @@ use super::direct::{DirectSettings, buffers};
 use super::fleet::FleetSettings;
 use super::kernel_settings::KernelSettings;
 use super::store;
-use crate::cli::common::{hop_address, required, size_max, udp_address};
+use crate::cli::common::{hop_addresses, required, size_max, udp_address};
+use crate::cli::names::Named;
 
 /// Poll for so long after activity.
 pub const SPIN_US: u64 = 50;
 /// Frame ring of a new log, in bytes.
 pub const FRAME_BYTES: u64 = 64 << 20;
+/// Where there is little room, a new log is not made smaller than this unless that is asked for.
+const FRAME_BYTES_LEAST: u64 = 1 << 20;
 /// Smallest `--log-size`: a smaller value is more likely a mistyped unit.
 const FRAME_BYTES_MIN: u64 = 4096;
 /// Bytes of frame ring for each entry of a new log: small updates fill both about equally.
@@ -41,6 +44,8 @@ pub struct Settings {
     pub fleet: Option<FleetSettings>,
     /// The region of a device that is its shard's server as well, with --store.
     pub store: Option<RegionAddress>,
+    /// `--next`, if it is a name, whose address may change.
+    pub next_name: Option<Named>,
     /// `pmnet ctl` may ask it and wire it, outside a fleet.
     pub ctl: bool,
     /// Given explicitly: an existing log must have exactly these.
@@ -50,7 +55,18 @@ pub struct Settings {
 impl Settings {
     /// The size of a new log if none is asked for.
     pub fn usual(&self) -> Parameters {
-        let ring = from_size(FRAME_BYTES);
+        self.usual_of(FRAME_BYTES)
+    }
+
+    /// The same of a log with less space for frames, and again with less, where there is no room for the usual one.
+    pub fn smaller(&self) -> impl Iterator<Item = Parameters> {
+        let half = |size: &u64| (*size > FRAME_BYTES_LEAST).then(|| size / 2);
+        let sizes = std::iter::successors(half(&FRAME_BYTES), half);
+        sizes.map(|size| self.usual_of(size))
+    }
+
+    fn usual_of(&self, frame_bytes: u64) -> Parameters {
+        let ring = from_size(frame_bytes);
         match self.direct {
             Some(_) => buffers(&ring, self.kind),
             None => ring,
@@ -74,7 +90,10 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
         return store::settings(&url, listen, direct, flags, file);
     }
     let next = required("--next", "device", flags.next.or(file.next))?;
-    let next = hop_address("--next", &next)?;
+    let next_name = Named::of(&next);
+    let found = hop_addresses("--next", &next)?;
+    let fits = found.iter().find(|at| at.is_ipv4() == listen.is_ipv4());
+    let next = *fits.unwrap_or(&found[0]);
     if next.is_ipv4() != listen.is_ipv4() {
         return Err(ConfigError(format!(
             "--listen {listen} and --next {next}: one is IPv4 and the other IPv6; give both the same way"
@@ -182,6 +201,7 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
         direct,
         fleet,
         store: None,
+        next_name,
         ctl: !(flags.no_ctl || file.no_ctl),
         wanted,
     })
@@ -261,6 +281,10 @@ fn nth(first: &Settings, index: u16) -> Result<Settings, ConfigError> {
             relay.device.shard
         ))
     })?;
+    let next_port = relay.device.next.port();
+    if let Some(named) = &mut settings.next_name {
+        named.port = next_port;
+    }
     if let Some(fleet) = &first.fleet {
         settings.fleet = Some(fleet.of_shard(relay.device.shard)?);
     }

@@ -105,6 +105,7 @@ pub fn settings(
         direct,
         fleet: None,
         store: Some(region),
+        next_name: None,
         // Its chain is another matter: its server is within it.
         ctl: false,
         wanted: None,
@@ -123,7 +124,7 @@ pub fn serve(
     let kind = region.medium()?;
     if region.is_new() {
         // Nothing is made for a device that could not serve.
-        can_listen(settings.relay.listen)?;
+        can_listen(settings.relay.listen, stop)?;
     }
     let direct = settings.direct.clone();
     if let Some(direct) = &direct {

@@ -71,7 +71,7 @@ pub struct RedisArgs {
     /// Send no packet longer than this to the devices, with its IP header, whatever routes and interfaces allow [default: what they allow].
     #[arg(long, value_name = "BYTES")]
     pub(super) mtu: Option<u32>,
-    /// Poll for so long after activity before sleeping.
+    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core.
     #[arg(long, value_name = "US")]
     pub(super) spin_us: Option<u64>,
     /// A command without an outcome after this long is answered as unknown.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use pmnet_cli::{call_on_signals, warn_of_password};
+use pmnet_cli::{call_on_signals, survive_hangup, warn_of_password};
 use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::Front;
@@ -18,10 +18,12 @@ use pmnet_front::connection::Counters;
 use serde_json::json;
 
 use super::common::CommonArgs;
+use super::names::{Named, Watch, wait_until_known};
 use super::ready;
+use super::stop::nothing_to_read_again;
 pub use args::RedisArgs;
 pub(super) use settings::{NOWHERE, Settings, devices, located};
-use settings::{settings, via_text};
+use settings::{settings, together, via_text, within_files};
 #[cfg(test)]
 pub(super) use sharded::look_at;
 pub(super) use sharded::{Shards, is_same, look};
@@ -77,15 +79,26 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     }
     let args = command.args.clone().over(file);
     if let Some(path) = args.shards.clone() {
+        survive_hangup()?;
+        let known = sharded::vias(&path);
+        if !wait_until_known("--via", known.iter().map(String::as_str))? {
+            return Ok(true);
+        }
         return sharded::serve(&path, args, command.common.json);
     }
+    nothing_to_read_again()?;
+    if !wait_until_known("--via", args.via.as_deref())? {
+        return Ok(true);
+    }
     let Settings {
-        front,
+        mut front,
         client,
+        hosts,
         follow,
     } = settings(args)?;
+    front.connections_max = within_files(front.connections_max, 0)?;
     let copies = client.copies_min;
-    let way = Way::find(client, follow)?;
+    let way = Way::find(client, hosts, follow)?;
     let via = way.via();
     let front = Front::bind(&front, way.node)?;
     let stopper = front.stopper();
@@ -107,21 +120,31 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
 struct Way {
     node: ClientNode,
     known: Vec<SocketAddr>,
-    /// It looks until the front ends.
+    /// They look until the front ends.
     follower: Option<Follower>,
+    watch: Option<Watch>,
 }
 
 impl Way {
     /// Finds them, if need be in etcd.
-    fn find(client: ClientConfig, follow: Option<FollowConfig>) -> anyhow::Result<Way> {
+    fn find(
+        client: ClientConfig,
+        hosts: Vec<Named>,
+        follow: Option<FollowConfig>,
+    ) -> anyhow::Result<Way> {
         let client =
             located(client, follow.as_ref(), DEVICES_WAIT).map_err(|text| anyhow!(text))?;
         let known: Vec<SocketAddr> = client.heads().collect();
         let mut node = ClientNode::bind(client)?;
+        let whereabouts = Arc::new(Whereabouts::default());
+        if follow.is_some() || !hosts.is_empty() {
+            node.follow(whereabouts.clone());
+        }
+        let watch = (follow.is_none() && !hosts.is_empty())
+            .then(|| watch(hosts, known.clone(), whereabouts.clone()))
+            .transpose()?;
         let follower = follow
             .map(|follow| {
-                let whereabouts = Arc::new(Whereabouts::default());
-                node.follow(whereabouts.clone());
                 let known = known.clone();
                 Follower::start(follow, known, move |peers| whereabouts.tell(peers))
             })
@@ -131,12 +154,34 @@ impl Way {
             node,
             known,
             follower,
+            watch,
         })
     }
 
     fn via(&self) -> String {
         via_text(self.known.iter().copied())
     }
+}
+
+/// Tells a client whenever its devices are somewhere else. Where they were before is asked, too: who answers there is still the head.
+fn watch(
+    hosts: Vec<Named>,
+    known: Vec<SocketAddr>,
+    whereabouts: Arc<Whereabouts>,
+) -> anyhow::Result<Watch> {
+    let ipv4 = known[0].is_ipv4();
+    let mut before = known;
+    Watch::start(hosts, move |found| {
+        let now = together(found, ipv4);
+        let is_new = now.len() != before.len() || now.iter().any(|at| !before.contains(at));
+        if now.is_empty() || !is_new {
+            return;
+        }
+        tracing::info!(devices = ?now, "the devices of --via have these addresses now");
+        let old = std::mem::replace(&mut before, now.clone());
+        let both = now.into_iter().chain(old).collect();
+        whereabouts.tell(together(&[both], ipv4));
+    })
 }
 
 /// Says how a front answered, which ends now. `shard`: which one of many, counted from 1; 0: it is the only one.

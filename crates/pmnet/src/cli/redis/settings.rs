@@ -4,15 +4,16 @@ use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use pmnet_cli::{ConfigError, address, bytes, password};
+use pmnet_cli::{ConfigError, address, bytes, open_files, password};
 use pmnet_client::ClientConfig;
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::limits::REPLY_BYTES_MAX;
-use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret};
+use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret, clients_within};
 use pmnet_wire::record::CHAIN_MAX;
 
 use super::super::access::access;
-use super::super::common::{hop_address, in_etcd, required, size_max};
+use super::super::common::{hop_addresses, in_etcd, required, size_max};
+use super::super::names::Named;
 use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
 
@@ -31,6 +32,8 @@ pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED
 pub struct Settings {
     pub(super) front: FrontConfig,
     pub client: ClientConfig,
+    /// Those of `--via`, if one of them is a name, whose address may change.
+    pub hosts: Vec<Named>,
     pub follow: Option<FollowConfig>,
 }
 
@@ -69,6 +72,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let said = args.who_may_connect();
     let listen = required("--listen", "redis", args.listen)?;
     let shard = args.shard.unwrap_or(0);
+    let hosts = args.via.as_deref().map_or_else(Vec::new, Named::all);
     let (mut client, follow) = places(args.via, args.fleet, args.etcd, shard)?;
     let mut front = FrontConfig::new(address("--listen", &listen)?);
     front.access = access(said, front.listen)?;
@@ -86,7 +90,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     front.assume_ok = args.assume_ok.unwrap_or_default();
     if let Some(micros) = args.spin_us {
         within("--spin-us", micros, 0, SPIN_US_MAX)?;
-        front.spin = Duration::from_micros(micros);
+        front.spin_micros = micros;
     }
     if let Some(millis) = args.deadline_ms {
         within("--deadline-ms", millis, 1, DEADLINE_MS_MAX)?;
@@ -129,8 +133,31 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     Ok(Settings {
         front,
         client,
+        hosts,
         follow,
     })
+}
+
+/// How many clients of those that may connect can have all the connections that their commands may need. `shards`: 0 without a
+/// router.
+pub(super) fn within_files(wanted: usize, shards: usize) -> Result<usize, ConfigError> {
+    let Some(files) = open_files() else {
+        return Ok(wanted);
+    };
+    let can = clients_within(files, shards);
+    if can == 0 {
+        return Err(ConfigError(format!(
+            "this process may have {files} files open, which is not enough for one client: raise the limit (LimitNOFILE= in \
+             systemd, ulimit -Hn, docker --ulimit nofile=)"
+        )));
+    }
+    if can < wanted {
+        tracing::warn!(
+            "this process may have {files} files open, so at most {can} clients may connect, and not the {wanted} of \
+             --connections-max: raise the limit (LimitNOFILE= in systemd, ulimit -Hn, docker --ulimit nofile=)"
+        );
+    }
+    Ok(wanted.min(can))
 }
 
 /// A client of these devices, or one whose devices are still to be asked for.
@@ -158,20 +185,41 @@ fn places(
 
 /// A client of these devices.
 pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
-    let addresses: Vec<SocketAddr> = via
+    let found: Vec<Vec<SocketAddr>> = via
         .split(',')
-        .map(|address| hop_address("--via", address.trim()))
+        .map(|address| hop_addresses("--via", address.trim()))
         .collect::<Result<_, _>>()?;
-    within("the addresses of --via:", addresses.len(), 1, CHAIN_MAX)?;
-    let (head, others) = addresses.split_first().expect("one at least");
-    if let Some(other) = others.iter().find(|o| o.is_ipv4() != head.is_ipv4()) {
-        return Err(ConfigError(format!(
-            "--via: {head} and {other} are of different families; give IPv4 or IPv6 addresses only"
-        )));
+    within("the addresses of --via:", found.len(), 1, CHAIN_MAX)?;
+    let head = found[0][0];
+    for of_one in &found {
+        if of_one.iter().all(|other| other.is_ipv4() != head.is_ipv4()) {
+            return Err(ConfigError(format!(
+                "--via: {head} and {} are of different families; give IPv4 or IPv6 addresses only",
+                of_one[0]
+            )));
+        }
     }
-    let mut client = ClientConfig::new(*head);
-    client.others = others.to_vec();
+    let mut client = ClientConfig::new(head);
+    client.others = together(&found, head.is_ipv4()).split_off(1);
     Ok(client)
+}
+
+/// All addresses of a family, each once: the first of each host first; at most as many as a chain has devices.
+pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
+    let mut all: Vec<SocketAddr> = Vec::new();
+    let longest = found.iter().map(Vec::len).max().unwrap_or(0);
+    for place in 0..longest {
+        for of_one in found {
+            let mut fitting = of_one.iter().filter(|at| at.is_ipv4() == ipv4);
+            if let Some(at) = fitting.nth(place)
+                && !all.contains(at)
+                && all.len() < CHAIN_MAX
+            {
+                all.push(*at);
+            }
+        }
+    }
+    all
 }
 
 /// How much may be unread: at least one reply, whatever its size.

@@ -16,7 +16,7 @@ use serde_json::json;
 use toml::{Table, Value};
 
 use super::super::ready;
-use super::settings::{Settings, settings};
+use super::settings::{Settings, settings, within_files};
 use super::{RedisArgs, Way, log_end};
 
 /// Largest file of shards, in bytes.
@@ -134,6 +134,18 @@ fn shard(
     Ok((slots, settings(own.over(common.clone()))?))
 }
 
+/// The addresses of devices in a file, as they are written there. A file of another form has none.
+pub fn vias(path: &Path) -> Vec<String> {
+    let file = std::fs::File::open(path).and_then(|file| bounded_text(file, FILE_BYTES_MAX));
+    let table: Option<Table> = file.ok().and_then(|text| toml::from_str(&text).ok());
+    let entries = table
+        .as_ref()
+        .and_then(|table| table.get("shard")?.as_array());
+    let vias = entries.into_iter().flatten();
+    vias.filter_map(|entry| entry.get("via")?.as_str().map(str::to_owned))
+        .collect()
+}
+
 /// What a file says, for who only looks at it.
 pub fn look(path: &Path) -> Result<Shards, ConfigError> {
     read(path, &of_nobody())
@@ -159,7 +171,9 @@ pub fn is_same(a: &Settings, b: &Settings) -> bool {
         (Some(a), Some(b)) => a.names.prefix() == b.names.prefix(),
         (None, None) => {
             let shared = |device| b.client.heads().any(|other| other == device);
-            a.client.shard == b.client.shard && a.client.heads().any(shared)
+            // Names stay what they are, also when their addresses change.
+            let named = a.hosts.iter().any(|host| b.hosts.contains(host));
+            a.client.shard == b.client.shard && (named || a.client.heads().any(shared))
         }
         _ => false,
     }
@@ -205,8 +219,8 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
     };
     let config = RouterConfig {
         listen: first.front.listen,
-        connections_max: first.front.connections_max,
-        spin: first.front.spin,
+        connections_max: within_files(first.front.connections_max, map.shards())?,
+        spin_micros: first.front.spin_micros,
         tls: first.front.tls.clone(),
         anyone: matches!(first.front.access, Access::Anyone),
         map: map.clone(),
@@ -222,13 +236,18 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
     let (mut fronts, mut entrances, mut followers) = (Vec::new(), Vec::new(), Vec::new());
     for (number, settings) in (1..).zip(settings) {
         let of_shard = || format!("shard {number} of {}", path.display());
-        let way = Way::find(settings.client, settings.follow).with_context(of_shard)?;
-        let Way { node, follower, .. } = way;
+        let way = Way::find(settings.client, settings.hosts, settings.follow);
+        let Way {
+            node,
+            follower,
+            watch,
+            ..
+        } = way.with_context(of_shard)?;
         let (front, entrance) =
             Front::behind_router(&settings.front, node).with_context(of_shard)?;
         fronts.push(front);
         entrances.push(entrance);
-        followers.push(follower);
+        followers.push((follower, watch));
     }
     let router = Router::bind(&config, entrances)?;
     let stopper = router.stopper();

@@ -1,0 +1,231 @@
+//! Output to stdout and stderr. Invariant: no reader, and no lack of one, ends or holds up a process.
+//!
+//! The macros of the standard library panic where nothing can be written: a full disk, a log reader that died. And a write into a
+//! pipe whose reader reads no more waits for ever.
+
+use std::fmt::Write as _;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// A pipe with any room takes this many bytes at once (`PIPE_BUF` of POSIX, on Linux).
+const PIECE_BYTES: usize = 4096;
+/// How long a log line waits for room. Those that follow one that was lost do not wait.
+const LOG_PATIENCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+/// How long the last sentence of a process, or its ready line, waits.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+const NO_PATIENCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+/// The state of the logs.
+struct Logs {
+    /// Lines that could not be written, since the last one that could.
+    lost: u64,
+    /// Why the first of them could not.
+    why: Option<Errno>,
+    /// The last line was written in part.
+    torn: bool,
+}
+
+static LOGS: Mutex<Logs> = Mutex::new(Logs {
+    lost: 0,
+    why: None,
+    torn: false,
+});
+static JSON: AtomicBool = AtomicBool::new(false);
+/// Why stdout could not be written.
+static FAILURE: Mutex<Option<ErrorKind>> = Mutex::new(None);
+
+/// In which form the logs are.
+pub(crate) fn logs_are_json(json: bool) {
+    JSON.store(json, Ordering::Relaxed);
+}
+
+/// Why something could not be written to stdout. A reader that wanted no more is no reason.
+pub(crate) fn failure() -> Option<ErrorKind> {
+    *FAILURE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes all of it, unless there is no room for so long. The number of bytes that were written before an error.
+fn put(to: BorrowedFd<'_>, bytes: &[u8], patience: &Timespec) -> Result<(), (usize, Errno)> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let mut room = [PollFd::new(&to, PollFlags::OUT)];
+        match poll(&mut room, Some(patience)) {
+            Ok(0) => return Err((done, Errno::AGAIN)),
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err((done, error)),
+        }
+        let end = bytes.len().min(done + PIECE_BYTES);
+        match rustix::io::write(to, &bytes[done..end]) {
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err((done, error)),
+        }
+    }
+    Ok(())
+}
+
+/// One line of a log.
+fn log_line(bytes: &[u8]) {
+    let mut logs = LOGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let stderr = io::stderr();
+    let to = stderr.as_fd();
+    let patience = if logs.lost > 0 {
+        NO_PATIENCE
+    } else {
+        LOG_PATIENCE
+    };
+    let mut whole = Vec::new();
+    if logs.torn {
+        whole.push(b'\n');
+    }
+    if let Some(why) = logs.why {
+        whole.extend_from_slice(lost(logs.lost, why).as_bytes());
+    }
+    whole.extend_from_slice(bytes);
+    match put(to, &whole, &patience) {
+        Ok(()) => {
+            *logs = Logs {
+                lost: 0,
+                why: None,
+                torn: false,
+            }
+        }
+        Err((done, error)) => {
+            logs.lost = logs.lost.saturating_add(1);
+            logs.why.get_or_insert(error);
+            logs.torn |= done > 0;
+        }
+    }
+}
+
+/// The line about lost lines, written once lines can be written again.
+fn lost(count: u64, why: Errno) -> String {
+    let why = if why == Errno::AGAIN {
+        "nobody read it".to_owned()
+    } else {
+        io::Error::from(why).to_string()
+    };
+    let text = format!("{count} lines of this log were lost: stderr could not be written ({why})");
+    if JSON.load(Ordering::Relaxed) {
+        format!("{{\"level\":\"WARN\",\"fields\":{{\"message\":\"{text}\"}}}}\n")
+    } else {
+        format!(" WARN {text}\n")
+    }
+}
+
+/// Takes the lines of logs; each is given in one piece.
+pub(crate) struct LogLines;
+
+impl Write for LogLines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        log_line(line);
+        Ok(line.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Says a sentence on stderr. A reader that does not take it is no error.
+pub fn notice(text: &str) {
+    progress(&format!("{text}\n"));
+}
+
+/// Shows a text on stderr as it is.
+pub fn progress(text: &str) {
+    // No other place is left for an error.
+    let _ = put(io::stderr().as_fd(), text.as_bytes(), &PATIENCE);
+}
+
+/// Says a line of a process that serves on stdout. A reader that does not take it is no error.
+pub fn said(line: &str) {
+    // A missing reader is no reason not to serve.
+    let _ = put(
+        io::stdout().as_fd(),
+        format!("{line}\n").as_bytes(),
+        &PATIENCE,
+    );
+}
+
+/// Writes a result to stdout, as it is. That it cannot be written ends nothing; [`finish`](crate::finish) says so, unless
+/// the reader wanted no more.
+pub fn tell_all(text: std::fmt::Arguments<'_>) {
+    let mut whole = String::new();
+    // Formatting into a string does not fail.
+    let _ = whole.write_fmt(text);
+    let mut out = io::stdout().lock();
+    let written = out.write_all(whole.as_bytes()).and_then(|()| out.flush());
+    if let Err(error) = written
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        let mut failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert(error.kind());
+    }
+}
+
+/// The same, as a line.
+pub fn tell(text: std::fmt::Arguments<'_>) {
+    tell_all(format_args!("{text}\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_waited_for_who_does_not_read_or_is_gone() {
+        let (reader, writer) = io::pipe().unwrap();
+        // More than any pipe holds.
+        let much = vec![b'x'; 4 << 20];
+        let (done, error) = put(writer.as_fd(), &much, &NO_PATIENCE).unwrap_err();
+        assert!(done > 0 && error == Errno::AGAIN);
+        assert_eq!(
+            put(writer.as_fd(), b"x", &NO_PATIENCE),
+            Err((0, Errno::AGAIN))
+        );
+        drop(reader);
+        assert_eq!(
+            put(writer.as_fd(), b"x", &NO_PATIENCE),
+            Err((0, Errno::PIPE))
+        );
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        assert_eq!(
+            put(full.as_fd(), b"x", &NO_PATIENCE),
+            Err((0, Errno::NOSPC))
+        );
+        let all = OpenOptions::new().write(true).open("/dev/null").unwrap();
+        assert_eq!(put(all.as_fd(), &much, &NO_PATIENCE), Ok(()));
+    }
+
+    #[test]
+    fn what_was_lost_is_told_in_the_form_of_the_log() {
+        assert_eq!(
+            lost(3, Errno::NOSPC),
+            " WARN 3 lines of this log were lost: stderr could not be written (No space left on device (os error 28))\n"
+        );
+        assert!(lost(1, Errno::AGAIN).contains("nobody read it"));
+        logs_are_json(true);
+        let line = lost(1, Errno::PIPE);
+        assert!(
+            line.starts_with("{\"level\":\"WARN\"") && line.ends_with("}}\n"),
+            "{line}"
+        );
+    }
+}

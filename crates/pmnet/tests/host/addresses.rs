@@ -1,0 +1,67 @@
+//! Ports that others have, and hosts with several addresses.
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::chain::{Client, Places, Running, serves};
+
+#[test]
+fn a_port_that_is_taken_for_a_while_is_waited_for_and_its_owner_named() {
+    let places = Places::new();
+    let (server_at, device_at) = (places.server_at(), places.device_at());
+    let taken = [&server_at, &device_at].map(|at| UdpSocket::bind(at.as_str()).unwrap());
+    let store = format!("kv:{}", places.path("store.kv").display());
+    let [mut server, mut device, front] = places.start_all(&store);
+    let owner = format!("process {} (", std::process::id());
+    for running in [&mut server, &mut device] {
+        running.says(&owner);
+        running.says("It is waited for 10 s");
+    }
+    assert!(!places.path("device.pmlog").exists());
+    drop(taken);
+    serves(places.front_at());
+    // A device that is asked to stop meanwhile does.
+    device.stop();
+    let _taken = UdpSocket::bind(&device_at).unwrap();
+    let mut device = Running::logged(places.device(&server_at), &places.path("device.err"));
+    device.says("It is waited for 10 s");
+    device.stop();
+    // It is not waited for without end.
+    let began = Instant::now();
+    let mut device = Running::logged(places.device(&server_at), &places.path("device.err"));
+    assert_eq!(device.wait().code(), Some(1));
+    assert!(began.elapsed() > Duration::from_secs(9));
+    assert!(
+        device.log().contains("listens there: choose another port"),
+        "{}",
+        device.log()
+    );
+    drop((server, front));
+}
+
+#[test]
+fn a_host_answers_under_the_address_that_was_asked() {
+    let places = Places::new();
+    let port = |at: &str| at.rsplit_once(':').unwrap().1.to_owned();
+    let (server_port, device_port) = (port(&places.server_at()), port(&places.device_at()));
+    let store = format!("kv:{}", places.path("store.kv").display());
+    let server = places.server_on(&format!("0.0.0.0:{server_port}"), &store);
+    let next = format!("127.0.0.3:{server_port}");
+    let device = places.device_on(&format!("0.0.0.0:{device_port}"), &next);
+    let _server = Running::logged(server, &places.path("server.err"));
+    let _device = Running::logged(device, &places.path("device.err"));
+    // Both of the addresses at the same time.
+    let _other = Running::logged(places.front(&places.device_at()), &places.path("other.err"));
+    serves(places.front_at());
+    let more = Places::new();
+    let front = more.front(&format!("127.0.0.2:{device_port}"));
+    let front = Running::logged(front, &more.path("front.err"));
+    serves(more.front_at());
+    let mut client = Client::connect(more.front_at()).unwrap();
+    assert_eq!(client.call("INCR n").unwrap(), ":1");
+    let mut client = Client::connect(places.front_at()).unwrap();
+    assert_eq!(client.call("INCR n").unwrap(), ":2");
+    front.signal(Signal::TERM);
+}

@@ -1,0 +1,232 @@
+//! Server, device and front as processes of a test.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::claims::Port;
+
+/// Longest wait for anything.
+pub const WAIT: Duration = Duration::from_secs(20);
+/// Between two looks.
+pub const LOOK: Duration = Duration::from_millis(20);
+
+/// The product; `PMNET_BINARY` names another one.
+pub fn pmnet() -> PathBuf {
+    std::env::var_os("PMNET_BINARY")
+        .map_or_else(|| env!("CARGO_BIN_EXE_pmnet").into(), PathBuf::from)
+}
+
+/// Waits until it holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + WAIT;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// A process, ended with its owner.
+pub struct Running {
+    child: Child,
+    err: Option<PathBuf>,
+}
+
+impl Running {
+    pub fn start(mut command: Command) -> Running {
+        let child = command.stdin(Stdio::null()).spawn().expect("it starts");
+        Running { child, err: None }
+    }
+
+    /// With its log in this file, and its stdout nowhere.
+    pub fn logged(mut command: Command, log: &Path) -> Running {
+        command
+            .stdout(Stdio::null())
+            .stderr(File::create(log).unwrap());
+        let mut running = Running::start(command);
+        running.err = Some(log.to_owned());
+        running
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.id()).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    pub fn log(&self) -> String {
+        let path = self.err.as_ref().expect("it has a log");
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    /// Waits until its log has this.
+    pub fn says(&mut self, text: &str) {
+        eventually(text, || {
+            let log = self.log();
+            let says = log.contains(text);
+            assert!(says || self.exited().is_none(), "it ended: {log}");
+            says
+        });
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + WAIT;
+        loop {
+            if let Some(status) = self.exited() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Ends it as a service manager does.
+    pub fn stop(mut self) {
+        self.signal(Signal::TERM);
+        let status = self.wait();
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where the processes of one shard listen, and their files.
+pub struct Places {
+    pub folder: tempfile::TempDir,
+    ports: [Port; 3],
+}
+
+impl Places {
+    pub fn new() -> Places {
+        Places {
+            folder: tempfile::tempdir().unwrap(),
+            ports: [(); 3].map(|()| Port::claim().unwrap()),
+        }
+    }
+
+    fn at(&self, port: usize) -> String {
+        format!("127.0.0.1:{}", self.ports[port].number())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn server_at(&self) -> String {
+        self.at(0)
+    }
+
+    pub fn device_at(&self) -> String {
+        self.at(1)
+    }
+
+    pub fn front_at(&self) -> SocketAddr {
+        self.at(2).parse().unwrap()
+    }
+
+    pub fn server(&self, store: &str) -> Command {
+        self.server_on(&self.server_at(), store)
+    }
+
+    pub fn server_on(&self, listen: &str, store: &str) -> Command {
+        let mut command = Command::new(pmnet());
+        command.args(["server", "--listen", listen, "--store", store]);
+        command
+    }
+
+    pub fn device(&self, next: &str) -> Command {
+        self.device_on(&self.device_at(), next)
+    }
+
+    pub fn device_on(&self, listen: &str, next: &str) -> Command {
+        self.device_with(listen, next, "dram")
+    }
+
+    pub fn device_with(&self, listen: &str, next: &str, media: &str) -> Command {
+        let mut command = Command::new(pmnet());
+        command
+            .args(["device", "--listen", listen, "--next", next])
+            .args(["--media", media, "--log-size", "1M", "--log"])
+            .arg(self.path("device.pmlog"));
+        command
+    }
+
+    pub fn front(&self, via: &str) -> Command {
+        let mut command = Command::new(pmnet());
+        command.args([
+            "redis",
+            "--listen",
+            &self.front_at().to_string(),
+            "--via",
+            via,
+        ]);
+        command
+    }
+
+    /// Server, device, front, as they are usually started.
+    pub fn all(&self, store: &str) -> [Command; 3] {
+        [
+            self.server(store),
+            self.device(&self.server_at()),
+            self.front(&self.device_at()),
+        ]
+    }
+
+    /// The same, started.
+    pub fn start_all(&self, store: &str) -> [Running; 3] {
+        let names = ["server.err", "device.err", "front.err"];
+        let mut names = names.into_iter();
+        self.all(store)
+            .map(|command| Running::logged(command, &self.path(names.next().unwrap())))
+    }
+}
+
+/// A client of a front.
+pub struct Client(BufReader<TcpStream>);
+
+impl Client {
+    pub fn connect(at: SocketAddr) -> std::io::Result<Client> {
+        let stream = TcpStream::connect_timeout(&at, WAIT)?;
+        stream.set_read_timeout(Some(WAIT))?;
+        Ok(Client(BufReader::new(stream)))
+    }
+
+    /// The first line of the reply, without its end.
+    pub fn call(&mut self, line: &str) -> std::io::Result<String> {
+        self.0
+            .get_mut()
+            .write_all(format!("{line}\r\n").as_bytes())?;
+        self.line()
+    }
+
+    pub fn line(&mut self) -> std::io::Result<String> {
+        let mut reply = String::new();
+        self.0.read_line(&mut reply)?;
+        Ok(reply.trim_end().to_owned())
+    }
+}
+
+/// Waits until a write is acknowledged there, and answered by the store.
+pub fn serves(at: SocketAddr) {
+    eventually("a SET is acknowledged", || {
+        let set = || Client::connect(at)?.call("SET hostile world");
+        set().is_ok_and(|reply| reply == "+OK")
+    });
+}

@@ -1,0 +1,125 @@
+//! The limit of open files.
+
+use std::process::Command;
+
+use crate::chain::{Client, Places, Running, eventually, serves};
+use crate::redis::RedisServer;
+
+/// The same command with these limits of open files: the one that it has, and the one that it may have.
+fn limited(command: &Command, soft: u32, hard: u32) -> Command {
+    let mut shell = Command::new("sh");
+    shell
+        .arg("-c")
+        .arg(format!(
+            "ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\""
+        ))
+        .arg(command.get_program())
+        .args(command.get_args());
+    shell
+}
+
+fn limit_of(process: u32) -> String {
+    let limits = std::fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
+    line.split_whitespace().nth(3).unwrap().to_owned()
+}
+
+#[test]
+fn every_role_raises_its_limit_of_open_files() {
+    let places = Places::new();
+    let store = format!("kv:{}", places.path("store.kv").display());
+    let mut names = ["server.err", "device.err", "front.err"].into_iter();
+    let all = places.all(&store).map(|command| {
+        let log = places.path(names.next().unwrap());
+        Running::logged(limited(&command, 256, 2000), &log)
+    });
+    serves(places.front_at());
+    for running in &all {
+        assert_eq!(limit_of(running.id()), "2000");
+    }
+}
+
+#[test]
+fn a_client_too_many_is_refused_and_those_that_are_served_can_do_everything() {
+    let Some(redis) = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"])
+    else {
+        return;
+    };
+    let places = Places::new();
+    let [server, device, front] = places.all(&format!("redis://127.0.0.1:{}", redis.port()));
+    let _server = Running::logged(server, &places.path("server.err"));
+    let _device = Running::logged(device, &places.path("device.err"));
+    let mut front = Running::logged(limited(&front, 64, 200), &places.path("front.err"));
+    serves(places.front_at());
+    front.says("so at most 55 clients may connect");
+    let mut clients: Vec<Client> = Vec::new();
+    // Those that were there before may still be counted for a moment.
+    eventually("so many are served", || {
+        let mut client = Client::connect(places.front_at()).unwrap();
+        if client.call("SET k v").unwrap() == "+OK" {
+            clients.push(client);
+        }
+        clients.len() == 55
+    });
+    for _ in 0..20 {
+        let mut late = Client::connect(places.front_at()).unwrap();
+        assert_eq!(late.line().unwrap(), "-ERR max number of clients reached");
+        assert_eq!(late.line().unwrap(), "", "it is closed");
+    }
+    // A connection to Redis for each.
+    for client in &mut clients {
+        assert_eq!(client.call("WATCH k").unwrap(), "+OK");
+    }
+    for client in &mut clients {
+        assert_eq!(client.call("BLPOP none 0.01").unwrap(), "*-1");
+        assert_eq!(client.call("INCR n").unwrap().as_bytes()[0], b':');
+    }
+    let log = front.log();
+    assert_eq!(log.matches("too many clients").count(), 1, "{log}");
+    clients.pop();
+    serves(places.front_at());
+}
+
+/// Files that the front has not accounted for take the rest of its limit. A client still gets an answer.
+#[test]
+fn out_of_files_a_client_is_told_so() {
+    let places = Places::new();
+    let store = format!("kv:{}", places.path("store.kv").display());
+    let [server, device, mut front] = places.all(&store);
+    let _server = Running::logged(server, &places.path("server.err"));
+    let _device = Running::logged(device, &places.path("device.err"));
+    front.args(["--cache", "off"]);
+    let mut front = Running::logged(limited(&front, 200, 200), &places.path("front.err"));
+    serves(places.front_at());
+    let used = std::fs::read_dir(format!("/proc/{}/fd", front.id()))
+        .unwrap()
+        .count();
+    let limit = format!("{0}:{0}", used + 2);
+    let lowered = Command::new("prlimit")
+        .args(["--pid", &front.id().to_string()])
+        .arg(format!("--nofile={limit}"))
+        .status()
+        .unwrap();
+    assert!(lowered.success());
+    let mut clients: Vec<Client> = (0..20)
+        .map(|_| Client::connect(places.front_at()).unwrap())
+        .collect();
+    let mut refused = 0;
+    for client in &mut clients {
+        let reply = client.call("PING").unwrap_or_default();
+        refused += usize::from(reply == "-ERR max number of clients reached");
+    }
+    assert!(refused >= 15, "{refused} of 20: {}", front.log());
+    front.says("clients are refused: raise the limit of open files");
+    assert_eq!(
+        front.log().matches("clients are refused").count(),
+        1,
+        "{}",
+        front.log()
+    );
+    drop(clients);
+    serves(places.front_at());
+}

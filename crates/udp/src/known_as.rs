@@ -1,0 +1,88 @@
+//! Under which of this machine's addresses others know a socket that is bound to all of them.
+//!
+//! Such a socket's answers would leave with the address that the routes prefer, and a client that asked another one drops them.
+//! So a peer is sent to under the address to which it sent last.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use pmnet_proto::Peer;
+
+/// Most peers that are remembered. With one more all are forgotten: each is heard again before it is answered.
+const PEERS_MAX: usize = 65_536;
+
+/// Addresses of this machine, by who knows it under them.
+#[derive(Debug, Default)]
+pub(crate) struct KnownAs {
+    addresses: HashMap<Peer, IpAddr>,
+    /// The peer that was heard last: most packets come in bursts.
+    last: Option<(Peer, IpAddr)>,
+}
+
+impl KnownAs {
+    /// A packet came from there, to this address.
+    pub(crate) fn heard(&mut self, from: Peer, at: IpAddr) {
+        if self.last == Some((from, at)) {
+            return;
+        }
+        let usable = match at.to_canonical() {
+            IpAddr::V4(at) => !(at.is_broadcast() || at.is_multicast() || at.is_unspecified()),
+            IpAddr::V6(at) => !(at.is_multicast() || at.is_unspecified()),
+        };
+        if !usable {
+            return;
+        }
+        self.last = Some((from, at));
+        if self.addresses.len() >= PEERS_MAX && !self.addresses.contains_key(&from) {
+            self.addresses.clear();
+        }
+        self.addresses.insert(from, at);
+    }
+
+    /// The address under which this one is sent to; `None`: nothing was heard of it.
+    pub(crate) fn to(&self, peer: Peer) -> Option<IpAddr> {
+        match self.last {
+            Some((last, at)) if last == peer => Some(at),
+            _ => self.addresses.get(&peer).copied(),
+        }
+    }
+
+    /// Nothing can be sent under that address: it was one of a network, or is gone.
+    pub(crate) fn forget(&mut self, peer: Peer) {
+        self.addresses.remove(&peer);
+        self.last = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_that_was_heard_last_counts_and_not_all_are_remembered() {
+        let peer = |port: u16, last: u8| Peer::from(([10, 0, 0, last], port));
+        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let mut known = KnownAs::default();
+        assert_eq!(known.to(peer(1, 9)), None);
+        known.heard(peer(1, 9), one);
+        known.heard(peer(2, 9), other);
+        assert_eq!(
+            (known.to(peer(1, 9)), known.to(peer(2, 9))),
+            (Some(one), Some(other))
+        );
+        known.heard(peer(1, 9), other);
+        assert_eq!(known.to(peer(1, 9)), Some(other));
+        for none in ["255.255.255.255", "224.0.0.1", "0.0.0.0", "ff02::1", "::"] {
+            known.heard(peer(1, 9), none.parse().unwrap());
+        }
+        assert_eq!(known.to(peer(1, 9)), Some(other));
+        known.forget(peer(1, 9));
+        assert_eq!(known.to(peer(1, 9)), None);
+        for port in 0..=u16::MAX {
+            known.heard(peer(port, 8), one);
+        }
+        known.heard(peer(7, 7), one);
+        assert!(known.addresses.len() <= PEERS_MAX);
+        assert_eq!(known.to(peer(7, 7)), Some(one));
+    }
+}

@@ -1,0 +1,93 @@
+//! The owner of a port of this machine.
+
+use std::fs::read_link;
+use std::io::{BufRead, BufReader};
+
+/// A process that has such a port open, for people: `process 17 (dig)`; or what can be said without the right to see others' files.
+/// `protocol`: `udp` or `tcp`. `None`: it is free.
+#[must_use]
+pub fn owner_of_port(protocol: &str, port: u16) -> Option<String> {
+    let inodes: Vec<String> = ["", "6"]
+        .iter()
+        .filter_map(|family| std::fs::File::open(format!("/proc/net/{protocol}{family}")).ok())
+        .flat_map(|table| BufReader::new(table).lines().map_while(Result::ok))
+        .filter_map(|line| inode(&line, port))
+        .collect();
+    if inodes.is_empty() {
+        return None;
+    }
+    let wanted: Vec<String> = inodes
+        .iter()
+        .map(|inode| format!("socket:[{inode}]"))
+        .collect();
+    let has = |pid: &str| {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten();
+        let mut targets = files
+            .flatten()
+            .filter_map(|file| read_link(file.path()).ok());
+        targets.any(|target| {
+            wanted
+                .iter()
+                .any(|wanted| target.as_os_str() == wanted.as_str())
+        })
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut ids = processes
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    Some(match ids.find(|pid| has(pid)) {
+        Some(pid) => {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let name = name.trim().replace(|c: char| c.is_control(), " ");
+            format!("process {pid} ({name})")
+        }
+        None => "a process of another user or container".into(),
+    })
+}
+
+/// The inode of the socket in this line of the kernel's table, if it is at this port.
+fn inode(line: &str, port: u16) -> Option<String> {
+    let mut fields = line.split_whitespace();
+    let (_, local) = fields.nth(1)?.rsplit_once(':')?;
+    let own = u16::from_str_radix(local, 16).ok()?;
+    // Then remote address, state, queues, timers, retransmits, user, timeout.
+    (own == port).then(|| fields.nth(7).map(str::to_owned))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_port_is_found_and_nobody_where_it_is_free() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let owner = owner_of_port("udp", port).unwrap();
+        assert!(
+            owner.starts_with(&format!("process {} (", std::process::id())),
+            "{owner}"
+        );
+        let listener = std::net::TcpListener::bind("[::1]:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(owner_of_port("tcp", port).unwrap().starts_with("process "));
+        drop(listener);
+        assert_eq!(owner_of_port("udp", 1), None);
+    }
+
+    #[test]
+    fn the_kernels_table_is_understood() {
+        let line = " 2052: 0100007F:C738 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 24957 2 0 0";
+        assert_eq!(inode(line, 51_000).as_deref(), Some("24957"));
+        assert_eq!(inode(line, 51_001), None);
+        for bad in [
+            "",
+            "  sl  local_address rem_address   st",
+            "1: x",
+            "1: a:zz b",
+        ] {
+            assert_eq!(inode(bad, 51_000), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Adaptive spinning: when a loop polls without sleeping, and when it leaves the core to others.
+//!
+//! After activity a loop polls without blocking for a while, since waking a sleeping thread costs more than the packet it
+//! waits for. Between two looks it yields the core, because the peer that is to answer may need it. On a host where other
+//! programs want the core, too, this is the worst that a loop can do: a yield hands the core over for a whole slice
+//! (milliseconds), at each hop. A thread that sleeps is different: the scheduler owes it time, and lets it run as soon as
+//! it is woken. So a loop that comes back late from a yield *rests*: for a while it blocks instead. If the core is still
+//! wanted afterwards, the next rest is twice as long.
+
+use crate::Clock;
+use pmnet_proto::Time;
+use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos};
+
+/// A loop that never blocks asks its poll this often whether it is to stop.
+const LOOK_AROUND: Nanos = 5 * MILLISECOND;
+/// A yield that takes longer gave the core to a program with work of its own: such a program keeps it for a slice, 1.4 ms or
+/// more. A peer of ours is nearly always done with a burst earlier.
+const WANTED: Nanos = MILLISECOND;
+/// The first rest. One late yield may come from a program that ran once.
+const REST_MIN: Nanos = 4 * MILLISECOND;
+/// The longest rest. Each one ends with a yield that may cost a slice: less than one part in a hundred of the time.
+const REST_MAX: Nanos = 512 * MILLISECOND;
+
+/// When a loop polls again at once, and when it blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Spin {
+    limit: Nanos,
+    last_activity: Time,
+    last_look: Time,
+    rest: Rest,
+}
+
+impl Spin {
+    /// Spins for up to `micros` microseconds after the last activity; 0 never spins.
+    #[must_use]
+    pub const fn new(micros: u64) -> Spin {
+        Spin {
+            limit: micros.saturating_mul(MICROSECOND),
+            last_activity: Time(0),
+            last_look: Time(0),
+            rest: Rest {
+                length: 0,
+                until: Time(0),
+            },
+        }
+    }
+    /// Something was done.
+    pub const fn active(&mut self, now: Time) {
+        self.last_activity = now;
+    }
+    /// Whether a loop that does not block should ask its poll now, without waiting.
+    pub const fn look_around(&mut self, now: Time) -> bool {
+        let due = now.since(self.last_look) >= LOOK_AROUND;
+        if due {
+            self.last_look = now;
+        }
+        due
+    }
+    /// Whether to poll once more instead of blocking.
+    #[must_use]
+    pub fn is_on(&self, now: Time) -> bool {
+        now.since(self.last_activity) < self.limit && !self.rest.lasts(now)
+    }
+    /// Gives the core to whoever waits for it, and rests afterwards if that was for long. Call it after a look that found
+    /// nothing.
+    pub fn yield_core(&mut self, clock: &Clock) {
+        let before = clock.now();
+        std::thread::yield_now();
+        let now = clock.now();
+        self.rest.yielded(now, now.since(before));
+    }
+    /// [`Spin::is_on`]; yields the core if so.
+    pub fn again(&mut self, now: Time, clock: &Clock) -> bool {
+        let again = self.is_on(now);
+        if again {
+            self.yield_core(clock);
+        }
+        again
+    }
+}
+
+/// How long a loop blocks although it would spin.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    /// Of the last one; 0: there was none.
+    length: Nanos,
+    until: Time,
+}
+
+impl Rest {
+    fn lasts(&self, now: Time) -> bool {
+        now < self.until
+    }
+
+    /// A yield that ended `now` has taken so long. Soon after a rest it means that the core was wanted all the time.
+    fn yielded(&mut self, now: Time, took: Nanos) {
+        if took < WANTED {
+            return;
+        }
+        let soon = now.since(self.until) < self.length + took;
+        self.length = if soon {
+            (2 * self.length).clamp(REST_MIN, REST_MAX)
+        } else {
+            REST_MIN
+        };
+        self.until = now + self.length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REST: Rest = Rest {
+        length: 0,
+        until: Time(0),
+    };
+    const SLICE: Nanos = 4 * MILLISECOND;
+
+    #[test]
+    fn short_yields_are_no_reason_to_rest() {
+        let mut rest = REST;
+        for turn in 1..100_000 {
+            rest.yielded(Time(turn * 10 * MICROSECOND), WANTED - 1);
+            assert!(!rest.lasts(Time(turn * 10 * MICROSECOND)));
+        }
+    }
+
+    #[test]
+    fn where_the_core_is_always_wanted_one_percent_of_the_time_is_lost() {
+        let mut rest = REST;
+        let (mut now, mut lost) = (0, 0);
+        while now < 60_000 * MILLISECOND {
+            if rest.lasts(Time(now)) {
+                now = rest.until.0;
+            } else {
+                now += SLICE;
+                lost += SLICE;
+                rest.yielded(Time(now), SLICE);
+            }
+        }
+        assert!(lost * 100 < now, "{lost} of {now} ns");
+    }
+
+    #[test]
+    fn one_late_yield_now_and_then_costs_little() {
+        let mut rest = REST;
+        let second = 1_000 * MILLISECOND;
+        for second in (1..60).map(|nth| nth * second) {
+            rest.yielded(Time(second), SLICE);
+            assert_eq!(rest.until, Time(second) + REST_MIN);
+        }
+    }
+
+    #[test]
+    fn a_loop_rests_where_another_program_wants_its_core() {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let is_over = AtomicBool::new(false);
+        let allowed = sched_getaffinity(None).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
+        let mut one = CpuSet::new();
+        one.set(first.unwrap());
+        let here = || sched_setaffinity(None, &one).unwrap();
+        let rested = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                here();
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let looped = scope.spawn(|| {
+                here();
+                let clock = Clock::start();
+                let mut spin = Spin::new(50);
+                let end = clock.now() + 10_000 * MILLISECOND;
+                while clock.now() < end {
+                    let now = clock.now();
+                    spin.active(now);
+                    if !spin.again(now, &clock) {
+                        return true;
+                    }
+                }
+                false
+            });
+            let rested = looped.join().unwrap();
+            is_over.store(true, Ordering::Relaxed);
+            rested
+        });
+        assert!(rested);
+    }
+
+    #[test]
+    fn a_loop_that_rests_blocks_and_spins_again_afterwards() {
+        let mut spin = Spin::new(50);
+        let at = |millis: u64| Time(millis * MILLISECOND);
+        spin.active(at(10));
+        assert!(spin.is_on(at(10)));
+        spin.rest.yielded(at(10), SLICE);
+        let end = at(10) + REST_MIN;
+        spin.active(Time(end.0 - 1));
+        assert!(!spin.is_on(Time(end.0 - 1)));
+        assert!(spin.is_on(end));
+    }
+}
