@@ -12,13 +12,19 @@ pub(crate) const TRANSFER_WINDOW: u16 = 32;
 
 /// Timeouts without progress after which a half-received reply is asked for from its start.
 const RESTART_AFTER: u32 = 6;
+/// Timeouts without any answer after which a message is sent in small packets.
+const NARROW_AFTER: u32 = 6;
 
 /// A message in flight and its reply so far.
 #[derive(Debug)]
 pub(super) struct Transfer {
     payload: Bytes,
-    /// Of its fragments, as long as it is under way: the server puts together what it gets.
-    size: FragmentSize,
+    /// Bytes of each fragment. As long as it is under way: the server puts together what it gets.
+    part: usize,
+    /// Timeouts since the last answer of any kind.
+    unanswered: u32,
+    /// Nothing came back for long: large packets may be lost on the way there, or back.
+    narrow: bool,
     count: u16,
     confirmed: u16,
     sent: u16,
@@ -56,7 +62,9 @@ impl Transfer {
         let count = u16::try_from(size.count(payload.len())).expect("checked at submit");
         Transfer {
             payload,
-            size,
+            part: size.bytes(),
+            unanswered: 0,
+            narrow: false,
             count,
             confirmed: 0,
             sent: 0,
@@ -73,6 +81,10 @@ impl Transfer {
     pub(super) fn retry(&mut self) {
         self.resent = true;
         self.stalled += 1;
+        self.unanswered += 1;
+        if self.unanswered >= NARROW_AFTER {
+            self.become_narrow();
+        }
         if self.reply.is_some() && self.stalled < RESTART_AFTER {
             self.want_more = true;
         } else {
@@ -82,6 +94,29 @@ impl Transfer {
             // The last fragment again: it makes a server that has them all answer, and one that
             // has fewer say how far it got.
             self.sent = self.confirmed.min(self.count - 1);
+        }
+    }
+
+    /// From now on in small packets, and so is the answer to be. Into another number of them: so the server never takes old and new ones
+    /// for parts of one message.
+    fn become_narrow(&mut self) {
+        self.narrow = true;
+        let (bytes, least) = (self.payload.len(), FragmentSize::MIN);
+        if self.confirmed > 0 || bytes.min(self.part) <= least.bytes() {
+            return;
+        }
+        let count = least.count(bytes).max(usize::from(self.count) + 1);
+        if let Ok(count) = u16::try_from(count) {
+            (self.count, self.part, self.sent) = (count, bytes.div_ceil(count.into()), 0);
+        }
+    }
+
+    /// Which fragments of a reply it can receive, if the paths carry these.
+    pub(super) fn reply_size(&self, paths: FragmentSize) -> FragmentSize {
+        if self.narrow {
+            FragmentSize::MIN
+        } else {
+            paths
         }
     }
 
@@ -105,8 +140,8 @@ impl Transfer {
             .saturating_add(TRANSFER_WINDOW)
             .min(self.count);
         while self.sent < limit {
-            let start = usize::from(self.sent) * self.size.bytes();
-            let end = (start + self.size.bytes()).min(self.payload.len());
+            let start = usize::from(self.sent) * self.part;
+            let end = (start + self.part).min(self.payload.len());
             let fragment = Header {
                 fragment_index: self.sent,
                 fragment_count: self.count,
@@ -121,6 +156,7 @@ impl Transfer {
     /// Takes in a response; gives the whole reply once it is complete.
     pub(super) fn on_response(&mut self, packet: &Packet<'_>) -> Option<Bytes> {
         let header = &packet.header;
+        self.unanswered = 0;
         if header.flags.has(Flags::PROGRESS) {
             let Ok(confirmed) = u16::try_from(Progress::read(header).received) else {
                 return None;

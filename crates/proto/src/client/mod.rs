@@ -238,6 +238,8 @@ pub struct Client {
     dirty: Vec<SessionHandle>,
     events: VecDeque<Event>,
     counters: ClientCounters,
+    /// Large packets are lost, and nobody has asked yet.
+    large_lost: bool,
     next_handle: u32,
     next_call: u64,
 }
@@ -275,6 +277,7 @@ impl Client {
             dirty: Vec::new(),
             events: VecDeque::new(),
             counters: ClientCounters::default(),
+            large_lost: false,
             next_handle: 0,
             next_call: 0,
         }
@@ -524,6 +527,10 @@ impl Client {
             }
             Kind::Nack => session.on_nack(now, header, &mut context),
             Kind::NotLogged => session.on_not_logged(now, header, &mut context),
+            Kind::Pong if session.loses_large(header) => {
+                session.fall_back_in_small(&mut context);
+                self.large_lost |= self.size.lose();
+            }
             Kind::Response => session.on_response(now, &packet, &mut context),
             _ => {}
         }
@@ -569,6 +576,12 @@ impl Client {
     #[must_use]
     pub fn fragment_size(&self) -> FragmentSize {
         self.size.of_fragments(self.config.rules)
+    }
+
+    /// Whether it has turned out since the last call that large packets do not arrive at the head, and small ones do: from then on it sends small
+    /// ones only.
+    pub const fn take_large_lost(&mut self) -> bool {
+        std::mem::replace(&mut self.large_lost, false)
     }
 
     /// Asks for the shard's size, which may be another one in each epoch: by the PING of an open session.

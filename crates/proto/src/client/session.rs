@@ -8,7 +8,7 @@ use crate::Time;
 use crate::rto::Rto;
 use crate::time::earliest;
 use bytes::Bytes;
-use pmnet_wire::packet::{Ack, Nack, NotLogged, OpenReply, Response};
+use pmnet_wire::packet::{Ack, Nack, NotLogged, OpenReply, Pong, Response};
 use pmnet_wire::{
     FRAGMENTS_MAX, Flags, FragmentSize, Header, Kind, MESSAGE_BYTES_MAX, Packet, command,
 };
@@ -77,6 +77,17 @@ struct Fallback {
     transfer: Transfer,
 }
 
+impl Fallback {
+    fn of(update: &Update, size: FragmentSize) -> Fallback {
+        Fallback {
+            first_seq: update.first_seq,
+            last_seq: update.last_seq,
+            key_hash: update.key_hash,
+            transfer: Transfer::new(update.payload.clone(), size),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Opening { last_sent: Option<Time> },
@@ -100,6 +111,9 @@ struct Logged {
     next_send: u64,
     /// The seq that a NACK asked for last, and when.
     nacked: Option<(u64, Time)>,
+    /// Timeouts since the last progress, and whether the head is to be asked how far it is.
+    stalled: u32,
+    asks: bool,
 }
 
 /// How many updates may be in flight.
@@ -159,6 +173,9 @@ const _: () = assert!(
     FragmentSize::MIN.count(MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES) <= FRAGMENTS_MAX as usize
 );
 
+/// Timeouts after which a large packet that the head has not got counts as one that its way does not carry.
+const LOST_AFTER: u32 = 6;
+
 const WINDOW_INITIAL: u32 = 32;
 const WINDOW_MIN: u32 = 2;
 
@@ -186,6 +203,8 @@ impl Session {
                 next_seq: 1,
                 next_send: 1,
                 nacked: None,
+                stalled: 0,
+                asks: false,
             },
             window: Window {
                 size: WINDOW_INITIAL.min(config.window_max),
@@ -325,6 +344,7 @@ impl Session {
     }
 
     fn committed_upto(&mut self, seq: u64, copies: u8, context: &mut Context<'_>) {
+        self.log.stalled = 0;
         while self.log.acked < seq {
             self.log.sent.pop_front();
             self.log.acked += 1;
@@ -480,12 +500,36 @@ impl Session {
             return;
         }
         context.counters.fallbacks += 1;
-        self.direct.fallback = Some(Fallback {
-            first_seq: update.first_seq,
-            last_seq: update.last_seq,
-            key_hash: update.key_hash,
-            transfer: Transfer::new(update.payload.clone(), context.size),
-        });
+        self.direct.fallback = Some(Fallback::of(update, context.size));
+    }
+
+    /// Payload bytes of the oldest packet that is not acknowledged.
+    fn oldest_bytes(&self) -> usize {
+        let Some(update) = self.log.updates.front() else {
+            return 0;
+        };
+        let index = (self.log.acked + 1).saturating_sub(update.first_seq);
+        let start = usize::try_from(index).expect("bounded") * update.size.bytes();
+        let rest = update.payload.len().saturating_sub(start);
+        rest.min(update.size.bytes())
+    }
+
+    /// Whether a PONG shows that the way to the head loses large packets: it has not got the oldest one, which is large and was sent again and
+    /// again, and gets small ones.
+    pub(super) fn loses_large(&self, pong: &Header) -> bool {
+        let expected = Pong::read(pong).expected;
+        self.direct.fallback.is_none()
+            && self.log.stalled >= LOST_AFTER
+            && expected == self.log.acked + 1
+            && self.oldest_bytes() > FragmentSize::MIN.bytes()
+    }
+
+    /// The oldest update goes to the server by itself, in small packets: its seqs keep their bytes, and so cannot be sent in others.
+    pub(super) fn fall_back_in_small(&mut self, context: &mut Context<'_>) {
+        if let Some(update) = self.log.updates.front() {
+            context.counters.fallbacks += 1;
+            self.direct.fallback = Some(Fallback::of(update, FragmentSize::MIN));
+        }
     }
 
     pub(super) fn on_response(
@@ -568,6 +612,8 @@ impl Session {
             && now >= oldest.at + self.update_rto.timeout()
         {
             self.update_rto.back_off();
+            self.log.stalled += 1;
+            self.log.asks = self.oldest_bytes() > FragmentSize::MIN.bytes();
             self.window.threshold = (self.window.size / 2).max(WINDOW_MIN);
             self.window.size = self.window.threshold;
             self.resend_from(self.log.acked + 1, context);

@@ -13,6 +13,8 @@ const ASK_EVERY: Nanos = 250 * MILLISECOND;
 pub(super) struct Size {
     /// Of the client's own paths.
     path: FragmentSize,
+    /// Large packets were lost on them without a word.
+    lossy: bool,
     /// The shard's, as the head told it, and in which epoch.
     shard: FragmentSize,
     told_in: u32,
@@ -23,6 +25,7 @@ impl Size {
     pub(super) const fn new(path: FragmentSize) -> Size {
         Size {
             path,
+            lossy: false,
             shard: FragmentSize::MAX,
             told_in: 0,
             asked: None,
@@ -31,6 +34,21 @@ impl Size {
 
     pub(super) const fn set_path(&mut self, size: FragmentSize) {
         self.path = size;
+    }
+
+    /// Large packets do not arrive, and nobody says why. True if that is news.
+    pub(super) const fn lose(&mut self) -> bool {
+        let news = !self.lossy;
+        self.lossy = true;
+        news
+    }
+
+    const fn own(&self) -> FragmentSize {
+        if self.lossy {
+            FragmentSize::MIN
+        } else {
+            self.path
+        }
     }
 
     /// The head of this epoch has told it.
@@ -43,7 +61,7 @@ impl Size {
     /// What every hop carries. Without [`Rule::FragmentSize`] as much as a packet may have.
     pub(super) fn of_fragments(&self, rules: Rules) -> FragmentSize {
         if rules.hold(Rule::FragmentSize) {
-            self.path.min(self.shard)
+            self.own().min(self.shard)
         } else {
             FragmentSize::MAX
         }
@@ -51,8 +69,8 @@ impl Size {
 
     /// What a READ says of it: only what the head does not know.
     pub(super) fn of_hits(&self) -> FragmentSize {
-        if self.path < self.shard {
-            self.path
+        if self.own() < self.shard {
+            self.own()
         } else {
             FragmentSize::MAX
         }

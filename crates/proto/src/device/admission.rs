@@ -264,10 +264,14 @@ impl Device {
         header: &Header,
         out: &mut Outbox,
     ) {
-        if self.chain.position == 0 && self.known_session(now, from, header, out).is_some() {
+        if self.chain.position != 0 {
+            return;
+        }
+        if let Some(expected) = self.known_session(now, from, header, out) {
             let pong = Pong {
                 session: header.session,
                 size: self.fragment_size().on_wire(),
+                expected,
             };
             out.send(from, &pong.header(&self.stamp().tagged(header.tag)), &[]);
         }

@@ -10,7 +10,7 @@ use pmnet_proto::client::Outcome;
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::packet::{Bypass, Pong, ReadKeys, Update};
 use pmnet_wire::record::{Member, read_path, shard_size};
-use pmnet_wire::{FragmentSize, Header, Kind, raw};
+use pmnet_wire::{Flags, FragmentSize, Header, Kind, raw};
 
 fn size(bytes: u64) -> FragmentSize {
     FragmentSize::from_wire(bytes)
@@ -156,6 +156,85 @@ fn parts_of_two_sizes_are_not_put_together() {
     }
 }
 
+/// Nobody says that large packets are lost. The head has not got the oldest one, sent again and again, and answers small ones.
+#[test]
+fn a_client_notices_that_large_packets_are_lost() {
+    let mut bench = told(1344);
+    bench.try_update(3000).expect("accepted");
+    bench.flush();
+    let pong = |bench: &mut ClientBench, expected: u64| {
+        let pong = Header {
+            order: expected,
+            ..bench.reply(Kind::Pong)
+        };
+        bench.receive(&pong, &[]);
+        bench.flush()
+    };
+    for _ in 0..5 {
+        let sent = bench.after(SECOND / 2);
+        assert_eq!(kinds(&sent)[..2], [Kind::Update, Kind::Update]);
+        assert_eq!(sent.last().unwrap().header.kind, Kind::Ping);
+        assert_eq!(pong(&mut bench, 1), [], "it may be a loss like any other");
+    }
+    bench.after(SECOND / 2);
+    // The head has it: the others of the chain do not.
+    assert_eq!(pong(&mut bench, 2), []);
+    assert!(!bench.client.take_large_lost());
+    let sent = pong(&mut bench, 1);
+    assert_eq!(lengths(&sent), [1144, 1144, 712]);
+    assert!(sent.iter().all(|s| s.is(Kind::Bypass, Flags::FALLBACK)));
+    assert!(bench.client.take_large_lost() && !bench.client.take_large_lost());
+    assert_eq!(bench.client.fragment_size(), FragmentSize::MIN);
+}
+
+#[test]
+fn small_packets_that_are_lost_are_no_sign() {
+    let mut bench = told(1344);
+    bench.try_update(1144).expect("accepted");
+    bench.flush();
+    for _ in 0..9 {
+        assert_eq!(kinds(&bench.after(SECOND / 2)), [Kind::Update]);
+    }
+    let pong = Header {
+        order: 1,
+        ..bench.reply(Kind::Pong)
+    };
+    bench.receive(&pong, &[]);
+    assert!(!bench.client.take_large_lost());
+}
+
+/// What the server got of it, it must not take for a part of what comes now: 2000 bytes are two parts of 1344, and two of 1144.
+#[test]
+fn a_bypass_that_nobody_answers_goes_in_small_packets() {
+    for (bytes, parts) in [
+        (2000, vec![667, 667, 666]),
+        (1200, vec![600, 600]),
+        (9, vec![9]),
+    ] {
+        let mut bench = told(1344);
+        let payload = Bytes::from(vec![b'b'; bytes]);
+        let deadline = bench.now + 60 * SECOND;
+        let asked = bench
+            .client
+            .bypass(bench.session, payload, 9, true, deadline);
+        asked.expect("accepted");
+        bench.flush();
+        for _ in 0..5 {
+            let sent = bench.after(SECOND);
+            assert_eq!(
+                FragmentSize::of_flags(sent[0].header.flags),
+                FragmentSize::MAX
+            );
+        }
+        let sent = bench.after(SECOND);
+        assert_eq!(lengths(&sent), parts);
+        assert_eq!(
+            FragmentSize::of_flags(sent[0].header.flags),
+            FragmentSize::MIN
+        );
+    }
+}
+
 #[test]
 fn the_server_keeps_the_size_of_the_narrowest_hop() {
     let mut bench = ServerBench::blank(crate::support::server::config());
@@ -270,7 +349,8 @@ fn a_device_says_what_its_paths_carry_and_asks_when_they_shrink() {
     // Clients hear of it at once.
     let ping = from_client(Kind::Ping, 0);
     let pong = only(bench.answer(device::client(), &ping, &[]));
-    assert_eq!(Pong::read(&pong.header).size, 1280);
+    let said = Pong::read(&pong.header);
+    assert_eq!((said.size, said.expected), (1280, 1));
     assert_eq!(bench.device.epoch(), epoch);
     // Asked no more often than any other doubt.
     bench.device.set_path(bench.now, size(1280), &mut out);

@@ -3,7 +3,7 @@
 //! ```text
 //!             24        32    40    48    56    64
 //! Ping        | session |     |     |     |     |    |   between hops: 0
-//! Pong        | session | size |    |     |     |    |
+//! Pong        | session | size | expected | | |    |
 //! StaleEpoch  |         |     |     |     |     |    |
 //! ```
 
@@ -24,6 +24,8 @@ view! {
         session: session,
         /// As in OPEN-REPLY.
         size: seq,
+        /// The seq with which the session goes on at the head. 0: it is not said.
+        expected: order,
     }
 }
 

@@ -58,6 +58,9 @@ impl Session {
         } else {
             self.begin_calls(config, context.size);
             self.send_updates(now, out, context, &stamp);
+            if std::mem::take(&mut self.log.asks) {
+                out.send(context.head, &Ping { session }.header(&stamp), &[]);
+            }
             let ready = self.all_sent();
             if let Some(bypass) = self.direct.bypass.as_mut().filter(|_| ready) {
                 let header = packet::Bypass {
@@ -72,7 +75,9 @@ impl Session {
                     more: false,
                 };
                 let mut header = header.header(&stamp);
-                header.flags = header.flags.with(context.size.flags());
+                header.flags = header
+                    .flags
+                    .with(bypass.transfer.reply_size(context.size).flags());
                 bypass.transfer.send(now, context.head, &header, out);
             }
         }
