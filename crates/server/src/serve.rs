@@ -70,7 +70,7 @@ pub fn serve(
     let clock = Clock::start();
     let random = Random::new(pmnet_udp::os_random()?);
     let mut paths = Paths::new(config.server.size_max);
-    // Who asked last to belong to the chain.
+    // The last device that asked to belong to the chain.
     let mut asked: Option<Peer> = None;
     let mut core = ServerNode::new(Server::new(config.server, random), store);
     let words = config.words;

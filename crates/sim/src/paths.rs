@@ -2,8 +2,8 @@
 //!
 //! Fault model: in some worlds the paths between the machines, and those of single clients, carry less than a packet may have. That is so
 //! from the beginning, or all machines' paths shrink at one moment while clients are at work; each process notices it within a second,
-//! as its system says it. What is longer than its path arrives as IP fragments. Where nothing shrinks, nobody may send anything like
-//! that; where something did, nobody may when the world has come to rest.
+//! as its system says it. A packet that is longer than its path arrives as IP fragments. In a world where nothing shrinks, such a packet is
+//! a violation; in the others it is one when the world has come to rest.
 
 use crate::config::WorldConfig;
 use crate::world::{Event, Phase, World, address};
@@ -15,21 +15,21 @@ use pmnet_wire::FragmentSize;
 const SIZES: [u64; 4] = [1144, 1160, 1280, 1328];
 /// Clients in such a world have one of so many sizes of their own, by their numbers.
 const OF_CLIENTS: usize = 4;
-/// Payloads and replies of such a world have up to so many bytes.
+/// Largest payloads and replies of such a world, in bytes, at least.
 const BYTES: usize = 4_000;
 /// A process notices within this time that its paths have shrunk.
 const NOTICED_MAX: Nanos = SECOND;
 /// Paths shrink within this time after the beginning.
 const SHRINK_MAX: Nanos = 100 * MILLISECOND;
 
-/// What the paths of a world carry.
+/// Largest fragments that the paths of a world carry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Paths {
     /// Those between devices and server.
     machines: FragmentSize,
     /// Those of the clients.
     clients: [FragmentSize; OF_CLIENTS],
-    /// What those of the machines carry from some moment on.
+    /// The same of the machines, from some moment on.
     shrinks_to: Option<FragmentSize>,
 }
 
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    /// What a node knows of its paths, if that has become less.
+    /// Largest fragments of a node's paths, once it knows that these have shrunk.
     pub(crate) fn path_of(&self, node: usize) -> Option<FragmentSize> {
         let at = self.noticed.get(node)?;
         let own = self.config.paths.of(node, self.config.devices);

@@ -53,7 +53,7 @@ pub struct Paths {
     /// How many packets of the socket had been too long when it was asked last, and when that was told last.
     fragmented: u64,
     told: (u64, Option<Time>),
-    /// What was said of paths that carry too little.
+    /// The MTU that was last said to be too small.
     too_small: Option<usize>,
 }
 
@@ -87,7 +87,7 @@ impl Paths {
         self.peers.contains(&peer)
     }
 
-    /// What the path to this one carries, if the system knows.
+    /// Largest fragments that the path to this peer carries, as far as the system knows.
     #[must_use]
     pub fn glance(&self, peer: Peer) -> FragmentSize {
         let ipv6 = peer.ip().to_canonical().is_ipv6();

@@ -53,7 +53,7 @@ pub struct Socket {
     metas: Vec<RecvMeta>,
     counters: SocketCounters,
     speaks_for: Option<SpeaksFor>,
-    /// Longest datagram that the path to somebody carries, if that is less than a datagram may have; and the least of all.
+    /// Longest datagram that the path to each of these peers carries, if that is less than a datagram may have; and the least of all.
     limits: Vec<(Peer, usize)>,
     limit: usize,
     /// Bound to all addresses of this machine.

@@ -1,7 +1,7 @@
 //! How many bytes of a message one packet carries (`docs/spec/wire.md` §1, "Size of fragments").
 //!
-//! Receivers accept every size up to [`crate::FRAGMENT_BYTES`]. Whoever cuts a message into fragments takes the size of the
-//! shard, or of its own path if that is smaller: so no packet is longer than a hop of its way can carry.
+//! Receivers accept every size up to [`crate::FRAGMENT_BYTES`]. A sender cuts messages by the size of the shard, or by that of its own
+//! path if that is smaller. So no packet is longer than a hop can carry.
 
 use crate::{FRAGMENT_BYTES, FRAGMENT_BYTES_MIN, Flags, HEADER_LEN};
 use core::fmt;
@@ -40,8 +40,8 @@ impl FragmentSize {
     /// As much as fits an MTU of 1280, which IPv6 guarantees.
     pub const MIN: FragmentSize = bounded(FRAGMENT_BYTES_MIN);
 
-    /// What fits a path with this MTU: the longest IP packet, with its header. Below 1280 it is [`FragmentSize::MIN`], which then does
-    /// not fit.
+    /// The size for a path with this MTU (longest IP packet, with its header). Below an MTU of 1280 it is [`FragmentSize::MIN`], which then
+    /// may not fit.
     #[must_use]
     pub const fn of_mtu(mtu: usize, ipv6: bool) -> FragmentSize {
         let ip = if ipv6 { IPV6_BYTES } else { IPV4_BYTES };
@@ -60,8 +60,8 @@ impl FragmentSize {
         HEADER_LEN + self.bytes()
     }
 
-    /// What a packet or a record says: 0 is [`FragmentSize::MAX`], as said by those who know no other size. What is out of
-    /// bounds counts as the nearest size that is not.
+    /// Reads the number in a packet or a record. 0 is [`FragmentSize::MAX`]: earlier versions know no other size. A number out of
+    /// bounds counts as the nearest size.
     #[must_use]
     pub const fn from_wire(bytes: u64) -> FragmentSize {
         if bytes == 0 || bytes > FRAGMENT_BYTES as u64 {
@@ -71,7 +71,7 @@ impl FragmentSize {
         bounded(bytes as usize)
     }
 
-    /// How a packet or a record says it.
+    /// The number for a packet or a record.
     #[must_use]
     pub const fn on_wire(self) -> u64 {
         if self.0 == FragmentSize::MAX.0 {
@@ -89,14 +89,14 @@ impl FragmentSize {
         Flags((steps as u8) << FLAGS_SHIFT)
     }
 
-    /// What the flags of a bypass say.
+    /// Reads it from the flags of a bypass.
     #[must_use]
     pub const fn of_flags(flags: Flags) -> FragmentSize {
         let steps = (flags.0 >> FLAGS_SHIFT) as usize;
         bounded(FRAGMENT_BYTES - steps * STEP)
     }
 
-    /// Of this size: fragments of a message with so many bytes. One without any has one fragment, too.
+    /// Number of fragments of a message with `bytes` bytes; an empty one has one fragment, too.
     #[must_use]
     pub const fn count(self, bytes: usize) -> usize {
         let count = bytes.div_ceil(self.bytes());

@@ -26,11 +26,11 @@ pub const PORT_FIRST: u16 = 51_000;
 pub const PORT_LAST: u16 = 51_999;
 
 /// Payload bytes of one packet that fit a 1500-byte Ethernet MTU with IPv6 and the pmnet header,
-/// rounded down to a cache line: 1500 − 40 (IPv6) − 8 (UDP) − 88 = 1364 → 1344. The most that anybody sends or accepts; how much a
+/// rounded down to a cache line: 1500 − 40 (IPv6) − 8 (UDP) − 88 = 1364 → 1344. The largest that is sent or accepted; how much a
 /// sender takes depends on the path ([`FragmentSize`]).
 pub const FRAGMENT_BYTES: usize = 1344;
-/// What fits every path: the MTU that IPv6 guarantees, 1280 − 40 − 8 − 88. What is sent before the shard's size is known has no
-/// longer payload.
+/// Payload bytes that fit every path: the MTU that IPv6 guarantees, 1280 − 40 − 8 − 88. Packets that are sent before the shard's size
+/// is known have no longer payload.
 pub const FRAGMENT_BYTES_MIN: usize = 1144;
 
 /// Largest datagram that any hop sends or accepts, in bytes (header and payload).

@@ -181,7 +181,7 @@ pub fn write_path(path: &[Member]) -> Vec<u8> {
     write_padded_path(path, FragmentSize::MIN)
 }
 
-/// The same, padded to so many bytes.
+/// As [`write_path`], padded to `bytes`.
 #[must_use]
 pub fn write_padded_path(path: &[Member], bytes: FragmentSize) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.bytes());

@@ -1,6 +1,7 @@
 //! Networks that carry less than 1500 bytes, and more (`docs/spec/protocol.md` §7): everything is acknowledged, applied and read
 //! back, and no packet becomes IP fragments; one that carries less than before is noticed and said.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pmnet_lab::resp::{Client, Reply};
@@ -263,6 +264,44 @@ fn shrinks(plan: Plan, ipv6: bool, who_says: &[&str]) {
     assert_eq!(ip_fragments(&world), before, "{what}");
     all_there(&world, written, BYTES);
     println!("{what}: {before} IP fragments, {:?}", begun.elapsed());
+}
+
+/// Two ends of a link with different MTUs: what is longer vanishes, and no system knows.
+#[test]
+fn large_packets_that_vanish_are_noticed_by_the_front() {
+    const BYTES: usize = 40_000;
+    let Some(mut world) = World::start(relay(0)) else {
+        return;
+    };
+    let front = world.start_front_with(DEADLINE_MS, "");
+    let mut client = client(&world, front);
+    let mut set = |key: &str| {
+        let set = client
+            .call(&[b"SET", key.as_bytes(), &value(BYTES)])
+            .unwrap();
+        assert_eq!(set, ok(), "{key}");
+    };
+    set("before");
+    // Of the bridge itself first: otherwise it follows its ports.
+    for link in ["br0 mtu 1500", "client1 mtu 1280"] {
+        let args: Vec<&str> = "link set".split(' ').chain(link.split(' ')).collect();
+        let status = world.inside("device1", || {
+            Command::new("ip").args(args).status().unwrap()
+        });
+        assert!(status.success());
+    }
+    set("behind");
+    let said = world.process("front").stderr();
+    assert!(
+        said.contains("large packets to the device do not arrive"),
+        "{said}"
+    );
+    set("more");
+    for key in ["before", "behind", "more"] {
+        let get = client.call(&["GET", key]).unwrap();
+        assert!(get == bulk(value(BYTES)), "{key}: {}", short(&get));
+    }
+    assert_eq!(ip_fragments(&world), 0);
 }
 
 #[test]

@@ -699,8 +699,8 @@ impl Server {
         self.path = self.path.min(size);
     }
 
-    /// What the server's path to the tail carries. If that is less than the shard's size, the next epoch begins, with the same members and the
-    /// smaller size: what is sent from then on fits (protocol.md §7).
+    /// Tells the server how much its path to the tail carries. If that is less than the shard's size, the next epoch begins, with the
+    /// same members and the smaller size (protocol.md §7).
     pub fn set_path(&mut self, size: FragmentSize) {
         let size = size.min(self.config.size_max);
         self.path = size;

@@ -247,7 +247,7 @@ struct Recovers {
 #[derive(Debug)]
 pub struct Server {
     config: ServerConfig,
-    /// What the server's path to the tail carries.
+    /// Largest fragments that the server's path to the tail carries.
     path: FragmentSize,
     /// What the store that was loaded calls itself.
     store: Bytes,
