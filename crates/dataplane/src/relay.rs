@@ -351,8 +351,17 @@ pub(crate) fn watch<M: Media>(
     let mut waits: Option<String> = None;
     let mut out_of_service = Some(clock.now());
     let mut told = None;
+    let mut large_lost = false;
     move |node| {
         let machine = node.machine();
+        if machine.loses_large() && !std::mem::replace(&mut large_lost, true) {
+            tracing::warn!(
+                "large packets to {next} do not arrive, and small ones do: the path carries less than the system knows. New writes are sent in \
+                 packets of {} bytes; those in the log wait. Let ICMP pass, or set the MTU of the route (ip route replace … mtu 1280), then start this \
+                 device again",
+                FragmentSize::MTU_MIN
+            );
+        }
         if let Some(lease) = &lease {
             tell(&lease.words, machine, &mut told);
         }

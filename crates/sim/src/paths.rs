@@ -101,7 +101,7 @@ impl World {
         for node in 0..self.clocks.len() {
             let after = self.below(NOTICED_MAX);
             self.noticed[node] = self.now + after;
-            self.wake(node, after);
+            self.schedule(after, Event::PathNoticed { node });
         }
     }
 

@@ -82,6 +82,9 @@ pub(crate) enum Event {
     /// The operator wires the device that is to join behind the last one.
     Wire,
     PathsShrink,
+    PathNoticed {
+        node: usize,
+    },
     /// Something about leases.
     Fleet(Step),
     /// Something about two servers.
@@ -467,6 +470,7 @@ impl World {
             Event::DetourEnds => self.detour = None,
             Event::Wire => self.wire_joiner(),
             Event::PathsShrink => self.paths_shrink(),
+            Event::PathNoticed { node } => self.wake(node, 0),
             Event::Fleet(step) => self.fleet_goes_on(step),
             Event::Standby(step) => self.standby_goes_on(step),
             Event::Accident => self.accident(),

@@ -266,6 +266,26 @@ fn shrinks(plan: Plan, ipv6: bool, who_says: &[&str]) {
     println!("{what}: {before} IP fragments, {:?}", begun.elapsed());
 }
 
+#[test]
+fn an_operator_may_say_that_it_carries_less() {
+    let plan = Plan {
+        args: ["--mtu", "1280"].map(String::from).to_vec(),
+        ..relay(0)
+    };
+    let Some(mut world) = World::start(plan) else {
+        return;
+    };
+    assert_eq!(fragment(&mut world), 1_160);
+    let front = world.start_front_with(DEADLINE_MS, "--mtu 1400");
+    let mut client = client(&world, front);
+    all_sizes(&world, &mut client, "k");
+    let (good, said) = world.device_with(&["--mtu", "1279"]);
+    assert!(
+        !good && said.contains("--mtu 1279: at least 1280"),
+        "{said}"
+    );
+}
+
 /// Two ends of a link with different MTUs: what is longer vanishes, and no system knows.
 #[test]
 fn large_packets_that_vanish_are_noticed_by_the_front() {

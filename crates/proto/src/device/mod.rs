@@ -347,6 +347,8 @@ pub struct Device {
     short: bool,
     /// What its paths to the hops beside it carry.
     path: FragmentSize,
+    /// Large packets to the next hop were lost without a word.
+    loses_large: bool,
     /// Somebody else may append to its log while this device asks.
     goes_on: bool,
     /// Nonce of the last [`Device::probe`], and when it was sent.
@@ -400,6 +402,7 @@ impl Device {
             joining: false,
             short: false,
             path: size_max,
+            loses_large: false,
             goes_on: false,
             probe: None,
             owed: Owed {
@@ -578,7 +581,11 @@ impl Device {
     /// What this device's paths to the hops beside it carry. If that is less than the shard's size, the server is asked to begin an epoch
     /// with a smaller one (protocol.md §7).
     pub fn set_path(&mut self, now: Time, size: FragmentSize, out: &mut Outbox) {
-        self.path = size.min(self.config.size_max);
+        self.path = if self.loses_large {
+            FragmentSize::MIN
+        } else {
+            size.min(self.config.size_max)
+        };
         if self.is_serving() && self.path < self.chain.size {
             self.probe(now, out);
         }

@@ -71,6 +71,7 @@ impl Device {
         }
         let Durable { room, short, .. } = Durable::read(&packet.header);
         self.link.confirm(now, rows[0].order, room);
+        self.hear(rows[0].order, room);
         self.short = short;
         self.owed.tell_durable = true;
         self.commit();
@@ -137,6 +138,7 @@ impl Device {
     pub(super) fn on_applied(&mut self, now: Time, header: &Header, out: &mut Outbox) -> Verdict {
         let Applied {
             applied,
+            received,
             room,
             short,
         } = Applied::read(header);
@@ -156,6 +158,9 @@ impl Device {
         let applied = applied.min(self.cursors.last);
         if self.chain.position + 1 == self.chain.members.len() {
             self.link.confirm(now, applied, room);
+            if received > 0 {
+                self.hear(received, room);
+            }
             // Said to the hop before until it is over, and then once more.
             self.owed.tell_durable |= self.short || short;
             self.short = short;
@@ -243,6 +248,7 @@ impl Device {
         if std::mem::take(&mut self.owed.tell_applied) {
             let applied = Applied {
                 applied: self.cursors.applied,
+                received: 0,
                 room: 0,
                 short: false,
             };

@@ -514,6 +514,7 @@ impl Server {
             };
             let applied = Applied {
                 applied,
+                received: self.entries.received,
                 room: u64::try_from(room).expect("a queue is bounded"),
                 short: self.short,
             };

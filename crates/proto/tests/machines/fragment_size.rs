@@ -360,3 +360,43 @@ fn a_device_says_what_its_paths_carry_and_asks_when_they_shrink() {
         .set_path(bench.now + SECOND, size(1280), &mut out);
     assert_eq!(kinds(&take(&mut out)), [Kind::Recover]);
 }
+
+/// Its link to the server loses what is large, and no system says so.
+#[test]
+fn a_device_notices_that_large_entries_are_lost() {
+    for (bytes, received, room, lost) in [
+        (1300, 1, 100, true),
+        // Small ones are lost, too: nobody is there.
+        (1144, 1, 100, false),
+        // The server has it, and its store is slow.
+        (1300, 2, 100, false),
+        // It has no room.
+        (1300, 1, 0, false),
+    ] {
+        let mut bench = DeviceBench::head(1);
+        bench.admit(&device::update(1), &vec![b'u'; bytes]);
+        let applied = |bench: &mut DeviceBench, applied: u64, received: u64, room: u64| {
+            let word = Header {
+                order: applied,
+                seq: received,
+                request: raw(room),
+                ..device::from_hop(Kind::Applied, 0)
+            };
+            bench.answer(server(), &word, &[]);
+        };
+        applied(&mut bench, 1, 1, 100);
+        bench.finish();
+        bench.forwards();
+        for _ in 0..8 {
+            assert!(!bench.device.loses_large());
+            bench.tick_after(SECOND);
+            bench.forwards();
+            applied(&mut bench, 1, received, room);
+        }
+        assert_eq!(
+            bench.device.loses_large(),
+            lost,
+            "{bytes} {received} {room}"
+        );
+    }
+}

@@ -258,6 +258,7 @@ impl Stand {
         self.turn()?;
         let mut applied = Vec::new();
         let word = packet::Applied {
+            received: 0,
             applied: self.pipeline.log().last(),
             room: u64::MAX,
             short: false,
