@@ -21,7 +21,7 @@ ROCKSDB_LIB_DIR ?= $(dir $(firstword $(wildcard /usr/lib/*/librocksdb.so /usr/li
 ROCKSDB_INCLUDE_DIR ?= /usr/include
 BENCH_OPTIONS ?=
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers redis-cluster compat types-diff churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat types-diff churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -36,6 +36,7 @@ help:
 	@echo "make histories RUNS=$(RUNS)   real processes, killed and cut off: linearizable?"
 	@echo "make failovers RUNS=$(RUNS) FROM=$(FROM)   a fleet whose devices, server, Redis, etcd and fronts are lost at random, and which heals by itself"
 	@echo "make failovers STORM=1 RUNS=$(RUNS)   the same, with up to five short faults within a few seconds"
+	@echo "make week            a week of an idle and of a busy fleet, as fast as a real etcd goes: does its database stay small? (two hours)"
 	@echo "make redis-cluster RUNS=$(RUNS)   three shards over a Redis Cluster: everything killed at random, a slot moved there and back"
 	@echo "make compat          Redis's own suite, clients' own tests and random commands, direct and through the front (about an hour)"
 	@echo "make types-diff COMMANDS=$(COMMANDS) SEED=$(SEED)   random commands: does the embedded store answer as Redis does?"
@@ -55,7 +56,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test lint sim rules crash model mutants cargo-mutants histories failovers redis-cluster compat types-diff kernel kernels nvdimm powercut fuzz soak: rust
+build demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat types-diff kernel kernels nvdimm powercut fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -109,6 +110,9 @@ failovers:
 	@$(CARGO) build --release --locked -p pmnet
 	@PMNET_RUNS=$(RUNS) PMNET_TEST_SEED=$(FROM) PMNET_STORM=$(STORM) PMNET_REPORT=$(CURDIR)/target/failovers.json $(CARGO) test --release --locked \
 		-p pmnet-lab --test e2e failovers::many -- --ignored --nocapture --test-threads=1
+
+week:
+	@$(CARGO) test --release --locked -p pmnet-fleet agent::week -- --ignored --nocapture
 
 redis-cluster:
 	@sh tests/setup.sh packages

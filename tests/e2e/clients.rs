@@ -3,10 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use pmnet_lab::harness::{Cluster, Medium, StoreKind, Topology, find_program};
 
 use crate::common;
+use crate::support::eventually;
 
 /// Seconds that a program may take.
 const LIMIT: &str = "60";
@@ -77,6 +79,107 @@ fn redis_cli() {
     assert_eq!(ask(&["BLPOP", "l", "1"]), "l\nx");
     assert!(ask(&["SHUTDOWN", "NOSAVE"]).contains("ERR"));
     assert!(ask(&["INFO", "server"]).contains("redis_version"));
+}
+
+/// All keys of the database with their values and whether they expire, but pmnet's own.
+fn everything(ask: &dyn Fn(&[&str]) -> String, database: &str) -> Vec<String> {
+    let of = |args: &[&str]| ask(&[&["-n", database][..], args].concat());
+    let keys = of(&["KEYS", "*"]);
+    let keys = keys.lines().filter(|key| !key.starts_with("pmnet:{"));
+    let mut all: Vec<String> = keys
+        .map(|key| {
+            let expires = of(&["PEXPIRETIME", key]);
+            format!("{key} {expires} {}", of(&["DUMP", key]))
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// `docs/guide/operating.md`, "Loading the data of another Redis".
+#[test]
+fn the_aof_of_a_redis_behind_pmnet_is_piped_into_another_shard() {
+    let Some(from) = cluster("aof-from") else {
+        return;
+    };
+    let Some(program) = find_program("redis-cli") else {
+        return common::skip("redis-cli is not installed");
+    };
+    let asks = |port: String| {
+        let program = program.clone();
+        move |args: &[&str]| {
+            run(&program, &[&["-p", &port][..], args].concat())
+                .trim()
+                .to_owned()
+        }
+    };
+    let front = asks(port(&from));
+    for line in [
+        "SET a 1",
+        "SET expires x EX 1000",
+        "INCR n",
+        "HSET h f v g w",
+        "RPUSH l 1 2 3",
+        "LPOP l",
+        "ZADD z 1.5 m",
+        "XADD st 1-1 f v",
+        "SETEX gone 1 x",
+        "DEL gone",
+        "-n 3 SET three x",
+        "-n 3 SADD s 1 2 3",
+        "EVAL redis.call('SET',KEYS[1],'s')return{1} 1 scripted",
+        "BLPOP l 1",
+    ] {
+        front(&line.split(' ').collect::<Vec<_>>());
+    }
+    let load = "#!lua name=lib\nredis.register_function('f', function() return 7 end)";
+    front(&["FUNCTION", "LOAD", load]);
+    let multi = "printf 'MULTI\\nSET in1 x\\nSELECT 3\\nSET in2 x\\nEXEC\\n' | redis-cli -p ";
+    run(Path::new("sh"), &["-c", &format!("{multi}{}", port(&from))]);
+    let redis = asks(from.redis().expect("a Redis").port().to_string());
+    let folder = redis(&["CONFIG", "GET", "dir"]);
+    let folder = Path::new(folder.lines().last().expect("a folder")).join("appendonlydir");
+    for rewritten in [false, true] {
+        if rewritten {
+            redis(&["CONFIG", "SET", "aof-use-rdb-preamble", "no"]);
+            redis(&["BGREWRITEAOF"]);
+            eventually("the AOF is rewritten", Duration::from_secs(30), || {
+                redis(&["INFO", "persistence"]).contains("aof_rewrite_in_progress:0")
+                    && std::fs::read_dir(&folder).unwrap().any(|file| {
+                        file.unwrap()
+                            .path()
+                            .to_string_lossy()
+                            .ends_with(".base.aof")
+                    })
+            });
+            front(&["SET", "late", "x"]);
+        }
+        let Some(into) = cluster("aof-into") else {
+            return;
+        };
+        let pipe = format!(
+            "cd {} && cat $(ls *.base.aof 2>/dev/null) *.incr.aof | redis-cli -p {} --pipe; true",
+            folder.display(),
+            port(&into)
+        );
+        let said = run(Path::new("sh"), &["-c", &pipe]);
+        let errors = said
+            .split("errors: ")
+            .nth(1)
+            .and_then(|rest| rest.split(',').next());
+        let errors: u32 = errors
+            .and_then(|count| count.parse().ok())
+            .expect("a count");
+        assert!((1..20).contains(&errors), "{said}");
+        let loaded = asks(into.redis().expect("a Redis").port().to_string());
+        for database in ["0", "3"] {
+            let (right, found) = (everything(&redis, database), everything(&loaded, database));
+            assert_eq!(found, right, "database {database}, rewritten: {rewritten}");
+            assert!(right.len() >= 3, "{right:?}");
+        }
+        assert_eq!(asks(port(&into))(&["FCALL", "f", "0"]), "7");
+        assert_eq!(asks(port(&into))(&["GET", "a"]), "1");
+    }
 }
 
 #[test]

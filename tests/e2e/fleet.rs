@@ -5,6 +5,7 @@ pub mod etcd;
 mod front;
 pub mod heal;
 mod members;
+mod room;
 mod server;
 mod shards;
 

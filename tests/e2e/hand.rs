@@ -524,3 +524,33 @@ fn a_change_that_is_broken_off_anywhere_is_ended_by_another_command() {
     });
     world.nothing_is_lost(&all);
 }
+
+/// Somebody who connects to the TCP ports of a device and its server, says nothing, and comes again and again.
+#[test]
+fn silent_connections_do_not_lock_ctl_out() {
+    const SILENT: usize = 350;
+    let Some(world) = World::start("hand-silent", 1, 0, Medium::Dram) else {
+        return;
+    };
+    let device = world.at[&world.ids[0]];
+    let server = world.cluster.server().unwrap();
+    let mut silent = Vec::new();
+    for at in [device, server] {
+        for _ in 0..SILENT {
+            // A client that cannot even connect is locked out already.
+            match std::net::TcpStream::connect_timeout(&at, Duration::from_secs(1)) {
+                Ok(stream) => silent.push(stream),
+                Err(_) => break,
+            }
+        }
+    }
+    let begun = Instant::now();
+    let said = ctl(&["--via", &device.to_string(), "status"]);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    let took = begun.elapsed();
+    println!(
+        "status took {took:?} beside {} silent connections",
+        silent.len()
+    );
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}

@@ -20,7 +20,7 @@ fn fails(args: &[&str]) -> String {
 fn run(args: &[&str]) -> Output {
     // A process that serves instead of refusing is ended by timeout(1).
     Command::new("timeout")
-        .arg("10")
+        .arg("20")
         .arg(common::pmnet())
         .args(args)
         .output()
@@ -36,8 +36,13 @@ fn mistakes_of_an_operator_get_a_sentence() {
     let taken = taken.local_addr().unwrap().to_string();
     let free = format!("127.0.0.1:{}", free_port().unwrap());
 
+    // It is waited for 10 seconds.
     let text = fails(&["server", "--listen", &taken, "--store", "null:"]);
-    assert!(text.contains("another process listens there"), "{text}");
+    let owner = format!("process {} (", std::process::id());
+    assert!(
+        text.contains(&owner) && text.contains("listens there: choose another port"),
+        "{text}"
+    );
     let text = fails(&["server", "--listen", &free, "--store", "mysql://x"]);
     assert!(text.contains("redis://HOST:PORT"), "{text}");
     let text = fails(&["server", "--store", "null:"]);

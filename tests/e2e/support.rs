@@ -260,10 +260,10 @@ pub fn launch(name: &str, folder: &std::path::Path, args: &[&str]) -> Process {
     Process::launch(spec, folder).unwrap()
 }
 
-/// A process that ends by itself, and quickly: its exit code and what it said on stderr.
+/// A process that ends by itself, and quickly (a port in use is waited for 10 seconds): its exit code and what it said on stderr.
 pub fn refuses(name: &str, folder: &std::path::Path, args: &[&str]) -> (i32, String) {
     let mut process = launch(name, folder, args);
-    let status = process.wait_exit(Duration::from_secs(10)).unwrap();
+    let status = process.wait_exit(Duration::from_secs(20)).unwrap();
     let text = process.stderr();
     assert!(!text.contains("panicked"), "{text}");
     (status.code().unwrap_or(-1), text)

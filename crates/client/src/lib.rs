@@ -12,8 +12,8 @@ pub use blocking::{Session, SessionError};
 pub use node::ClientNode;
 pub use pmnet_proto::Time;
 pub use pmnet_proto::client::{
-    CallId, ClientConfig, ClientCounters, Closed, Event, Outcome, ReadAnswer, Refused,
-    SessionHandle,
+    CROWDED, CallId, ClientConfig, ClientCounters, Closed, Event, LetGo, Outcome, ReadAnswer,
+    Refused, SessionHandle,
 };
 pub use pmnet_udp::{Clock, Spin, Stop, StopTrigger, owner_of_port, path_mtu};
 pub use whereabouts::Whereabouts;

@@ -338,6 +338,23 @@ fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Place, Option<S
     words.want(machine.needs_lease());
 }
 
+/// Says that sessions were ended because others needed the room, or their client was started again; less and less often. `told`: how many
+/// there were when it was said last.
+fn tell_of_sessions(machine: &Device, told: &mut u64) {
+    let counters = machine.counters();
+    let all = counters.succeeded_sessions + counters.crowded_out_sessions + counters.crowded_opens;
+    if all >= told.saturating_mul(2).max(1) {
+        *told = all;
+        tracing::warn!(
+            open = machine.sessions(),
+            of_clients_started_again = counters.succeeded_sessions,
+            silent_when_there_was_no_room = counters.crowded_out_sessions,
+            refused_for_want_of_room = counters.crowded_opens,
+            "sessions were ended, or not begun (all since this device's start)"
+        );
+    }
+}
+
 /// Tells the agent of a device's lease what becomes of it, and everybody: when it serves, and when it does not for long.
 pub(crate) fn watch<M: Media>(
     lease: Option<Lease>,
@@ -352,6 +369,7 @@ pub(crate) fn watch<M: Media>(
     let mut out_of_service = Some(clock.now());
     let mut told = None;
     let mut large_lost = false;
+    let mut sessions = 0;
     move |node| {
         let machine = node.machine();
         if machine.loses_large() && !std::mem::replace(&mut large_lost, true) {
@@ -386,6 +404,7 @@ pub(crate) fn watch<M: Media>(
                 tracing::warn!("waiting: {text}");
             }
         }
+        tell_of_sessions(machine, &mut sessions);
         if machine.is_serving() && machine.epoch() != epoch {
             epoch = machine.epoch();
             tracing::info!(

@@ -410,18 +410,20 @@ impl Keeper {
             (names.alive(id), row.alive),
             (names.word(id), row.words),
         ];
-        let puts = [
-            Put {
+        let mut puts = vec![Put {
+            key: names.alive(id),
+            value: self.process.clone().into_bytes(),
+            lease,
+        }];
+        // The record is not written again if it says the same, and the lease before still exists: its number stays, as that of a lease that never ended.
+        let renews = row.process.as_ref() == Some(&self.process);
+        if !renews || row.record.as_ref() != Some(record) {
+            puts.push(Put {
                 key: names.member(id),
                 value: bytes(record),
                 lease: 0,
-            },
-            Put {
-                key: names.alive(id),
-                value: self.process.clone().into_bytes(),
-                lease,
-            },
-        ];
+            });
+        }
         let done = self.etcd.put_if(&are, &puts);
         done.map_err(|error| error.to_string())
     }
@@ -474,3 +476,5 @@ fn allows(word: Word, epoch: Option<u32>) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod week;

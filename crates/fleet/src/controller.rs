@@ -11,6 +11,7 @@ use pmnet_udp::Clock;
 
 use crate::etcd::{Etcd, Put};
 use crate::heal::{Advice, Step, advise};
+use crate::history::History;
 use crate::plan::Plan;
 use crate::record::{Names, WordRecord, bytes};
 use crate::shard::Shard;
@@ -29,6 +30,8 @@ pub struct ControllerConfig {
     pub names: Names,
     /// Devices that the chain shall have, if there are spares, until a person says so in etcd; `None`: as many as it had at most.
     pub copies: Option<usize>,
+    /// It has etcd forget what was before the last minutes, for all users of that etcd.
+    pub compacts: bool,
 }
 
 /// A controller of one shard.
@@ -43,6 +46,7 @@ pub struct Controller {
     watch: Watch,
     /// Some lease is gone and its margin is not over.
     waits: bool,
+    history: History,
 }
 
 impl Controller {
@@ -58,7 +62,13 @@ impl Controller {
             longest,
             watch: Watch::new(longest),
             waits: false,
+            history: History::new(config.compacts),
         }
+    }
+
+    /// Looks after what etcd keeps, if that is due; to be called behind each turn. A sentence: what a person should know.
+    pub fn look_after_etcd(&mut self) -> Option<String> {
+        self.history.turn(self.clock.now(), &mut self.etcd)
     }
 
     /// How long to wait before the next turn.

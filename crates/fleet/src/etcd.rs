@@ -1,8 +1,9 @@
 //! A small client of etcd: its JSON gateway (`/v3/…`, from etcd 3.4 on), over plain HTTP, blocking.
 //!
-//! Four calls are all that is needed: read a range (linearizable), grant a lease, end one, and one transaction that compares
-//! revisions and puts. All go through the agreement of etcd's members. The keep-alive of etcd does not, so it is not used: a member that
-//! believes to be the leader renews by itself.
+//! Four calls are all that a lease needs: read a range (linearizable), grant a lease, end one, and one transaction that compares
+//! revisions and puts. All go through the agreement of etcd's members. The keep-alive of etcd does not: a member that
+//! believes to be the leader renews by itself. So it is used only for what is there for people to see ([`Etcd::keep_alive`]).
+//! The rest is about what etcd keeps ([`History`](crate::History)).
 
 use std::time::Duration;
 
@@ -15,6 +16,13 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Most keys of one range.
 pub const LIMIT: u64 = 1_000;
 
+/// In what etcd says of a revision whose history is gone, and when it takes no writes.
+const COMPACTED: &str = "has been compacted";
+const FULL: &str = "database space exceeded";
+
+/// The call for alarms.
+const ALARM: &str = "maintenance/alarm";
+
 /// Why etcd did not answer, or not as it should.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
@@ -24,6 +32,14 @@ pub enum EtcdError {
     /// It says no.
     #[error("{0} says: {1}")]
     Refused(String, String),
+    /// It takes no writes: its database is as large as it may be.
+    #[error(
+        "{0} takes no writes: its database has reached --quota-backend-bytes (alarm NOSPACE). Until that is mended no device gets a \
+         lease, and nobody is answered; what was acknowledged is kept. In this order: etcdctl --endpoints {0} compact --physical REVISION \
+         (etcdctl endpoint status -w json names it), etcdctl defrag at each member, etcdctl alarm disarm. Then let etcd compact by \
+         itself: --auto-compaction-mode periodic --auto-compaction-retention 5m"
+    )]
+    Full(String),
     /// This is no answer of etcd 3.4 or later.
     #[error("{0} does not answer as etcd 3.4 or later does ({1})")]
     Foreign(String, &'static str),
@@ -60,6 +76,34 @@ pub struct Etcd {
     endpoints: Vec<String>,
     /// Which one answered last.
     at: usize,
+    /// The highest revision that was heard of.
+    revision: u64,
+}
+
+/// The database of one member of etcd.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Storage {
+    /// Version of etcd.
+    pub version: String,
+    /// Size of the file: that counts for the quota.
+    pub bytes: u64,
+    /// Bytes of it that are in use; the rest is free for what comes.
+    pub used: u64,
+    /// The quota; `None`: it does not say.
+    pub quota: Option<u64>,
+    /// It takes no writes any more.
+    pub is_full: bool,
+}
+
+/// The quota of an etcd that was given none.
+const QUOTA_USUAL: u64 = 2 << 30;
+
+impl Storage {
+    /// Whether more than half of what it may be is reached.
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        self.bytes > self.quota.unwrap_or(QUOTA_USUAL) / 2
+    }
 }
 
 impl Etcd {
@@ -76,7 +120,14 @@ impl Etcd {
             http: config.new_agent(),
             endpoints,
             at: 0,
+            revision: 0,
         }
+    }
+
+    /// The highest revision of etcd that was heard of; 0: none.
+    #[must_use]
+    pub const fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// How many endpoints there are.
@@ -120,6 +171,72 @@ impl Etcd {
         let id = answer["ID"].as_str().and_then(|id| id.parse().ok());
         id.filter(|_| granted)
             .ok_or_else(|| self.foreign("a lease is shorter than asked for"))
+    }
+
+    /// Lets a lease last for its whole length again; whether it was still there. **For people to see only**: no agreement of the members.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub fn keep_alive(&mut self, lease: i64) -> Result<bool, EtcdError> {
+        let answer = self.call("lease/keepalive", &json!({ "ID": lease.to_string() }))?;
+        Ok(number(&answer["TTL"]).is_some())
+    }
+
+    /// Whether this revision can still be read: it was not compacted away.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub fn keeps(&mut self, revision: u64) -> Result<bool, EtcdError> {
+        let question = json!({
+            "key": STANDARD.encode("/pmnet/"), "revision": revision.to_string(), "serializable": true,
+        });
+        match self.call("kv/range", &question) {
+            Ok(_) => Ok(true),
+            Err(EtcdError::Refused(_, text)) if text.contains(COMPACTED) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Forgets what was before this revision, of **all** users of this etcd. The present values stay.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub fn compact(&mut self, revision: u64) -> Result<(), EtcdError> {
+        match self.call(
+            "kv/compaction",
+            &json!({ "revision": revision.to_string() }),
+        ) {
+            // Another controller was faster.
+            Err(EtcdError::Refused(_, text)) if text.contains(COMPACTED) => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// The database of the member that answered last.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub fn storage(&mut self) -> Result<Storage, EtcdError> {
+        let says = self.call("maintenance/status", &json!({}))?;
+        let alarms = self.call(ALARM, &json!({ "action": "GET" }))?;
+        let none = Vec::new();
+        let alarms = alarms["alarms"].as_array().unwrap_or(&none);
+        let bytes = number(&says["dbSize"]).unwrap_or(0);
+        Ok(Storage {
+            version: says["version"].as_str().unwrap_or_default().to_owned(),
+            bytes,
+            used: number(&says["dbSizeInUse"]).unwrap_or(bytes),
+            quota: number(&says["dbSizeQuota"]).or_else(|| self.quota()),
+            is_full: alarms.iter().any(|alarm| alarm["alarm"] == "NOSPACE"),
+        })
+    }
+
+    /// Only etcd 3.6 says it in its status; earlier ones in their metrics, if these are open to us.
+    fn quota(&self) -> Option<u64> {
+        let url = format!("{}/metrics", self.endpoints[self.at]);
+        let mut answer = self.http.get(url).call().ok()?;
+        let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+        quota_in(&body.read_to_string().ok()?)
     }
 
     /// Ends a lease, and removes the keys that go with it.
@@ -168,10 +285,15 @@ impl Etcd {
         Ok(number(&answer["TTL"]))
     }
 
-    fn call(&mut self, path: &str, question: &Value) -> Result<Value, EtcdError> {
+    pub(crate) fn call(&mut self, path: &str, question: &Value) -> Result<Value, EtcdError> {
         let answer = self.ask(path, question);
-        if !matches!(answer, Ok(_) | Err(EtcdError::Refused(..))) {
-            self.at = (self.at + 1) % self.endpoints.len();
+        match &answer {
+            Ok(json) => {
+                let revision = number(&json["header"]["revision"]);
+                self.revision = self.revision.max(revision.unwrap_or(0));
+            }
+            Err(EtcdError::Refused(..) | EtcdError::Full(_)) => {}
+            Err(_) => self.at = (self.at + 1) % self.endpoints.len(),
         }
         answer
     }
@@ -187,17 +309,24 @@ impl Etcd {
             .map_err(lost)?;
         let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
         let body = body.read_to_string().map_err(lost)?;
-        let json: Value = serde_json::from_str(&body)
+        let mut json: Value = serde_json::from_str(&body)
             .map_err(|_| EtcdError::Foreign(endpoint.clone(), "no JSON"))?;
+        if json["result"].is_object() {
+            // One of a stream of answers.
+            json = json["result"].take();
+        }
         if let Some(text) = json["error"].as_str() {
             // What it cannot do at the moment, another member may.
             let text = text.to_owned();
             return Err(match json["code"].as_i64() {
                 Some(4 | 14) => EtcdError::Unreachable(endpoint.clone(), text),
+                Some(8) if text.contains(FULL) => EtcdError::Full(endpoint.clone()),
                 _ => EtcdError::Refused(endpoint.clone(), text),
             });
         }
-        if !answer.status().is_success() || !json["header"].is_object() {
+        // If there is no alarm, etcd 3.4 answers with nothing at all.
+        let says_nothing = path == ALARM && json.is_object();
+        if !answer.status().is_success() || !(json["header"].is_object() || says_nothing) {
             return Err(EtcdError::Foreign(endpoint.clone(), "no header"));
         }
         Ok(json)
@@ -211,6 +340,16 @@ impl Etcd {
 /// Numbers of 64 bits are strings in JSON; what is 0 or negative is left out or means nothing here.
 fn number(value: &Value) -> Option<u64> {
     value.as_str().and_then(|text| text.parse().ok())
+}
+
+/// The quota in etcd's metrics.
+fn quota_in(metrics: &str) -> Option<u64> {
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("etcd_server_quota_backend_bytes "))?;
+    let bytes: f64 = line.trim().parse().ok()?;
+    // A quota is far below what a floating-point number holds exactly.
+    (bytes >= 1.0).then_some(bytes as u64)
 }
 
 fn entry(value: &Value) -> Option<Entry> {
@@ -269,6 +408,19 @@ mod tests {
             "http://a/b:1",
         ] {
             assert!(endpoints(bad).unwrap_err().contains("--etcd"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_quota_is_read_from_metrics() {
+        let text = "# TYPE x gauge\netcd_server_quota_backend_bytes 6.7108864e+07\nx 1\n";
+        assert_eq!(super::quota_in(text), Some(64 << 20));
+        for none in [
+            "",
+            "etcd_server_quota_backend_bytes 0",
+            "etcd_server_quota_backend_bytes x",
+        ] {
+            assert_eq!(super::quota_in(none), None, "{none}");
         }
     }
 

@@ -43,7 +43,11 @@ pub struct ServerAgentConfig {
 
 /// An agent that has not begun yet.
 #[derive(Debug)]
-pub struct Candidate(Keeper);
+pub struct Candidate {
+    keeper: Keeper,
+    /// Its process has not had a turn yet.
+    begins: bool,
+}
 
 impl Candidate {
     /// An agent with these settings.
@@ -51,7 +55,22 @@ impl Candidate {
     /// # Errors
     /// The system gives no random numbers.
     pub fn new(config: ServerAgentConfig) -> std::io::Result<Candidate> {
-        Keeper::new(config).map(Candidate)
+        Keeper::new(config).map(|keeper| Candidate {
+            keeper,
+            begins: true,
+        })
+    }
+
+    /// The same for a process whose turn is over.
+    ///
+    /// # Errors
+    /// As [`Candidate::new`].
+    pub fn again(config: ServerAgentConfig) -> std::io::Result<Candidate> {
+        let candidate = Candidate::new(config)?;
+        Ok(Candidate {
+            begins: false,
+            ..candidate
+        })
     }
 
     /// Takes the turn of the one server that serves, if no other one has it; whether it did. **Only so that not two begin**: who may
@@ -60,11 +79,13 @@ impl Candidate {
     /// # Errors
     /// A sentence: etcd does not answer.
     pub fn takes_turn(&mut self) -> Result<bool, String> {
-        let keeper = &mut self.0;
+        let keeper = &mut self.keeper;
         let shard = Shard::read(&mut keeper.etcd, &keeper.config.names)?;
         let address = shard.server.as_ref().map(|record| record.address);
-        // Who had this address before has ended.
-        if shard.has_server() && address != Some(keeper.config.address) {
+        // Who had this address before has ended. (Not if that was this very process: then another one has the turn, and has not said yet
+        // where it is.)
+        let ended = self.begins && address == Some(keeper.config.address);
+        if shard.has_server() && !ended {
             return Ok(false);
         }
         let alive = keeper.alive()?;
@@ -78,7 +99,7 @@ impl Candidate {
     /// # Errors
     /// The system gives no thread.
     pub fn start(self, words: Arc<ServerWords>) -> std::io::Result<ServerAgent> {
-        let mut keeper = self.0;
+        let mut keeper = self.keeper;
         keeper.words = words.clone();
         let thread = std::thread::Builder::new()
             .name("fleet".into())
@@ -117,8 +138,8 @@ struct Keeper {
     length: Nanos,
     /// Name of this process.
     process: String,
-    /// What was put last, and when.
-    put: Option<(OnRecord, Time)>,
+    /// When its lease was renewed last.
+    renewed: Option<Time>,
     /// When it was said last that something goes wrong.
     said: Option<Time>,
 }
@@ -132,7 +153,7 @@ impl Keeper {
             clock: Clock::boottime(),
             length,
             process: format!("{:016x}", pmnet_udp::os_random()?),
-            put: None,
+            renewed: None,
             said: None,
             config,
             words: Arc::default(),
@@ -154,18 +175,16 @@ impl Keeper {
         if let Some(epoch) = to_end(&shard, &on_record) {
             self.words.end_epoch(epoch);
         }
-        let other = shard.has_server() && shard.server_process != self.process.as_bytes();
-        if self.config.standby && other {
-            return Err("another server has its turn now".into());
+        let has_turn = shard.has_server() && shard.server_process == self.process.as_bytes();
+        if self.config.standby && !has_turn {
+            // Also if no server has it: another one may have had it in between, and has changed the records.
+            self.words.end_turn();
+            return Err(
+                "the turn of this server is over: another one has it now, or may have had it"
+                    .into(),
+            );
         }
         let now = self.clock.now();
-        let fresh = self
-            .put
-            .as_ref()
-            .is_some_and(|(put, at)| *put == on_record && now.since(*at) < self.length / RENEWALS);
-        if fresh {
-            return Ok(());
-        }
         if let Some(before) = &shard.server
             && before.epoch > on_record.epoch
             && on_record.epoch > 0
@@ -183,8 +202,22 @@ impl Keeper {
             seconds: self.config.seconds,
             standby: self.config.standby,
         };
-        self.claim(&shard, &record, on_record.epoch > 0)?;
-        self.put = Some((on_record, now));
+        let knows = on_record.epoch > 0;
+        let is_said = shard.servers != 0 && (!knows || shard.server.as_ref() == Some(&record));
+        if has_turn && is_said {
+            let is_fresh = |at: Time| now.since(at) < self.length / RENEWALS;
+            if self.renewed.is_some_and(is_fresh) {
+                return Ok(());
+            }
+            // Nothing is new. The lease is for people and for servers that stand by: it needs no agreement, and no new value.
+            let lives = self.etcd.keep_alive(shard.server_lease);
+            if lives.map_err(|error| error.to_string())? {
+                self.renewed = Some(now);
+                return Ok(());
+            }
+        }
+        self.claim(&shard, &record, knows)?;
+        self.renewed = Some(now);
         Ok(())
     }
 
@@ -197,7 +230,8 @@ impl Keeper {
             (names.server_alive(), shard.server_alive),
         ];
         let mut puts = vec![alive];
-        if knows || shard.servers == 0 {
+        let is_new = shard.server.as_ref() != Some(record);
+        if is_new && (knows || shard.servers == 0) {
             puts.push(Put {
                 key: names.server(),
                 value: bytes(record),

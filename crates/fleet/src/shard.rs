@@ -58,6 +58,8 @@ pub struct Shard {
     pub(crate) server_alive: u64,
     /// The process of that server.
     pub(crate) server_process: Vec<u8>,
+    /// Number that etcd gave the lease of that key.
+    pub(crate) server_lease: i64,
     /// How many devices a person wants in the chain; `None`: nobody said so.
     pub copies: Option<usize>,
     /// Number of that; 0: there is none.
@@ -117,6 +119,7 @@ impl Shard {
         if name == SERVER_ALIVE {
             self.server_alive = entry.revision;
             self.server_process.clone_from(&entry.value);
+            self.server_lease = entry.lease;
             return Some(());
         }
         let (kind, id) = name.split_once('/')?;

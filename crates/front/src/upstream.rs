@@ -7,7 +7,9 @@
 //! An implementation may not block: it lives in the front's event loop.
 
 use bytes::Bytes;
-pub use pmnet_client::{CallId, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle};
+pub use pmnet_client::{
+    CROWDED, CallId, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle,
+};
 
 /// Nanoseconds since the start of the front.
 pub type Time = u64;

@@ -15,7 +15,8 @@ mod list;
 mod rights;
 
 pub use access::{Access, Secret};
-pub(crate) use link::{About, Answer, Ask, Link, Question, Ticket};
+pub(crate) use link::{About, Answer, Ask, ELSEWHERE, Link, Question, Ticket};
+pub(crate) use list::Reads;
 pub(crate) use rights::{Ruling, Users};
 
 /// The user of whoever has not said who he is.

@@ -55,14 +55,16 @@ fn every_writer_writes_the_ranges_and_nothing_else() {
 /// Another program truncates the file: a write then lands after its end, and leaves a hole before it.
 #[test]
 fn a_file_that_is_truncated_is_noticed_before_and_while_it_is_written() {
+    let (early, late) = (100..105, BYTES - 3..BYTES);
+    let (early, late) = (std::slice::from_ref(&early), std::slice::from_ref(&late));
     for (direct, ring) in [(true, true), (true, false), (false, false)] {
         let (_directory, path) = new_file();
         let mut media = FileMedia::open_with(&path, direct, ring).unwrap();
         media.store(100, b"first");
-        persist(&mut media, &[100..105]);
+        persist(&mut media, early);
         let cut = || media_len(&path, 0);
         if ring {
-            media.persist_start(&[100..105]).unwrap();
+            media.persist_start(early).unwrap();
             cut();
             let error = media.persist_poll(true).unwrap_err().to_string();
             assert!(
@@ -72,10 +74,7 @@ fn a_file_that_is_truncated_is_noticed_before_and_while_it_is_written() {
         } else {
             cut();
             // The last block: the file has its old length again when it is written.
-            let error = media
-                .persist_start(&[BYTES - 3..BYTES])
-                .unwrap_err()
-                .to_string();
+            let error = media.persist_start(late).unwrap_err().to_string();
             assert!(error.contains("0 bytes and not the 4194304"), "{error}");
             assert_eq!(
                 std::fs::metadata(&path).unwrap().len(),
@@ -84,14 +83,14 @@ fn a_file_that_is_truncated_is_noticed_before_and_while_it_is_written() {
             );
         }
         assert!(matches!(
-            media.persist_start(&[0..1]),
+            media.persist_start(early),
             Err(MediaError::Failed)
         ));
     }
     let (_directory, path) = new_file();
     let mut media = FileMedia::open(&path).unwrap();
     media_len(&path, 0);
-    assert!(media.persist_start(&[BYTES - 3..BYTES]).is_err());
+    assert!(media.persist_start(late).is_err());
 }
 
 fn media_len(path: &Path, bytes: u64) {

@@ -4,6 +4,7 @@
 //! changes nothing, needs no privilege, ends within seconds. May not: fail silently; what cannot be
 //! found out is a `warn` that says so.
 
+mod etcd;
 pub(crate) mod interface;
 mod log_place;
 mod netlink;
@@ -45,6 +46,7 @@ Examples:
   pmnet doctor
   pmnet doctor --log-folder /var/lib/pmnet --port 51000 --port 51500 --json
   pmnet doctor --log /var/lib/pmnet/d.pmlog --dev eth0 --peer 10.0.0.3:51500
+  pmnet doctor --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
 
 Exit code 1 if anything is `fail`.";
 
@@ -65,6 +67,9 @@ pub struct DoctorArgs {
     /// Another process of a shard, to which packets are to go: what the path to it carries.
     #[arg(long, value_name = "HOST:PORT")]
     peer: Vec<String>,
+    /// Members of etcd: does its database have room, and is its history compacted?
+    #[arg(long, value_name = "URL,…")]
+    etcd: Option<String>,
     /// UDP ports that are to be used.
     #[arg(long, value_name = "PORT", default_values_t = [51_000, 51_500])]
     port: Vec<u16>,
@@ -133,6 +138,7 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
     for peer in &args.peer {
         findings.push(path::finding(pmnet_cli::address("--peer", peer)?));
     }
+    findings.extend(args.etcd.iter().flat_map(|text| etcd::findings(text)));
     findings.push(redis_server());
     findings.push(drawn_ports());
     findings.extend(args.port.iter().map(|port| udp_port(*port)));

@@ -27,6 +27,8 @@ pub enum Rule {
     WhoseCopy,
     /// §2 rule 7: only what the store has durably is reported as applied, and so reclaimed.
     ReclaimApplied,
+    /// §12: a device is refused, and the shard stopped, because of records that were read since, not of what a server remembers.
+    FreshRecords,
     /// §2 rule 8: a bypass waits for the orders that were admitted before it.
     Barrier,
     /// §2 rule 8: a bypass waits for its session's own updates, wherever they are.

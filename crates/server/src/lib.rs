@@ -11,4 +11,4 @@ pub mod store;
 pub use self::node::ServerNode;
 pub use feed::{Feed, Reader};
 pub use pmnet_proto::server::{Server, ServerConfig, Stop};
-pub use store::{Batch, Origin, RecordChange, RecordKey, Request, Store, StoreError};
+pub use store::{Batch, Origin, RecordChange, RecordKey, Request, Store, StoreError, TAKEN_OVER};

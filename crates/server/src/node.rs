@@ -9,6 +9,8 @@ use pmnet_wire::Packet;
 /// Pause after the store failed: the first one, and the longest.
 const PAUSE_MIN: Nanos = 5 * MILLISECOND;
 const PAUSE_MAX: Nanos = 500 * MILLISECOND;
+/// So often it is looked whether the store is still there, if nothing else shows it.
+const LOOK_EVERY: Nanos = 500 * MILLISECOND;
 /// The same failure is told again after this time.
 const TOLD_EVERY: Nanos = 5 * SECOND;
 
@@ -18,6 +20,8 @@ pub struct ServerNode<S> {
     store: S,
     pause: Nanos,
     resume_at: Option<Time>,
+    /// When it is looked whether the store is still there; `None`: it cannot go.
+    look_at: Option<Time>,
     /// The failure that was told last, and when.
     told: Option<(String, Time)>,
     rejected_packets: u64,
@@ -25,8 +29,9 @@ pub struct ServerNode<S> {
 
 impl<S: Store> ServerNode<S> {
     /// Joins the two.
-    pub const fn new(machine: Server, store: S) -> ServerNode<S> {
+    pub fn new(machine: Server, store: S) -> ServerNode<S> {
         ServerNode {
+            look_at: store.may_go().then_some(Time(0)),
             machine,
             store,
             pause: PAUSE_MIN,
@@ -92,6 +97,13 @@ impl<S: Store> ServerNode<S> {
             self.machine.failed();
         } else if self.resume_at.is_some_and(|at| now < at) {
             return Ok(false);
+        } else if self.look_at.is_some_and(|at| now >= at) {
+            self.look_at = Some(now + LOOK_EVERY);
+            if self.store.is_gone() {
+                // Nobody had anything to do for it, or it would have been noticed.
+                tracing::info!("the store has closed its connection: the records are read again");
+                self.machine.failed();
+            }
         }
         self.resume_at = None;
         self.machine.answer_waiting(now, out);
@@ -155,7 +167,7 @@ impl<S: Store> ServerNode<S> {
     }
 
     /// When [`ServerNode::step`] has something to do again by itself.
-    pub const fn next_timeout(&self) -> Option<Time> {
-        self.resume_at
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.resume_at.or(self.look_at)
     }
 }

@@ -41,6 +41,15 @@ pub enum DriverError {
     Stopped(#[from] pmnet_proto::server::Stop),
 }
 
+/// Why a loop ended that nothing is wrong with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was asked to.
+    Asked,
+    /// Another server of the shard has its turn, or may have had it ([`ServerWords::end_turn`]).
+    TurnIsOver,
+}
+
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
 /// The agent of the fleet, or the store, wants something.
 const WAKE_TOKEN: mio::Token = mio::Token(1);
@@ -51,7 +60,7 @@ const BURSTS_MAX: usize = 16;
 /// Bytes that a small datagram takes in a socket's receive buffer, about.
 const DATAGRAM_COST_BYTES: usize = 1280;
 
-/// Runs until stopped. With a `feed`, entries that the tail only announces are read from there. `ready` is called
+/// Runs until stopped, or until its turn is over. With a `feed`, entries that the tail only announces are read from there. `ready` is called
 /// with the bound address and the durability that the store states, once the socket is open.
 ///
 /// # Errors
@@ -62,7 +71,7 @@ pub fn serve(
     mut feed: Option<Box<dyn Feed>>,
     stop: &Stop,
     ready: impl FnOnce(Peer, &str),
-) -> Result<(), DriverError> {
+) -> Result<Ended, DriverError> {
     let mut socket = Socket::bind_patiently(config.listen, stop)?;
     // What the socket cannot hold would be lost and asked for again: grant the tail less credit.
     let holds = socket.receive_buffer_bytes() / DATAGRAM_COST_BYTES;
@@ -102,6 +111,9 @@ pub fn serve(
     // Since when the socket was not read: what is in it may have arrived at any time since then.
     let mut unheard: Option<Time> = None;
     loop {
+        if words.as_ref().is_some_and(|words| words.is_turn_over()) {
+            return Ok(Ended::TurnIsOver);
+        }
         let now = clock.now();
         let came = unheard.unwrap_or(now);
         let mut busy = false;
@@ -183,7 +195,7 @@ pub fn serve(
             _ => {}
         }
         if events.iter().any(|event| event.token() == STOP_TOKEN) {
-            return Ok(());
+            return Ok(Ended::Asked);
         }
     }
 }

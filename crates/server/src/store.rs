@@ -39,6 +39,9 @@ pub struct Request {
     pub record: Option<(RecordKey, Bytes)>,
 }
 
+/// How a store begins its [`StoreError::Fatal`] if another server process owns the records now: nothing is wrong with them.
+pub const TAKEN_OVER: &str = "another pmnet server process has taken over this shard's records";
+
 /// Why a store could not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -107,6 +110,17 @@ pub trait Store: Send {
         false
     }
 
+    /// Whether the connection to what was loaded last has ended. Asked twice a second, also if there is nothing to do: no client is let in by a front
+    /// whose Redis is another process than the server's, so no work would ever show it. Must not wait.
+    fn is_gone(&mut self) -> bool {
+        false
+    }
+
+    /// Whether [`Store::is_gone`] can ever say so.
+    fn may_go(&self) -> bool {
+        false
+    }
+
     /// Whether what the logs of the devices may hold could find no room: nothing more is to be acknowledged in advance.
     fn is_short(&self) -> bool {
         false
@@ -138,6 +152,12 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn has_moved(&self) -> bool {
         (**self).has_moved()
+    }
+    fn is_gone(&mut self) -> bool {
+        (**self).is_gone()
+    }
+    fn may_go(&self) -> bool {
+        (**self).may_go()
     }
     fn is_short(&self) -> bool {
         (**self).is_short()

@@ -90,7 +90,7 @@ impl ClientHost {
     ) -> ClientHost {
         let mut random = Random::new(seed);
         let follows = random.next_u64().is_multiple_of(2);
-        let settings = client_config(node, head, follows, config);
+        let settings = client_config(node, 0, head, follows, config);
         ClientHost {
             node,
             machine: Client::new(settings, Random::new(random.next_u64())),
@@ -192,7 +192,7 @@ impl ClientHost {
         self.session = None;
         self.take_counters();
         let random = Random::new(self.random.next_u64());
-        let settings = client_config(self.node, self.head, self.follows, config);
+        let settings = client_config(self.node, self.life, self.head, self.follows, config);
         self.machine = Client::new(settings, random);
     }
 
@@ -490,11 +490,20 @@ impl ClientHost {
     }
 }
 
-fn client_config(node: usize, head: Peer, follows: bool, config: &WorldConfig) -> ClientConfig {
+fn client_config(
+    node: usize,
+    life: u32,
+    head: Peer,
+    follows: bool,
+    config: &WorldConfig,
+) -> ClientConfig {
+    // Every other one has a name.
+    let name = u64::try_from(node / 2 * (node % 2)).expect("few nodes");
     let others = if follows { config.devices } else { 0 };
     ClientConfig {
         others: (0..others).map(address).collect(),
         ping_every: config.ping_every,
+        name: (name, life.into()),
         kept: config.kept_reads,
         size_max: config.paths.of(node, config.devices),
         rules: Without::rules(config.without),

@@ -131,6 +131,10 @@ pub struct WorldConfig {
     pub standby: bool,
     /// How long the packets are that paths carry.
     pub paths: Paths,
+    /// Sessions that a device takes.
+    pub sessions_max: usize,
+    /// How long a session must be silent to be ended if there are more; usual: `session_idle`.
+    pub session_quiet: Nanos,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
     /// The rule that is switched off.
@@ -223,6 +227,8 @@ impl WorldConfig {
             clock_rates: 0,
             standby: false,
             paths: Paths::default(),
+            sessions_max: 65_536,
+            session_quiet: Nanos::MAX,
             aim: None,
             without: None,
         }
@@ -426,6 +432,20 @@ impl WorldConfig {
         self
     }
 
+    /// The same world with so little room for sessions that clients which die again and again take all of it.
+    #[must_use]
+    pub fn crowded(self) -> WorldConfig {
+        WorldConfig {
+            sessions_max: 4 * (self.clients + 1),
+            // Those that are used say something several times in between, also while they wait for an answer.
+            session_quiet: (5 * self.ping_every).max(SECOND),
+            session_idle: 20 * SECOND,
+            rebirths: true,
+            accident_every: self.accident_every.clamp(1, 10 * MILLISECOND),
+            ..self
+        }
+    }
+
     /// Whether anything of [`WorldConfig::wide`] can happen by accident.
     #[must_use]
     pub const fn is_wide(&self) -> bool {
@@ -484,7 +504,7 @@ impl WorldConfig {
                 self.zombies = true;
                 self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
             }
-            Place::OneServer | Place::OwnRecords => {
+            Place::OneServer | Place::OwnRecords | Place::Machine(Rule::FreshRecords) => {
                 if without.place == Place::OwnRecords {
                     self.store_steps = true;
                     self.store_storms = true;

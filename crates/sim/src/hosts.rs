@@ -162,6 +162,8 @@ impl DeviceHost {
         self.earlier = Some(before);
         let mut config = DeviceConfig::new(id, 0, next);
         config.session_idle = world.session_idle;
+        config.sessions_max = world.sessions_max;
+        config.session_quiet = world.session_quiet;
         // So few that keys meet in them.
         config.read_buckets = 2;
         config.session_entries_max = world.session_entries_max;

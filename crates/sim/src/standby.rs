@@ -4,6 +4,8 @@
 //! Fault model: who stands by is wrong about the one that serves: it stood still, or was cut off from the lease store. Now both run.
 //! For a while the devices send to the earlier one still; then they are wired to the later one, and the earlier one goes on with what it has
 //! got. Nothing but the store says which of them may write. Redis may refuse all writes when the later one begins, and take them from the earlier one afterwards.
+//! Or the earlier one sleeps while the later one has its turn, with nothing under way, and wakes up; what was sent to it waits for it; and a device that
+//! starts again as its command line says asks the earlier one first.
 
 use crate::store::{SimStore, TOOK_OVER};
 use crate::world::{Event, World, address};
@@ -16,6 +18,11 @@ const WIRED_AFTER: Nanos = 20 * MILLISECOND;
 /// Until the earlier one gets on with its work, at most.
 const TURN_MAX: Nanos = 500 * MICROSECOND;
 
+/// How long an earlier one sleeps, at most.
+const SLEEPS_MAX: Nanos = 200 * MILLISECOND;
+/// Packets that wait for one that sleeps.
+const INBOX_MAX: usize = 64;
+
 /// What happens about two servers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
@@ -23,6 +30,8 @@ pub(crate) enum Step {
     Turn,
     /// The devices are wired to the later one.
     Wired,
+    /// The earlier one wakes up.
+    Wakes,
 }
 
 /// A server from which another one has taken over.
@@ -30,6 +39,8 @@ pub(crate) struct Earlier {
     running: ServerNode<SimStore>,
     /// The devices send to it.
     pub(crate) wired: bool,
+    /// Packets that came while it sleeps; `None`: it is awake.
+    inbox: Option<Vec<(Peer, Vec<u8>)>>,
 }
 
 impl World {
@@ -42,16 +53,24 @@ impl World {
         let Some(running) = self.server.die() else {
             return;
         };
+        let sleeps = self.below(2) == 0;
         self.earlier = Some(Earlier {
             running,
             wired: true,
+            inbox: sleeps.then(Vec::new),
         });
         self.happened("servers that took over from one that lives on");
         self.tell(|| "a second server takes over, and the first one lives on".to_owned());
         self.restart(node);
         let after = self.below(WIRED_AFTER);
         self.schedule(after, Event::Standby(Step::Wired));
-        self.schedule(1, Event::Standby(Step::Turn));
+        if sleeps {
+            self.happened("servers that slept while another one had its turn");
+            let after = self.below(SLEEPS_MAX);
+            self.schedule(after, Event::Standby(Step::Wakes));
+        } else {
+            self.schedule(1, Event::Standby(Step::Turn));
+        }
     }
 
     pub(crate) fn standby_goes_on(&mut self, step: Step) {
@@ -62,6 +81,7 @@ impl World {
                     earlier.wired = false;
                 }
             }
+            Step::Wakes => self.earlier_wakes(),
         }
     }
 
@@ -71,6 +91,12 @@ impl World {
         let Some(earlier) = self.earlier.as_mut().filter(|earlier| earlier.wired) else {
             return false;
         };
+        if let Some(inbox) = &mut earlier.inbox {
+            if inbox.len() < INBOX_MAX {
+                inbox.push((from, bytes.to_vec()));
+            }
+            return true;
+        }
         let mut out = Outbox::new();
         let received = earlier.running.receive(now, from, bytes, &mut out);
         self.note_session(bytes);
@@ -79,6 +105,29 @@ impl World {
             self.earlier_ends(&stop.0);
         }
         true
+    }
+
+    /// It goes on where it was. A device is started again just then, and asks it.
+    fn earlier_wakes(&mut self) {
+        let Some(earlier) = &mut self.earlier else {
+            return;
+        };
+        let waited = earlier.inbox.take().unwrap_or_default();
+        let was_wired = std::mem::replace(&mut earlier.wired, true);
+        self.tell(|| "the first server wakes up".to_owned());
+        for (from, bytes) in waited {
+            self.earlier_receives(from, &bytes);
+        }
+        if !self.calm && !self.order.is_empty() {
+            let node = self.pick(&self.order.clone());
+            self.kill(node);
+            self.start_later(node, MILLISECOND);
+            let after = self.below(WIRED_AFTER);
+            self.schedule(after, Event::Standby(Step::Wired));
+        } else if let Some(earlier) = &mut self.earlier {
+            earlier.wired = was_wired;
+        }
+        self.schedule(1, Event::Standby(Step::Turn));
     }
 
     fn earlier_turn(&mut self) {

@@ -214,6 +214,12 @@ impl Without {
             "§2.7: reclaimed once applied durably",
         ),
         machine(
+            "fresh-records",
+            Rule::FreshRecords,
+            6000,
+            "§12, §14: nobody is refused because of records that another server has changed since",
+        ),
+        machine(
             "barrier",
             Rule::Barrier,
             2000,
@@ -402,7 +408,7 @@ impl Without {
         machine(
             "hit-committed",
             Rule::HitCommitted,
-            2000,
+            12_000,
             "reads.md §2: only what is committed is shown",
         ),
         machine(
@@ -420,7 +426,7 @@ impl Without {
         rule(
             "read-epoch",
             Place::ReadEpoch,
-            2000,
+            12_000,
             "reads.md §3: the store is read in the epoch that the head named",
         ),
         rule(

@@ -40,6 +40,8 @@ const LEASES_EVERY: u64 = 4;
 const STANDBY_EVERY: u64 = 4;
 /// One world in so many has paths that carry less.
 const PATHS_EVERY: u64 = 4;
+/// One world in so many has little room for sessions.
+const CROWDED_EVERY: u64 = 8;
 /// Events of one world, at most.
 const EVENTS_MAX: u64 = 4_000_000;
 
@@ -201,6 +203,11 @@ impl World {
         let standby = more.next_u64().is_multiple_of(STANDBY_EVERY);
         let config = match plan.without {
             None if standby => config.with_standby(),
+            _ => config,
+        };
+        let crowded = more.next_u64().is_multiple_of(CROWDED_EVERY);
+        let config = match plan.without {
+            None if crowded => config.crowded(),
             _ => config,
         };
         let narrow = more.next_u64().is_multiple_of(PATHS_EVERY);

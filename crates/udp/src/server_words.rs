@@ -22,6 +22,8 @@ pub struct ServerWords {
     /// The epoch that is to be followed by another one with the same devices; 0: none.
     ends: AtomicU32,
     over: AtomicBool,
+    /// Another server has, or may have had, its turn.
+    turn_is_over: AtomicBool,
     agent: OnceLock<Thread>,
     waker: Mutex<Option<Arc<mio::Waker>>>,
 }
@@ -57,6 +59,21 @@ impl ServerWords {
     /// This epoch is to be followed by another one with the same devices; the loop is woken.
     pub fn end_epoch(&self, epoch: u32) {
         self.ends.store(epoch, Ordering::Release);
+        self.wake_loop();
+    }
+
+    /// Another server has its turn, or may have had it: what the loop remembers of its store is worth nothing. The loop is woken, and ends.
+    pub fn end_turn(&self) {
+        self.turn_is_over.store(true, Ordering::Release);
+        self.wake_loop();
+    }
+
+    /// Whether the loop is to end, since another server has or had its turn.
+    pub fn is_turn_over(&self) -> bool {
+        self.turn_is_over.load(Ordering::Acquire)
+    }
+
+    fn wake_loop(&self) {
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waker) = &*waker {
             // A loop that is gone needs no waking.

@@ -5,6 +5,7 @@
 //! checks the same settings whenever it connects.
 
 use crate::MESSAGE_BYTES_MAX;
+use crate::promise::RECORDS_PREFIX;
 
 /// Least `proto-max-bulk-len`, in bytes: the largest message, and as much again for what pmnet stores beside it.
 pub const BULK_BYTES_MIN: u64 = 2 * MESSAGE_BYTES_MAX as u64;
@@ -113,6 +114,71 @@ fn settings<'a>(
         let (name, _) = GUARDED.iter().find(|(name, _)| is(name))?;
         Some((*name, argument(at + 1)))
     })
+}
+
+/// Subcommands of `CLUSTER` of newer servers that remove keys by their slots, or move them away.
+const OF_SLOTS: [&str; 5] = [
+    "FLUSHSLOT",
+    "MIGRATESLOTS",
+    "MIGRATION",
+    "SYNCSLOTS",
+    "CANCELSLOTMIGRATIONS",
+];
+
+/// Why this command, of a module or of a newer server, could show or remove pmnet's own keys without naming them, if it could.
+pub fn reaches_records<'a>(
+    count: usize,
+    argument: impl Fn(usize) -> &'a [u8],
+) -> Option<&'static str> {
+    let is = |index: usize, word: &str| {
+        index < count && argument(index).eq_ignore_ascii_case(word.as_bytes())
+    };
+    let has = |word: &str| (2..count).any(|index| is(index, word));
+    let drops = is(0, "FT.DROPINDEX") || is(0, "FT._DROPINDEXIFX");
+    if drops && has("DD") {
+        return Some(
+            "with DD it removes all keys of the index, and pmnet's records may be among them: leave DD out, and remove the keys by SCAN",
+        );
+    }
+    if (is(0, "FT.DROP") || is(0, "FT._DROPIFX")) && !has("KEEPDOCS") {
+        return Some("it removes all keys of the index: use FT.DROPINDEX without DD");
+    }
+    let creates = is(0, "FT.CREATE") || is(0, "FT._CREATEIFNX");
+    if creates && !leaves_records_out(count, &argument) {
+        return Some(
+            "the index would have pmnet's records in it: give it a PREFIX that they do not begin with (pmnet:{), or ON JSON",
+        );
+    }
+    if is(0, "TRIMSLOTS") || (is(0, "CLUSTER") && OF_SLOTS.iter().any(|word| is(1, word))) {
+        return Some(
+            "it removes or moves keys by their slots, pmnet's records among them: do that at the server itself",
+        );
+    }
+    None
+}
+
+/// Whether no hash of pmnet's is in the index that this FT.CREATE makes.
+fn leaves_records_out<'a>(count: usize, argument: &impl Fn(usize) -> &'a [u8]) -> bool {
+    let is = |index: usize, word: &str| argument(index).eq_ignore_ascii_case(word.as_bytes());
+    let mut at = 2;
+    while at + 1 < count && !is(at, "SCHEMA") {
+        if is(at, "ON") && is(at + 1, "JSON") {
+            return true;
+        }
+        if is(at, "PREFIX") {
+            let number = std::str::from_utf8(argument(at + 1)).ok();
+            let number = number.and_then(|number| number.parse::<usize>().ok());
+            let prefixes = number.filter(|number| *number > 0 && *number < count - at - 1);
+            return prefixes.is_some_and(|number| {
+                (at + 2..at + 2 + number).all(|index| {
+                    let prefix = argument(index);
+                    !RECORDS_PREFIX.starts_with(prefix) && !prefix.starts_with(RECORDS_PREFIX)
+                })
+            });
+        }
+        at += 1;
+    }
+    false
 }
 
 /// Whether this command is an `ACL` that could take pmnet's own rights in Redis away: it names `own_user` (`None`:
@@ -424,6 +490,50 @@ mod tests {
             "ACL SETUSER",
         ] {
             assert!(!changes(line, Some("pm")) && !changes(line, None), "{line}");
+        }
+    }
+
+    #[test]
+    fn keys_that_a_command_does_not_name_are_safe_from_it() {
+        let refused = |line: &str| {
+            let words = words(line);
+            reaches_records(words.len(), |index| words[index]).is_some()
+        };
+        for line in [
+            "FT.DROPINDEX i DD",
+            "ft.dropindex i dd",
+            "FT._DROPINDEXIFX i DD",
+            "FT.DROP i",
+            "FT.CREATE i SCHEMA t TEXT",
+            "FT.CREATE i ON HASH SCHEMA t TEXT",
+            "FT.CREATE i PREFIX 1 \"\" SCHEMA t TEXT",
+            "FT.CREATE i PREFIX 2 doc: p SCHEMA t TEXT",
+            "FT.CREATE i PREFIX 1 pmnet:{0} SCHEMA t TEXT",
+            "FT.CREATE i PREFIX 0 SCHEMA t TEXT",
+            "FT.CREATE i PREFIX 99 a SCHEMA t TEXT",
+            "FT.CREATE i PREFIX x a SCHEMA t TEXT",
+            "FT.CREATE i SCHEMA t TEXT ON JSON",
+            "FT._CREATEIFNX i SCHEMA t TEXT",
+            "FT.CREATE",
+            "CLUSTER FLUSHSLOT 7",
+            "cluster migrateslots x",
+            "CLUSTER MIGRATION IMPORT 0 5",
+            "TRIMSLOTS RANGES 1 0 5",
+        ] {
+            assert!(refused(line), "{line}");
+        }
+        for line in [
+            "FT.DROPINDEX i",
+            "FT.DROPINDEX DD",
+            "FT.DROP i KEEPDOCS",
+            "FT.CREATE i ON JSON SCHEMA t TEXT",
+            "FT.CREATE i ON HASH PREFIX 2 doc: pmnet:x SCHEMA t TEXT",
+            "FT.SEARCH i *",
+            "CLUSTER INFO",
+            "CLUSTER",
+            "DEL DD",
+        ] {
+            assert!(!refused(line), "{line}");
         }
     }
 }

@@ -142,6 +142,11 @@ impl Etcds {
         ]
     }
 
+    /// Where clients reach this member.
+    pub fn address(&self, at: usize) -> SocketAddr {
+        self.members[at].1
+    }
+
     pub fn signal(&self, at: usize, signal: Signal) {
         self.members[at].0.signal(signal).unwrap();
     }
@@ -182,6 +187,22 @@ fn answers(address: SocketAddr) {
 
 /// The ids of a member and of the one that leads it.
 fn status(address: SocketAddr) -> std::io::Result<(String, String)> {
+    let (member, leader) = ("member_id", "leader");
+    Ok((field(address, member)?, field(address, leader)?))
+}
+
+/// How many values were written.
+pub fn revision(address: SocketAddr) -> u64 {
+    let mut revision = None;
+    eventually("etcd says its revision", READY_MAX, || {
+        revision = field(address, "revision").ok();
+        revision.is_some()
+    });
+    revision.unwrap().parse().unwrap()
+}
+
+/// A field of a member's status.
+fn field(address: SocketAddr, name: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, ASK_MAX)?;
     stream.set_read_timeout(Some(ASK_MAX))?;
     stream.write_all(
@@ -189,11 +210,8 @@ fn status(address: SocketAddr) -> std::io::Result<(String, String)> {
     )?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
-    let field = |name: &str| {
-        let (_, rest) = text.split_once(&format!("\"{name}\":\""))?;
-        rest.split_once('"').map(|(value, _)| value.to_owned())
-    };
-    field("member_id")
-        .zip(field("leader"))
-        .ok_or_else(|| std::io::Error::other("no status"))
+    let after = text.split_once(&format!("\"{name}\":\""));
+    let value = after.and_then(|(_, rest)| rest.split_once('"'));
+    let value = value.map(|(value, _)| value.to_owned());
+    value.ok_or_else(|| std::io::Error::other("no status"))
 }

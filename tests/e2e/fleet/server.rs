@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pmnet_lab::harness::Role;
+use pmnet_lab::harness::{Process, Role};
 use rustix::process::Signal;
 
 use super::heal::{HEALED_MAX, World, tell, until_healed};
@@ -77,19 +77,13 @@ fn a_spare_that_is_lost_just_while_it_joins_is_left_out_and_may_join_again() {
     });
 }
 
-/// Two servers with the same store on different addresses: the one that waits takes over, and the chain sends to it.
-#[test]
-fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
-    let Some(mut world) = World::start("standby", 2) else {
-        return;
-    };
-    let first = world.cluster.server().unwrap();
+/// Two servers with the same store on different addresses, of which the cluster's own serves; and a client.
+fn two_servers(world: &mut World) -> (Process, Caller) {
     let server = world.cluster.process(Role::Server).unwrap();
     server.set_flag("--standby", None);
     world.cluster.restart(Role::Server).unwrap();
     let redis = format!("redis://{}", world.cluster.redis().unwrap());
     let second = format!("127.0.0.1:{}", free_port().unwrap());
-    let flags: Vec<String> = world.flags.clone();
     let mut args = vec![
         "server",
         "--standby",
@@ -98,12 +92,22 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
         "--store",
         &redis,
     ];
-    args.extend(flags.iter().map(String::as_str));
-    let mut other = launch("standby", world.cluster.folder(), &args);
+    args.extend(world.flags.iter().map(String::as_str));
+    let other = launch("standby", world.cluster.folder(), &args);
     eventually("it stands by", HEALED_MAX, || {
         other.stderr().contains("this one stands by")
     });
-    let mut caller = Caller::new(world.cluster.endpoint().unwrap());
+    (other, Caller::new(world.cluster.endpoint().unwrap()))
+}
+
+/// Two servers with the same store on different addresses: the one that waits takes over, and the chain sends to it.
+#[test]
+fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
+    let Some(mut world) = World::start("standby", 2) else {
+        return;
+    };
+    let first = world.cluster.server().unwrap();
+    let (mut other, mut caller) = two_servers(&mut world);
     let one = caller.call(&["INCR", "n"]);
     assert_eq!(one, Answer::Reply(Reply::Integer(1)));
     let (acknowledged, killed) = world.under_load("s", |world| {
@@ -140,4 +144,50 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     assert!(world.status().contains(&says), "{}", world.status());
     world.nothing_is_lost(&[acknowledged, more].concat());
     assert!(!other.stderr().contains("panicked"));
+}
+
+/// A server that stood still while another one had its turn, and gets a turn again: it must not tell anybody what it remembers. (It told the
+/// devices that the store had lost data, and all of them ended.)
+#[test]
+fn a_server_that_slept_through_the_turn_of_another_one_begins_anew_when_it_gets_its_own() {
+    let Some(mut world) = World::start("sleeps", 2) else {
+        return;
+    };
+    let (mut other, mut caller) = two_servers(&mut world);
+    let mut counted = 0;
+    let mut count = |what: &str, times: i64| {
+        for _ in 0..times {
+            counted += 1;
+            let one = caller.call(&["INCR", "n"]);
+            assert_eq!(one, Answer::Reply(Reply::Integer(counted)), "{what}");
+        }
+    };
+    count("the first one serves", 20);
+    // Nothing is under way: nothing of it will be refused by the store.
+    std::thread::sleep(Duration::from_secs(1));
+    world.signal(Role::Server, Signal::STOP);
+    other.wait_ready(HEALED_MAX).unwrap();
+    count("the second one serves", 200);
+    std::thread::sleep(Duration::from_secs(1));
+    world.signal(Role::Server, Signal::CONT);
+    std::thread::sleep(Duration::from_secs(2));
+    other.signal(Signal::STOP).unwrap();
+    let begun = Instant::now();
+    count("the first one serves again", 1);
+    println!("the first one serves again after {:?}", begun.elapsed());
+    count("the first one goes on", 20);
+    // As long as it was in the report.
+    std::thread::sleep(Duration::from_secs(8).saturating_sub(begun.elapsed()));
+    other.signal(Signal::CONT).unwrap();
+    count("the second one is back", 20);
+    for role in [Role::Device(0), Role::Device(1)] {
+        let device = world.cluster.process(role).unwrap();
+        let said = device.stderr();
+        assert!(device.exited().unwrap().is_none(), "{said}");
+        assert!(!said.contains("lost data"), "{said}");
+    }
+    let server = world.cluster.process(Role::Server).unwrap();
+    let said = server.stderr();
+    assert!(said.contains("the turn of this server is over"), "{said}");
+    assert!(server.exited().unwrap().is_none(), "{said}");
 }

@@ -1,12 +1,18 @@
 //! One question, one answer, over TCP: a line of JSON each, bounded in length and in time.
+//!
+//! A connection that says nothing keeps no other one waiting: they are listened to side by side, each for a moment. If there are too many of
+//! them, the one that came first goes, so there is always a place for the next.
 
-use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mio::unix::SourceFd;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -16,20 +22,28 @@ use super::{Answered, Asked};
 const LINE_MAX: usize = 16 * 1024;
 /// To connect, and for each line, except for an answer that waits until a device has ended.
 const LINE_SECONDS: Duration = Duration::from_secs(2);
-/// For a question: who sends nothing keeps others waiting for so long.
+/// For a question: who has not asked in this time is let go.
 const QUESTION_SECONDS: Duration = Duration::from_millis(500);
+/// Connections that are listened to at a time.
+const CALLERS_MAX: usize = 64;
+/// Connections taken in one turn: then those that are there have theirs.
+const TAKEN_MAX: usize = 16;
+/// Devices that are being waited for at a time, until they have ended.
+const WAITING_MAX: usize = 4;
 /// A device has ended within this time, or says that it has not.
 pub(super) const END_MAX: Duration = Duration::from_secs(10);
 /// Pause after a connection that could not be taken: too many files are open, say.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The thread is woken within this time, or is left to the end of the process.
-const WAKE_MAX: Duration = Duration::from_millis(250);
+
+const WAKE: mio::Token = mio::Token(0);
+const LISTENER: mio::Token = mio::Token(1);
+const FIRST_CALLER: usize = 2;
 
 /// A thread that answers, and sleeps until somebody comes. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Door {
-    at: SocketAddr,
     over: Arc<AtomicBool>,
+    waker: mio::Waker,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -37,28 +51,34 @@ impl Door {
     /// Listens.
     pub(super) fn open(
         listen: SocketAddr,
-        mut answer: impl FnMut(Asked) -> Answered + Send + 'static,
+        answer: impl Fn(Asked) -> Answered + Send + Sync + 'static,
     ) -> io::Result<Door> {
         let listener = TcpListener::bind(listen)?;
-        let at = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let poll = mio::Poll::new()?;
+        let waker = mio::Waker::new(poll.registry(), WAKE)?;
+        poll.registry().register(
+            &mut SourceFd(&listener.as_raw_fd()),
+            LISTENER,
+            mio::Interest::READABLE,
+        )?;
         let over = Arc::new(AtomicBool::new(false));
-        let ends = over.clone();
+        let mut porter = Porter {
+            listener,
+            poll,
+            over: over.clone(),
+            answer: Arc::new(answer),
+            callers: VecDeque::new(),
+            next_token: FIRST_CALLER,
+            more_after: None,
+            waiting: Vec::new(),
+        };
         let thread = std::thread::Builder::new()
             .name("ctl".into())
-            .spawn(move || {
-                while !ends.load(Ordering::Acquire) {
-                    match listener.accept() {
-                        // It only wakes this thread.
-                        Ok(_) if ends.load(Ordering::Acquire) => {}
-                        // Whoever goes away, or sends something else, harms nobody.
-                        Ok((stream, _)) => drop(serve(stream, &mut answer)),
-                        Err(_) => std::thread::sleep(PAUSE),
-                    }
-                }
-            })?;
+            .spawn(move || porter.attend())?;
         Ok(Door {
-            at,
             over,
+            waker,
             thread: Some(thread),
         })
     }
@@ -67,14 +87,7 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
-        let mut at = self.at;
-        if at.ip().is_unspecified() {
-            at.set_ip(match at {
-                SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-                SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-            });
-        }
-        let woken = TcpStream::connect_timeout(&at, WAKE_MAX).is_ok();
+        let woken = self.waker.wake().is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             // A panic there was printed.
             let _ = thread.join();
@@ -82,12 +95,179 @@ impl Drop for Door {
     }
 }
 
-fn serve(mut stream: TcpStream, answer: &mut impl FnMut(Asked) -> Answered) -> io::Result<()> {
-    let answer = match read_line(&mut stream, QUESTION_SECONDS)? {
-        Some(asked) => answer(asked),
-        None => Answered::Refused("what was asked is not understood: another version?".into()),
-    };
-    write_line(&mut stream, &answer)
+/// Somebody who has connected and not asked yet.
+struct Caller {
+    token: mio::Token,
+    stream: TcpStream,
+    line: Vec<u8>,
+    until: Instant,
+}
+
+impl Caller {
+    /// Reads what has come; whether there is more to wait for.
+    ///
+    /// # Errors
+    /// The connection is of no use.
+    fn listen(&mut self) -> io::Result<bool> {
+        let mut part = [0; 1024];
+        while !self.line.ends_with(b"\n") && self.line.len() < LINE_MAX {
+            match self.stream.read(&mut part) {
+                Ok(0) => return Ok(false),
+                Ok(count) => self.line.extend_from_slice(&part[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The thread of a door.
+struct Porter<A> {
+    listener: TcpListener,
+    poll: mio::Poll,
+    over: Arc<AtomicBool>,
+    answer: Arc<A>,
+    /// The one that came first is in front.
+    callers: VecDeque<Caller>,
+    next_token: usize,
+    /// There may be more connections to take, not before this moment.
+    more_after: Option<Instant>,
+    /// Threads that answer when a device has ended.
+    waiting: Vec<JoinHandle<()>>,
+}
+
+impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
+    fn attend(&mut self) {
+        let mut events = mio::Events::with_capacity(CALLERS_MAX);
+        while !self.over.load(Ordering::Acquire) {
+            let first = self.callers.front().map(|caller| caller.until);
+            let due = [first, self.more_after].into_iter().flatten().min();
+            let timeout = due.map(|due| due.saturating_duration_since(Instant::now()));
+            if let Err(error) = self.poll.poll(&mut events, timeout)
+                && error.kind() != ErrorKind::Interrupted
+            {
+                tracing::warn!(%error, "nobody can ask here with `pmnet ctl` any more");
+                break;
+            }
+            let mut comes = self.more_after.is_some_and(|at| at <= Instant::now());
+            for event in &events {
+                match event.token() {
+                    WAKE => {}
+                    LISTENER => comes = true,
+                    token => self.hear(token),
+                }
+            }
+            if comes {
+                self.take();
+            }
+            let now = Instant::now();
+            while self
+                .callers
+                .pop_front_if(|caller| caller.until <= now)
+                .is_some()
+            {}
+        }
+        for waiting in self.waiting.drain(..) {
+            // A panic there was printed.
+            let _ = waiting.join();
+        }
+    }
+
+    /// Takes some of those who wait at the door.
+    fn take(&mut self) {
+        self.more_after = Some(Instant::now());
+        for _ in 0..TAKEN_MAX {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    if let Err(error) = self.welcome(stream) {
+                        tracing::debug!(%error, "a connection for `pmnet ctl`");
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.more_after = None;
+                    return;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.more_after = Some(Instant::now() + PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, stream: TcpStream) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        let token = mio::Token(self.next_token);
+        self.next_token = self.next_token.wrapping_add(1).max(FIRST_CALLER);
+        self.poll.registry().register(
+            &mut SourceFd(&stream.as_raw_fd()),
+            token,
+            mio::Interest::READABLE,
+        )?;
+        if self.callers.len() == CALLERS_MAX {
+            // It has said nothing for longest.
+            self.callers.pop_front();
+        }
+        self.callers.push_back(Caller {
+            token,
+            stream,
+            line: Vec::new(),
+            until: Instant::now() + QUESTION_SECONDS,
+        });
+        // Its question mostly comes with it.
+        self.hear(token);
+        Ok(())
+    }
+
+    /// Something has come from this caller: it is answered once that is a line.
+    fn hear(&mut self, token: mio::Token) {
+        let found = self.callers.iter().position(|caller| caller.token == token);
+        let Some(at) = found else { return };
+        match self.callers[at].listen() {
+            Ok(true) => {}
+            Ok(false) => {
+                if let Some(caller) = self.callers.remove(at) {
+                    self.reply(caller);
+                }
+            }
+            Err(_) => drop(self.callers.remove(at)),
+        }
+    }
+
+    fn reply(&mut self, mut caller: Caller) {
+        let Ok(asked) = serde_json::from_slice::<Asked>(&caller.line) else {
+            let text = "what was asked is not understood: another version?";
+            return send(&mut caller.stream, &Answered::Refused(text.into()));
+        };
+        if !matches!(asked, Asked::Leave { .. }) {
+            let answered = (self.answer)(asked);
+            return send(&mut caller.stream, &answered);
+        }
+        // That takes until the device has ended; others are answered meanwhile.
+        self.waiting.retain(|waiting| !waiting.is_finished());
+        if self.waiting.len() == WAITING_MAX {
+            let text = "others have asked for that already: look whether it has ended";
+            return send(&mut caller.stream, &Answered::Refused(text.into()));
+        }
+        let answer = self.answer.clone();
+        let waits = std::thread::Builder::new()
+            .name("ctl leave".into())
+            .spawn(move || send(&mut caller.stream, &answer(asked)));
+        match waits {
+            Ok(waits) => self.waiting.push(waits),
+            Err(error) => tracing::warn!(%error, "`pmnet ctl` asked this device to end"),
+        }
+    }
+}
+
+/// An answer fits into the buffer of a socket that nothing was written to; a peer that does not read it does no harm.
+fn send(stream: &mut TcpStream, answered: &Answered) {
+    if let Err(error) = write_line(stream, answered) {
+        tracing::debug!(%error, "an answer to `pmnet ctl`");
+    }
 }
 
 fn write_line(stream: &mut TcpStream, value: &impl Serialize) -> io::Result<()> {
@@ -108,7 +288,7 @@ fn read_line<T: DeserializeOwned>(
     while !line.ends_with(b"\n") && line.len() < LINE_MAX {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
+            return Err(ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut part)? {
@@ -160,16 +340,9 @@ pub(super) fn ask_patiently(
         Ok(None) => Err(format!(
             "whoever listens at {at} (TCP) is no pmnet of this version"
         )),
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-            ) =>
-        {
-            Err(format!(
-                "whoever listens at {at} (TCP) does not answer in time"
-            ))
-        }
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Err(
+            format!("whoever listens at {at} (TCP) does not answer in time"),
+        ),
         Err(error) => Err(format!("nobody answers at {at} (TCP): {error}")),
     }
 }
@@ -178,11 +351,14 @@ pub(super) fn ask_patiently(
 mod tests {
     use super::*;
 
+    fn somewhere() -> SocketAddr {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap()
+    }
+
     #[test]
     fn who_is_asked_answers_and_rubbish_ends_nobody() {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = free.local_addr().unwrap();
-        drop(free);
+        let at = somewhere();
         let door = Door::open(at, |asked| Answered::Refused(format!("{asked:?}"))).unwrap();
         for rubbish in [
             &b"GET / HTTP/1.1\r\n"[..],
@@ -206,5 +382,58 @@ mod tests {
         assert_eq!(ask(at, &Asked::Who), Ok(Answered::Done));
         drop(door);
         assert!(ask(at, &Asked::Who).unwrap_err().contains("nobody answers"));
+    }
+
+    /// A port scan, a monitor that only connects, an attacker.
+    #[test]
+    fn who_connects_and_says_nothing_locks_nobody_out() {
+        const SILENT: usize = 400;
+        let at = somewhere();
+        let door = Door::open(at, |_| Answered::Done).unwrap();
+        let mut silent: Vec<TcpStream> = Vec::new();
+        for round in 0..4 {
+            for _ in 0..SILENT / 4 {
+                silent.push(TcpStream::connect(at).unwrap());
+            }
+            let begun = Instant::now();
+            assert_eq!(ask(at, &Asked::Who), Ok(Answered::Done), "round {round}");
+            let took = begun.elapsed();
+            assert!(took < QUESTION_SECONDS, "round {round}: {took:?}");
+        }
+        // And each of them is let go.
+        for mut stream in silent {
+            stream.set_read_timeout(Some(4 * QUESTION_SECONDS)).unwrap();
+            let ended = stream.read(&mut [0]);
+            assert!(
+                !matches!(&ended, Err(e) if e.kind() == ErrorKind::WouldBlock),
+                "{ended:?}"
+            );
+        }
+        drop(door);
+    }
+
+    /// While a device ends, which may take long, others are answered.
+    #[test]
+    fn who_waits_until_a_device_has_ended_keeps_nobody_waiting() {
+        let at = somewhere();
+        let door = Door::open(at, |asked| {
+            if matches!(asked, Asked::Leave { .. }) {
+                std::thread::sleep(LINE_SECONDS);
+            }
+            Answered::Done
+        });
+        let door = door.unwrap();
+        let to = super::super::Meant {
+            shard: 0,
+            id: 1,
+            process: "p".into(),
+        };
+        let leaver = std::thread::spawn(move || ask(at, &Asked::Leave { to }));
+        std::thread::sleep(QUESTION_SECONDS / 4);
+        let begun = Instant::now();
+        assert_eq!(ask(at, &Asked::Who), Ok(Answered::Done));
+        assert!(begun.elapsed() < QUESTION_SECONDS && !leaver.is_finished());
+        drop(door);
+        assert_eq!(leaver.join().unwrap(), Ok(Answered::Done));
     }
 }

@@ -10,7 +10,9 @@
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
-use pmnet_wire::guard::{changes_access, sets_guarded};
+use pmnet_wire::guard::{changes_access, reaches_records, sets_guarded};
+
+use super::shown;
 
 use crate::table::touches_reserved;
 
@@ -41,6 +43,12 @@ pub(super) fn objection(arguments: &Arguments<'_>) -> Option<Bytes> {
             && (subcommands.is_empty() || subcommands.iter().any(|sub| arguments.is(1, sub)))
     });
     if let Some((name, _, why)) = refused {
+        return Some(reply::error(&format!(
+            "ERR pmnet: {name} is not available here: {why}"
+        )));
+    }
+    if let Some(why) = reaches_records(arguments.len(), |index| arguments.get(index)) {
+        let name = shown(arguments);
         return Some(reply::error(&format!(
             "ERR pmnet: {name} is not available here: {why}"
         )));
@@ -103,6 +111,7 @@ mod tests {
             ("ACL SETUSER x", ACCESS),
             ("acl deluser x", ACCESS),
             ("ACL LOAD", ACCESS),
+            ("FT.DROPINDEX i DD", "removes all keys of the index"),
             ("COPY k pmnet:{0}", "are reserved"),
             ("MIGRATE h 1 pmnet:{0} 0 9", "are reserved"),
         ] {

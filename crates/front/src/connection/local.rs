@@ -10,12 +10,10 @@ use super::mode::Mode;
 use super::{Connection, Later, Shared};
 use crate::table::{Local, SERVER_VERSION, Sub};
 use crate::upstream::Upstream;
+use crate::users::Users;
 
 /// Largest database number that is asked for; the store decides which it has.
 const DATABASE_MAX: u32 = 1_000_000;
-
-const HELLO_NOAUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
-                            option can be used to authenticate the client and select the RESP protocol version at the same time";
 
 /// What a client sets for its connection, and RESET sets back.
 pub(super) struct Settings {
@@ -61,7 +59,7 @@ impl Connection {
             Local::Auth => return self.auth(arguments, up, shared),
             Local::Select => return self.select(arguments, up, shared),
             Local::Quit => self.quit(),
-            Local::Reset => self.reset(),
+            Local::Reset => self.reset(&shared.users),
             Local::Client => return self.client(sub, arguments, up, shared),
             Local::Multi if self.mode.transaction().is_some() => {
                 reply::error("ERR MULTI calls can not be nested")
@@ -88,13 +86,13 @@ impl Connection {
     }
 
     /// RESET: as if freshly connected.
-    pub(super) fn reset(&mut self) -> Bytes {
+    pub(super) fn reset(&mut self, users: &Users) -> Bytes {
         self.mode = Mode::Ordinary;
         self.passing.direct = None;
         self.replies.mute(false);
         self.settings = Settings::default();
         self.tracks.on = false;
-        self.gate.reset();
+        self.gate.reset(users);
         Bytes::from_static(b"+RESET\r\n")
     }
 
@@ -138,8 +136,7 @@ impl Connection {
                 }
                 None => return Ok(()),
             }
-        } else if wish.wrong.is_none() && !self.is_logged_in(up, shared)? {
-            self.reply(reply::error(HELLO_NOAUTH));
+        } else if wish.wrong.is_none() && !self.may_greet(up, shared)? {
             return Ok(());
         }
         if let Some(wrong) = wish.wrong {

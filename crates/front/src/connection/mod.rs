@@ -26,6 +26,7 @@ mod local;
 mod mark;
 mod mode;
 mod output;
+mod own_keys;
 mod own_write;
 mod pack;
 mod pass;
@@ -401,6 +402,7 @@ impl Connection {
                         }
                     }
                     input.consume();
+                    self.gate.command_over();
                     self.skip.command_over();
                 }
                 Err(error) => {
@@ -511,7 +513,7 @@ impl Connection {
                 );
                 return self.pack_bypass(frame, verdict.facts, arguments, reads, true, up, shared);
             }
-            return self.pass_command(arguments, frame, &verdict);
+            return self.pass_command(arguments, frame, &verdict, &shared.users);
         }
         if self.mode.transaction().is_some() {
             return self.queue_command(arguments, frame, &verdict, up, shared);
@@ -619,6 +621,9 @@ fn is_about_subscriptions(facts: Option<&Facts>) -> bool {
 /// Redis' own error if the number of arguments does not fit.
 fn arity_error(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
     let name = verdict.misfit(arguments)?.name.to_ascii_lowercase();
+    if name == "exec" {
+        return Some(transaction::EXEC_ARITY);
+    }
     Some(reply::error(&format!(
         "ERR wrong number of arguments for '{name}' command"
     )))

@@ -22,6 +22,7 @@ use super::replies::Slot;
 use super::transaction::unknown_subcommand;
 use super::{Connection, Later, arity_error, refusal, shown};
 use crate::table::{Action, Facts, Local, Pass, READONLY, Sub, Verdict};
+use crate::users::Users;
 use pmnet_resp::{Arguments, write_command};
 
 /// What a passed command does to the state of the connection when it succeeds.
@@ -164,6 +165,7 @@ impl Connection {
         arguments: &Arguments<'_>,
         frame: &[u8],
         verdict: &Verdict,
+        users: &Users,
     ) -> Result<(), Later> {
         let alone = arguments.len() == 1;
         let effect = match verdict.action {
@@ -173,7 +175,7 @@ impl Connection {
                 return Ok(());
             }
             Action::Local(Local::Reset) => {
-                let answer = self.reset();
+                let answer = self.reset(users);
                 self.reply(answer);
                 return Ok(());
             }

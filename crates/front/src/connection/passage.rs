@@ -305,7 +305,10 @@ impl Connection {
                     .new_direct(store, shared.now)
                     .identify(&name.records);
             }
-            Match::OtherOwner | Match::Other => self.lose_store(name),
+            Match::OtherOwner | Match::Other => {
+                shared.store_doubted.set(true);
+                self.lose_store(name);
+            }
         }
     }
 

@@ -230,7 +230,9 @@ impl Connection {
             shared.counters.replica_reads += count;
             shared.replicas.was_fresh();
         }
-        for reply in replies {
+        let shown = replies.into_iter().enumerate();
+        let shown: Vec<Bytes> = shown.map(|(at, reply)| batch.shown(at, reply)).collect();
+        for reply in shown {
             self.reply(reply);
         }
         self.reads.before = None;

@@ -19,6 +19,7 @@ use pmnet_resp::{Arguments, reply};
 use pmnet_wire::command::{Commands, Form, Protocol, key_hash};
 use pmnet_wire::packet::READ_KEYS_MAX;
 
+use super::own_keys::{Listing, listing, without_own};
 use super::read_before::{Asked, Before, Missed, Progress, Version};
 use super::{COMMANDS_PER_TURN, Connection, Later, Shared, Wait, lane};
 use crate::limits::BULK_BYTES_MAX;
@@ -31,6 +32,8 @@ const READ_BYTES_MAX: usize = 16 * 1024;
 pub const BATCH_BYTES_MAX: usize = 64 * 1024;
 /// Longest replies of a batch together, in bytes: as of bypasses that are packed.
 pub const BATCH_REPLY_BYTES_MAX: usize = BULK_BYTES_MAX;
+/// After a listing that could not be read from the store: none is tried for so long, in nanoseconds.
+const LISTING_PAUSE: Time = 10_000_000;
 /// A connection whose replies were longer does not read from the store for so long, in nanoseconds.
 const LARGE_PAUSE: Time = 1_000_000_000;
 
@@ -71,6 +74,10 @@ pub(super) struct Batch {
     hashes: Vec<u64>,
     /// The key, if each of them is a GET of it.
     key: Option<Vec<u8>>,
+    /// Which of them list the keys of database 0.
+    listings: Vec<(usize, Listing)>,
+    /// One of them reads all keys.
+    all_keys: bool,
     /// None of them is for the master alone.
     fits_replicas: bool,
     /// The head is asked what a replica must have applied.
@@ -156,6 +163,8 @@ impl Batch {
             unfit: false,
             hashes: Vec::new(),
             key: None,
+            listings: Vec::new(),
+            all_keys: false,
             fits_replicas: true,
             asks_replica: false,
             of_replica: false,
@@ -203,6 +212,15 @@ impl Batch {
         self.ends.len() < COMMANDS_PER_TURN && self.commands.len() < BATCH_BYTES_MAX
     }
 
+    /// The store's reply to the command at `index`, as clients see it.
+    pub(super) fn shown(&self, index: usize, reply: Bytes) -> Bytes {
+        let found = self.listings.iter().find(|(at, _)| *at == index);
+        match found {
+            Some((_, listing)) => without_own(*listing, reply),
+            None => reply,
+        }
+    }
+
     /// The command at `index`.
     fn frame(&self, index: usize) -> &[u8] {
         let from = index.checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -226,10 +244,11 @@ impl Connection {
         let Some(facts) = facts.filter(|_| self.may_batch(frame, shared)) else {
             return Ok(false);
         };
-        let Some(keys) = read_keys(facts, arguments).filter(|_| !touches_reserved(arguments))
-        else {
+        let listing = listing(facts, arguments).filter(|_| shared.now >= shared.listing_after);
+        let keys = read_keys(facts, arguments);
+        if (keys.is_none() && listing.is_none()) || touches_reserved(arguments) {
             return Ok(false);
-        };
+        }
         if self.pack.is_some()
             || self
                 .reads
@@ -243,9 +262,13 @@ impl Connection {
         let get = (facts.name == "GET" && !self.tracks.on).then(|| arguments.get(1));
         let begun = self.times.begun;
         let batch = self.reads.batch.get_or_insert_with(|| Batch::new(begun));
-        batch.add(frame, get, keys);
-        // Who keeps what it reads hears of changes from the master. TOUCH is meant for it.
-        batch.fits_replicas &= !self.tracks.on && facts.name != "TOUCH";
+        if let Some(listing) = listing.filter(|_| self.settings.database == 0) {
+            batch.listings.push((batch.ends.len(), listing));
+        }
+        batch.all_keys |= listing.is_some();
+        batch.add(frame, get, keys.into_iter().flatten());
+        // A client that keeps what it reads hears of changes from the master. TOUCH is meant for it. The cursor of a SCAN is of one process.
+        batch.fits_replicas &= !self.tracks.on && facts.name != "TOUCH" && listing.is_none();
         Ok(true)
     }
 
@@ -478,6 +501,7 @@ impl Connection {
         if batch.reply_bytes > BATCH_REPLY_BYTES_MAX {
             return self.store_unread(number, Unread::Large, shared);
         }
+        let reply = batch.shown(batch.done, reply);
         batch.done += 1;
         let finished = batch.done == batch.ends.len();
         shared.counters.direct_reads += 1;
@@ -507,6 +531,10 @@ impl Connection {
         let Some(batch) = asks else { return };
         if batch.of_replica && why == Unread::Unfit {
             shared.replicas.was_of_no_use(shared.now);
+        }
+        if batch.all_keys && !batch.of_replica {
+            // While others write, the store has seldom everything that the head has.
+            shared.listing_after = shared.now.saturating_add(LISTING_PAUSE);
         }
         // The master has all that a replica has shown of this batch, but is not asked for a part of it.
         batch.unfit |= !batch.of_replica || why == Unread::Large || batch.done > 0;
@@ -545,7 +573,7 @@ fn ask_head<U: Upstream>(
     if !useful || shared.now >= deadline {
         return Stage::Bypassed;
     }
-    let hashes = if batch.hashes.len() > READ_KEYS_MAX {
+    let hashes = if batch.all_keys || batch.hashes.len() > READ_KEYS_MAX {
         &[]
     } else {
         &batch.hashes[..]

@@ -1,5 +1,6 @@
 //! What the connections of one front have in common.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use pmnet_wire::StoreName;
@@ -131,8 +132,12 @@ pub struct Shared {
     pub store_reads: [bool; 2],
     /// There are reads for which it matters which store the server works on.
     pub wants_store_name: bool,
+    /// Somebody has found another Redis than the server is said to work on: the server is to look, before it says again where it works.
+    pub store_doubted: Cell<bool>,
     /// What the connection that takes commands now has set in this turn.
     pub(super) own_writes: OwnWrites,
+    /// No listing of keys is read from the store before this time.
+    pub(super) listing_after: Time,
     /// Databases that the store has confirmed.
     pub(super) databases: FxHashSet<u32>,
     /// What the store says of its clients, in this order; `None`: not asked yet.
@@ -180,7 +185,9 @@ impl Shared {
             replicas: ReplicaReads::new(read_from),
             store_reads: [false; 2],
             wants_store_name: false,
+            store_doubted: Cell::new(false),
             own_writes: OwnWrites::default(),
+            listing_after: 0,
             databases,
             client_fields: None,
             probed: FxHashMap::default(),

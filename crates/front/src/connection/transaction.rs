@@ -1,5 +1,7 @@
 //! MULTI … EXEC: queued here, sent to the store as one atomic call.
 
+mod recheck;
+
 use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, read, reply, write_header};
 use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol};
@@ -12,6 +14,8 @@ use super::{Connection, Later, Shared, Wait, arity_error, refusal, shown};
 use crate::limits::{COMMAND_BYTES_MAX, REQUESTS};
 use crate::table::{Action, Local, NO_MULTI, Pass, Sub, Verdict};
 use crate::upstream::Upstream;
+use recheck::Recheck;
+pub(super) use recheck::not_allowed_any_more;
 
 /// Commands queued since MULTI.
 pub(super) struct Transaction {
@@ -29,6 +33,8 @@ pub(super) struct Transaction {
     database: Option<u32>,
     /// The protocol that it ends in, if a HELLO names one.
     protocol: Option<Protocol>,
+    /// The rights of its user have changed, and it is at EXEC.
+    recheck: Option<Recheck>,
 }
 
 /// A command of a transaction that the front answers when the others have run.
@@ -51,6 +57,11 @@ impl Transaction {
     /// How many commands are queued.
     pub(super) fn count(&self) -> usize {
         self.commands + self.own.len()
+    }
+
+    /// The database that it is in behind what is queued, if it selects one.
+    pub(super) fn database(&self) -> Option<u32> {
+        self.database
     }
 
     /// Whether EXEC sends it.
@@ -90,7 +101,7 @@ fn may_queue_client(sub: Sub) -> bool {
 }
 
 const QUEUED: Bytes = Bytes::from_static(b"+QUEUED\r\n");
-const EXEC_ARITY: Bytes = Bytes::from_static(
+pub(super) const EXEC_ARITY: Bytes = Bytes::from_static(
     b"-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n",
 );
 pub(crate) const EXECABORT: Bytes =
@@ -108,6 +119,7 @@ impl Connection {
             own: Vec::new(),
             database: None,
             protocol: None,
+            recheck: None,
         });
     }
 

@@ -30,8 +30,8 @@ const PATIENCE: Time = 10_000_000_000;
 pub(crate) const HANDSHAKES_MAX: usize = 256;
 /// What one client too many is told.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
-/// After how much silence the operating system checks that a client is still there.
-const KEEPALIVE: Duration = Duration::from_secs(300);
+/// How often the operating system asks a silent client whether it is there, before it takes it for gone; as Redis has it.
+const KEEPALIVE_RETRIES: u32 = 3;
 
 /// A socket that listens, and when it is looked at.
 pub(crate) struct Door {
@@ -45,6 +45,7 @@ pub(crate) struct Door {
     tls: bool,
     too_many: Seldom,
     failed: Seldom,
+    shaking: Seldom,
 }
 
 /// A repeated event, logged now and then with the number of times.
@@ -79,6 +80,7 @@ impl Door {
             tls,
             too_many: Seldom::default(),
             failed: Seldom::default(),
+            shaking: Seldom::default(),
         })
     }
 
@@ -146,6 +148,13 @@ impl Door {
         });
         self.spare = File::open(SPARE).ok();
         refused.is_ok()
+    }
+
+    /// A client more than may agree on TLS at a time.
+    pub(crate) fn note_shaking(&mut self, peer: SocketAddr, now: Time) {
+        if let Some(times) = self.shaking.again(now) {
+            tracing::warn!(client = %peer, times, "too many clients agree on TLS at a time");
+        }
     }
 
     /// A client more than there may be.
@@ -225,7 +234,7 @@ impl<U: Upstream> Front<U> {
             self.tls_failed("too many at a time");
             return Ok(());
         }
-        let stream = welcome(stream, self.tls.as_ref())?;
+        let stream = welcome(stream, self.tls.as_ref(), self.keepalive)?;
         let id = self.clients_ever + 1;
         self.seat(stream, id, peer)?;
         self.clients_ever = id;
@@ -252,8 +261,10 @@ impl<U: Upstream> Front<U> {
         let until = Client::handshake_until(self.shared.now);
         self.handshakes += usize::from(handshake);
         self.shared.tracking.came(id, index);
+        let mut connection = Connection::new(id, peer);
+        connection.comes(&self.shared.users);
         self.clients[index] = Some(Box::new(Client {
-            connection: Connection::new(id, peer),
+            connection,
             stream,
             handshake: handshake.then_some(until),
             readable: true,
@@ -321,9 +332,28 @@ impl<U: Upstream> Front<U> {
 }
 
 /// A client that may come in: with TLS or without, and looked after by the operating system.
-pub(crate) fn welcome(stream: TcpStream, tls: Option<&ServerTls>) -> std::io::Result<Wire> {
-    SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
+pub(crate) fn welcome(
+    stream: TcpStream,
+    tls: Option<&ServerTls>,
+    keepalive: Option<Duration>,
+) -> std::io::Result<Wire> {
+    keep_alive(&SockRef::from(&stream), keepalive)?;
     Wire::accepted(stream, tls)
+}
+
+/// Has the operating system find out whether a client that is silent for so long is still there: it asks three times, each a third
+/// of that time later, as with Redis.
+fn keep_alive(socket: &SockRef<'_>, after: Option<Duration>) -> std::io::Result<()> {
+    let Some(after) = after else {
+        return socket.set_keepalive(false);
+    };
+    let interval = Duration::from_secs((after.as_secs() / 3).max(1));
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new()
+            .with_time(after)
+            .with_interval(interval)
+            .with_retries(KEEPALIVE_RETRIES),
+    )
 }
 
 /// A socket that listens.
@@ -340,6 +370,26 @@ fn open_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_silent_client_is_asked_as_redis_asks_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = SockRef::from(&client);
+        for (after, interval) in [(300, 100), (60, 20), (1, 1)] {
+            keep_alive(&socket, Some(Duration::from_secs(after))).unwrap();
+            assert!(socket.keepalive().unwrap());
+            assert_eq!(
+                socket.tcp_keepalive_time().unwrap(),
+                Duration::from_secs(after)
+            );
+            let every = socket.tcp_keepalive_interval().unwrap();
+            assert_eq!(every, Duration::from_secs(interval));
+            assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+        }
+        keep_alive(&socket, None).unwrap();
+        assert!(!socket.keepalive().unwrap());
+    }
 
     #[test]
     fn each_client_has_room_for_all_its_connections() {

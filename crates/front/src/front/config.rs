@@ -11,6 +11,9 @@ use crate::connection::{ReadFrom, StoreAddressError};
 use crate::table::AssumeError;
 use crate::users::{Access, Secret};
 
+/// Redis's default.
+const KEEPALIVE: Duration = Duration::from_secs(300);
+
 /// How the front is set up.
 #[derive(Clone, Debug)]
 pub struct FrontConfig {
@@ -41,6 +44,8 @@ pub struct FrontConfig {
     pub access: Access,
     /// With what clients speak TLS; `None`: they do not.
     pub tls: Option<ServerTls>,
+    /// After how much silence the operating system checks that a client is still there (whole seconds); `None`: it does not.
+    pub keepalive: Option<Duration>,
 }
 
 /// Who answers commands that only read, beside a bypass.
@@ -75,6 +80,7 @@ impl FrontConfig {
             unread_total_max: 2 << 30,
             access: Access::default(),
             tls: None,
+            keepalive: Some(KEEPALIVE),
         }
     }
 }

@@ -12,7 +12,7 @@ use pmnet_resp::reply;
 use super::wire::Wire;
 use crate::connection::Shared;
 use crate::upstream::Time;
-use crate::users::{Ask, Link};
+use crate::users::{Ask, ELSEWHERE, Link};
 
 /// Part of a command's time for which Redis may say nothing while it is asked.
 const SILENCES_PER_TIMEOUT: Time = 8;
@@ -53,15 +53,19 @@ pub(super) enum How {
     Refused,
     /// The other end has closed it.
     Closed,
+    /// It leads to another Redis than the server's.
+    Elsewhere,
     Otherwise,
 }
 
 impl From<String> for Broken {
     fn from(why: String) -> Broken {
-        Broken {
-            why,
-            how: How::Otherwise,
-        }
+        let how = if why == ELSEWHERE {
+            How::Elsewhere
+        } else {
+            How::Otherwise
+        };
+        Broken { why, how }
     }
 }
 

@@ -119,6 +119,7 @@ pub struct Front<U> {
     strangers_bytes: usize,
     /// With what clients agree on TLS, if they have to.
     tls: Option<ServerTls>,
+    keepalive: Option<Duration>,
     /// How many have not yet.
     handshakes: usize,
     scratch: Vec<u8>,
@@ -207,6 +208,7 @@ impl<U: Upstream> Front<U> {
             unread: UnreadOfAll::new(config.unread_total_max),
             strangers_bytes: 0,
             tls: config.tls.clone(),
+            keepalive: config.keepalive,
             handshakes: 0,
             scratch: vec![0; SCRATCH_BYTES],
         })

@@ -3,7 +3,9 @@
 //! Each call gives its client an error. But that does not tell the operator that no client is answered
 //! at all: because of a wrong address, a wrong shard, or a chain that is too short.
 
-use crate::upstream::{CallId, Closed, Event, Outcome, Refused, SessionHandle, Time, Upstream};
+use crate::upstream::{
+    CROWDED, CallId, Closed, Event, Outcome, Refused, SessionHandle, Time, Upstream,
+};
 use bytes::Bytes;
 
 /// After how long without an answer it is said, in nanoseconds.
@@ -38,6 +40,10 @@ struct Listening {
     said: Option<Time>,
     /// It was said that the chain is too short, and nothing was answered since.
     said_short: bool,
+    /// Calls that were not sent since the device had no room for another session.
+    crowded: u64,
+    /// Sessions that the device ended by itself.
+    let_go: u64,
 }
 
 impl Listening {
@@ -147,6 +153,33 @@ impl<U: Upstream> Upstream for Watched<U> {
                         "no command is accepted: {} serves with copies={have}, and --copies asks for more. Lower --copies, \
                          or bring the missing devices back",
                         self.up.peer()
+                    );
+                }
+            }
+            Event::Done {
+                outcome: Outcome::Failed(why),
+                ..
+            } if *why == CROWDED => {
+                self.listening.crowded += 1;
+                // Less and less often, so that a flood of them does not flood the log.
+                if self.listening.crowded.is_power_of_two() {
+                    tracing::warn!(
+                        commands = self.listening.crowded,
+                        "{why}: {} has as many sessions as it takes. Those of fronts that ended without a word make room within \
+                         three minutes. Are there too many clients for one shard?",
+                        self.up.peer()
+                    );
+                }
+            }
+            Event::SessionClosed {
+                reason: reason @ Closed::LetGo(_),
+                ..
+            } => {
+                self.listening.let_go += 1;
+                if self.listening.let_go.is_power_of_two() {
+                    tracing::warn!(
+                        sessions = self.listening.let_go,
+                        "a session closed: {reason}"
                     );
                 }
             }

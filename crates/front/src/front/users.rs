@@ -131,6 +131,9 @@ impl<U: Upstream> Front<U> {
                 if broken.how == How::Refused {
                     self.shared.users.confirm(now);
                 }
+                if broken.how == How::Elsewhere {
+                    self.shared.store_doubted.set(true);
+                }
                 self.shared.users.cannot_be_asked(&broken.why);
             }
         }
@@ -176,7 +179,7 @@ impl<U: Upstream> Front<U> {
                 return;
             }
             Ask::Client(ticket) => ticket,
-            Ask::Witness(_) | Ask::Poke => return,
+            Ask::Witness(_) | Ask::Poke | Ask::Select(_) => return,
         };
         let answer = match question.about {
             About::Login { .. } => Answer::Login(answer.clone()),

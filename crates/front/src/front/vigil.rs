@@ -230,7 +230,8 @@ impl<U: Upstream> Front<U> {
         self.vigil.next_look = goes_on.then(|| now.saturating_add(self.vigil.look_every));
     }
 
-    /// Asks the server which store it works on, unless it has not answered yet.
+    /// Asks the server which store it works on, unless it has not answered yet. If that was doubted, by a barrier that the server must record
+    /// in its store: a Redis that was restarted, moved, or made a replica while nobody wrote is found out by that.
     pub(super) fn ask_store_name(&mut self) {
         if self.vigil.call.is_some() {
             return;
@@ -242,8 +243,15 @@ impl<U: Upstream> Front<U> {
         self.vigil.session = Some(session);
         let deadline = now.saturating_add(self.shared.call_timeout);
         let payload = Bytes::from(barrier());
-        match self.up.bypass(now, session, payload, 0, true, deadline) {
-            Ok(call) => self.vigil.call = Some(call),
+        let read_only = !self.shared.store_doubted.get();
+        match self
+            .up
+            .bypass(now, session, payload, 0, read_only, deadline)
+        {
+            Ok(call) => {
+                self.vigil.call = Some(call);
+                self.shared.store_doubted.set(false);
+            }
             Err(crate::upstream::Refused::Closed) => self.vigil.session = None,
             // The next beat asks again.
             Err(error) => tracing::debug!(%error, "cannot ask which store there is"),

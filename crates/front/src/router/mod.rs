@@ -78,6 +78,8 @@ pub struct RouterConfig {
     pub spin_micros: u64,
     /// With what clients speak TLS; `None`: they do not.
     pub tls: Option<ServerTls>,
+    /// As [`crate::FrontConfig::keepalive`].
+    pub keepalive: Option<Duration>,
     /// Whether everybody may do everything ([`crate::Access::Anyone`]).
     pub anyone: bool,
     /// Which shard serves which slots.
@@ -120,6 +122,7 @@ pub struct Router {
     spin: Spin,
     connections_max: usize,
     tls: Option<ServerTls>,
+    keepalive: Option<Duration>,
     clients: Vec<Option<Box<Client>>>,
     free: Vec<usize>,
     queue: VecDeque<usize>,
@@ -166,6 +169,7 @@ impl Router {
             spin: Spin::new(config.spin_micros),
             connections_max: config.connections_max,
             tls: config.tls.clone(),
+            keepalive: config.keepalive,
             clients: Vec::new(),
             free: Vec::new(),
             queue: VecDeque::new(),
@@ -410,10 +414,10 @@ impl Router {
             clients.filter(|client| client.is_handshaking()).count()
         };
         if self.tls.is_some() && shaking() >= HANDSHAKES_MAX {
-            tracing::warn!(client = %peer, "too many clients agree on TLS at a time");
+            self.door.note_shaking(peer, self.now);
             return Ok(());
         }
-        let mut wire = welcome(stream, self.tls.as_ref())?;
+        let mut wire = welcome(stream, self.tls.as_ref(), self.keepalive)?;
         let index = self.free.pop().unwrap_or_else(|| {
             self.clients.push(None);
             self.clients.len() - 1

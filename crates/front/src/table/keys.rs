@@ -61,6 +61,8 @@ pub(crate) struct SortOptions {
     pub(crate) by: bool,
     /// It gets other keys.
     pub(crate) get: bool,
+    /// The first option for which it reads other keys, as far as Redis looks at rights.
+    pub(crate) others: Option<&'static str>,
 }
 
 /// Reads the options of SORT and `SORT_RO`.
@@ -73,9 +75,12 @@ pub(crate) fn sort_options(arguments: &Arguments<'_>) -> SortOptions {
         if is("STORE") && left >= 1 {
             found.store = Some(at + 1);
         } else if is("BY") && left >= 1 {
-            found.by |= arguments.get(at + 1).contains(&b'*');
+            let by = arguments.get(at + 1).contains(&b'*');
+            found.by |= by;
+            found.others = found.others.or(by.then_some("BY"));
         } else if is("GET") && left >= 1 {
             found.get = true;
+            found.others = found.others.or(Some("GET"));
         }
         at += match () {
             () if is("LIMIT") => 3,

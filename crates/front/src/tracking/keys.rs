@@ -10,7 +10,7 @@ use crate::table::{PUBSUB, READONLY, Sub, Verdict, WRITE};
 pub(crate) enum Access {
     Reads,
     Writes,
-    /// A script: nobody knows before it runs.
+    /// A script, or an unknown command: its keys and effects show only when it runs.
     May,
 }
 
@@ -21,8 +21,12 @@ pub(crate) fn accessed_keys<'a>(
 ) -> Option<(Access, Vec<&'a [u8]>)> {
     let facts = match verdict.sub {
         Sub::Known(sub) => sub,
-        Sub::No => verdict.facts?,
-        Sub::Unknown => return None,
+        Sub::No if verdict.facts.is_some() => verdict.facts?,
+        // A command of a newer Redis, or of a module: any argument may be a key that it reads.
+        Sub::No | Sub::Unknown => {
+            let all: Vec<&[u8]> = arguments.iter().skip(1).collect();
+            return (!all.is_empty()).then_some((Access::May, all));
+        }
     };
     let (access, keys) = match facts.name {
         // Redis looks at the keys that a script names when the script reads.
@@ -76,6 +80,9 @@ mod tests {
             ("XREAD BLOCK 0 streams a 0", Reads, "a"),
             ("EVAL_RO x 2 a b c", May, "a b"),
             ("FCALL f 1 a b", May, "a"),
+            ("HTTL a FIELDS 1 f", May, "a FIELDS 1 f"),
+            ("JSON.GET a $", May, "a $"),
+            ("OBJECT NOSUCH a", May, "NOSUCH a"),
             ("SET a 1", Writes, "a"),
             ("MSET a 1 b 2", Writes, "a b"),
             ("DEL a b", Writes, "a b"),
@@ -94,9 +101,8 @@ mod tests {
             "XREAD COUNT 1",
             "SPUBLISH a b",
             "OBJECT HELP",
-            "OBJECT NOSUCH a",
             "GET",
-            "NOSUCH a",
+            "NOSUCH",
             "CLIENT ID",
         ] {
             assert_eq!(keys(words), None, "{words}");

@@ -17,6 +17,8 @@ use super::{Credentials, Ruling, Secret};
 use crate::connection::{StoreAddress, ask_run_id, run_id_of};
 use crate::upstream::Time;
 
+/// Why a connection to another Redis is of no use.
+pub(crate) const ELSEWHERE: &str = "it is not the store that the pmnet server uses";
 /// Questions without an answer, at most.
 const ASKED_MAX: usize = 256;
 /// What Redis may answer: a list of all users is the longest.
@@ -37,6 +39,8 @@ pub(crate) enum About {
     /// Whether this user may do something.
     May {
         user: Box<[u8]>,
+        /// In which database.
+        database: u32,
         question: Vec<u8>,
         place: Place,
     },
@@ -75,6 +79,8 @@ pub(crate) enum Ask {
     /// For the list of users: which of these questions this is, and when it was asked.
     List(u64, Time),
     Client(Ticket),
+    /// For this database; what is asked next is about commands there.
+    Select(u32),
     /// To be logged in as this user from now on.
     Witness(Arc<Credentials>),
     /// For a sign of life, without any right.
@@ -97,6 +103,8 @@ pub(crate) struct Link {
     /// Run id of the process at the other end, and its version.
     pub(crate) found: Option<(String, (u32, u32))>,
     asked: VecDeque<Ask>,
+    /// The database that is selected by what was asked last.
+    database: u32,
 }
 
 impl Link {
@@ -116,6 +124,7 @@ impl Link {
             greeting,
             found: None,
             asked: VecDeque::new(),
+            database: 0,
         }
     }
 
@@ -130,6 +139,13 @@ impl Link {
     }
 
     pub(crate) fn ask(&mut self, ask: Ask) {
+        if let Ask::Client(ticket) = &ask
+            && let About::May { database, .. } = ticket.question.about
+            && database != self.database
+        {
+            self.database = database;
+            self.ask(Ask::Select(database));
+        }
         let out = &mut self.outbox;
         match &ask {
             Ask::List(..) => write_command(out, &["ACL", "LIST"]),
@@ -144,6 +160,7 @@ impl Link {
                 } => write_command(out, &[&b"AUTH"[..], password.bytes()]),
                 About::May { question, .. } => out.extend_from_slice(question),
             },
+            Ask::Select(database) => write_command(out, &["SELECT", &database.to_string()]),
             Ask::Witness(user) => {
                 write_command(out, &[&b"AUTH"[..], &user.user, user.password.bytes()]);
             }
@@ -180,6 +197,13 @@ impl Link {
             if let Some(greeting) = self.greeting.pop_front() {
                 self.greeted(greeting, &value, name)?;
             } else if let Some(ask) = self.asked.pop_front() {
+                if let Ask::Select(database) = ask {
+                    // The questions after it would be about another database.
+                    if value != "+OK\r\n" {
+                        return Err(format!("database {database} cannot be selected"));
+                    }
+                    continue;
+                }
                 answers.push((ask, value));
             } else {
                 return Err("it sent what nobody asked for".into());
@@ -203,7 +227,7 @@ impl Link {
         let run_id =
             run_id_of(value).ok_or("its INFO has no run_id, so it cannot be recognised")?;
         if name.is_none_or(|name| name.run_id != run_id) {
-            return Err("it is not the store that the pmnet server uses".into());
+            return Err(ELSEWHERE.into());
         }
         self.found = Some((run_id, version_of(value).unwrap_or_default()));
         Ok(())

@@ -1,4 +1,11 @@
 //! What a line of `ACL LIST` says about a user.
+//!
+//! A word that is not understood (a rule of a newer Redis, or of another server) may take anything away: whoever has one has neither all
+//! rights nor all keys, and Redis is asked about each of its commands.
+
+/// A key that Redis is asked about instead of that of a SORT, to learn whether a selector allows the command that can read every key. No
+/// pattern with another byte in it matches it.
+pub(super) const PROBE_KEY: &[u8] = &[1; 16];
 
 /// The rules of one user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -8,10 +15,75 @@ pub(super) struct Rules {
     pub(super) nopass: bool,
     /// Every command, key and channel.
     pub(super) full: bool,
-    /// Which keys and channels a command names does not matter.
+    /// Which keys a command names does not matter.
     pub(super) keyless: bool,
+    /// There is a rule about databases (Valkey's `db=`), or one that is not understood: Redis has to be asked in the right database.
+    pub(super) odd: bool,
+    /// Whether it can read every key with a command that it may run.
+    pub(super) reads: Reads,
     /// Commands (in capitals) for which the first argument matters.
     pub(super) first_argument: Vec<Vec<u8>>,
+    /// The words about what it may do, without those about how it logs in.
+    pub(super) rights: Vec<u8>,
+}
+
+/// Whether whoever may run a command can read every key with it: what SORT asks for where it reads others than its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// It can, with each command that it may run.
+    All,
+    /// It can if it may run the command on [`PROBE_KEY`].
+    Some,
+    #[default]
+    None,
+}
+
+/// The root permissions, or a selector.
+#[derive(Default)]
+struct Selector {
+    /// It can read every key.
+    reads_all: bool,
+    /// One of its patterns may match [`PROBE_KEY`].
+    may_match: bool,
+    keys: bool,
+    channels: bool,
+    commands: bool,
+    takes_away: bool,
+}
+
+impl Selector {
+    /// Takes in a word about rights; false if it is not understood.
+    fn take(&mut self, rule: &[u8]) -> bool {
+        match rule {
+            b"~*" => (self.keys, self.reads_all) = (true, true),
+            b"&*" => self.channels = true,
+            b"+@all" => self.commands = true,
+            [b'~', pattern @ ..] => self.may_match |= may_match_probe(pattern),
+            [b'%', rest @ ..] => {
+                let Some(at) = rest.iter().position(|&byte| byte == b'~') else {
+                    return false;
+                };
+                let (permissions, pattern) = (&rest[..at], &rest[at + 1..]);
+                if permissions.iter().any(|byte| !b"RWrw".contains(byte)) {
+                    return false;
+                }
+                if permissions.contains(&b'R') || permissions.contains(&b'r') {
+                    self.reads_all |= pattern == b"*";
+                    self.may_match |= may_match_probe(pattern);
+                }
+            }
+            [b'-', ..] => self.takes_away = true,
+            [b'&' | b'+', ..] | b"resetchannels" => {}
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// Whether a pattern may match [`PROBE_KEY`]: not if it has another byte outside of brackets that stands for itself.
+fn may_match_probe(pattern: &[u8]) -> bool {
+    let special = |byte: &u8| b"*?[]\\^-".contains(byte) || *byte == PROBE_KEY[0];
+    pattern.contains(&b'[') || pattern.iter().all(special)
 }
 
 /// Reads `user NAME RULE …`.
@@ -21,35 +93,60 @@ pub(super) fn parse(line: &[u8]) -> Option<(&[u8], Rules)> {
         return None;
     }
     let name = words.next()?;
-    let (mut rules, mut selectors, mut takes_away) = (Rules::default(), false, false);
-    let (mut keys, mut channels, mut commands) = (false, false, false);
+    let mut rules = Rules::default();
+    let mut selectors = vec![Selector::default()];
+    let mut is_open = false;
     for word in words {
-        selectors |= word.starts_with(b"(");
-        let rule = word.strip_prefix(b"(").unwrap_or(word);
+        match word {
+            b"on" => rules.on = true,
+            b"nopass" => rules.nopass = true,
+            b"off" | b"sanitize-payload" | b"skip-sanitize-payload" | [b'#', ..] => {}
+            _ => {
+                rules.rights.extend_from_slice(word);
+                rules.rights.push(b' ');
+                let mut rule = word;
+                if let Some(first) = rule.strip_prefix(b"(") {
+                    rules.odd |= is_open;
+                    (is_open, rule) = (true, first);
+                    selectors.push(Selector::default());
+                }
+                // Behind the first selector there is nothing else.
+                rules.odd |= !is_open && selectors.len() > 1;
+                let inside = is_open.then(|| rule.strip_suffix(b")")).flatten();
+                is_open &= inside.is_none();
+                rules.take(inside.unwrap_or(rule), selectors.last_mut()?);
+            }
+        }
+    }
+    rules.odd |= is_open;
+    let root = &selectors[0];
+    rules.full = root.keys && root.channels && root.commands && !root.takes_away && !rules.odd;
+    rules.keyless = root.keys && selectors.len() == 1 && !rules.odd;
+    rules.reads = reads(&selectors);
+    Some((name, rules))
+}
+
+impl Rules {
+    fn take(&mut self, rule: &[u8], selector: &mut Selector) {
         if let [b'+' | b'-', command @ ..] = rule
             && let Some(end) = command.iter().position(|&byte| byte == b'|')
         {
-            rules
-                .first_argument
+            self.first_argument
                 .push(command[..end].to_ascii_uppercase());
         }
-        if selectors {
-            // They add rights to what is in front of them.
-            continue;
-        }
-        match rule {
-            b"on" => rules.on = true,
-            b"nopass" => rules.nopass = true,
-            b"~*" => keys = true,
-            b"&*" => channels = true,
-            b"+@all" => commands = true,
-            [b'-', ..] => takes_away = true,
-            _ => {}
-        }
+        self.odd |= !selector.take(rule);
     }
-    rules.full = keys && channels && commands && !takes_away;
-    rules.keyless = keys && channels && !selectors;
-    Some((name, rules))
+}
+
+fn reads(selectors: &[Selector]) -> Reads {
+    let mut others = selectors.iter().filter(|selector| !selector.reads_all);
+    if others.clone().next().is_none() {
+        Reads::All
+    } else if others.clone().count() == selectors.len() || others.any(|other| other.may_match) {
+        Reads::None
+    } else {
+        Reads::Some
+    }
 }
 
 #[cfg(test)]
@@ -74,9 +171,10 @@ mod tests {
         }
         let off = rules("user bob off #aa ~* &* +@all -flushall");
         assert!(!off.on && !off.nopass && !off.full && off.keyless);
+        let no_channels = rules("user bob on #aa ~* resetchannels &ch* +@all");
+        assert!(!no_channels.full && no_channels.keyless && no_channels.reads == Reads::All);
         for line in [
             "user bob on #aa ~a:* &* +@all",
-            "user bob on #aa ~* &ch* +@all",
             "user bob on #aa resetchannels -@all +get",
             "user bob on #aa %R~* &* +@all",
             "user bob on #aa ~* resetchannels +@all (&* ~* +@all)",
@@ -89,5 +187,68 @@ mod tests {
         assert_eq!(rules.first_argument, [&b"CONFIG"[..], b"SELECT"]);
         assert!(!rules.full && !rules.keyless);
         assert!(parse(b"bob on").is_none() && parse(b"user").is_none() && parse(b"").is_none());
+    }
+
+    /// Rules of Valkey 9.1, and invented ones.
+    #[test]
+    fn a_rule_that_is_not_understood_takes_all_rights_away() {
+        for odd in ["db=1", "alldbs", "!x", "%X~*", "%R", "allkeys2", "x)", ""] {
+            for line in [
+                format!("user bob on nopass ~* &* {odd} +@all"),
+                format!("user bob on nopass {odd} ~* &* +@all"),
+                format!("user bob on nopass ~* &* +@all {odd}"),
+                format!("user bob on nopass ~* &* +@all (~a {odd} +get)"),
+            ] {
+                let rules = rules(&line);
+                assert!(!rules.full && !rules.keyless && rules.odd, "{line}");
+            }
+        }
+        for line in [
+            "user bob on ~* &* +@all (~a +get",
+            "user bob on ~* &* +@all (~a (~b +get)",
+            "user bob on ~* &* +@all (~a +get) +set",
+        ] {
+            assert!(!rules(line).full && rules(line).odd, "{line}");
+        }
+    }
+
+    #[test]
+    fn how_one_logs_in_is_no_right() {
+        let rights = rules("user bob on #aa ~a &* +@all (~b +get)").rights;
+        for line in [
+            "user bob off #bb ~a &* +@all (~b +get)",
+            "user bob on nopass sanitize-payload #aa #cc ~a &* +@all (~b +get)",
+        ] {
+            assert_eq!(rules(line).rights, rights, "{line}");
+        }
+        for line in [
+            "user bob on #aa ~b &* +@all (~b +get)",
+            "user bob on #aa ~a &* +@all",
+            "user bob on #aa ~a &* +@all odd (~b +get)",
+        ] {
+            assert_ne!(rules(line).rights, rights, "{line}");
+        }
+    }
+
+    #[test]
+    fn who_reads_all_keys_with_what_it_may_run_is_known() {
+        for (line, reads) in [
+            ("~* +@all", Reads::All),
+            ("%R~* %W~a +@all", Reads::All),
+            ("~* +@all (%R~* +get)", Reads::All),
+            ("%W~* +@all", Reads::None),
+            ("~a +@all", Reads::None),
+            ("+@all", Reads::None),
+            ("~a +@all (~* +get)", Reads::Some),
+            ("%W~* +@all (~* +get)", Reads::Some),
+            ("~* +@all (~a +get)", Reads::Some),
+            // Patterns that may match the key that Redis would be asked about.
+            ("~?* +@all (~* +get)", Reads::None),
+            ("~[^a]* +@all (~* +get)", Reads::None),
+            ("~\u{1}* +@all (~* +get)", Reads::None),
+            ("~** +@all (~* +get)", Reads::None),
+        ] {
+            assert_eq!(rules(&format!("user bob on {line}")).reads, reads, "{line}");
+        }
     }
 }

@@ -9,9 +9,9 @@ use pmnet_resp::{Arguments, read, reply, write_bulk, write_header};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::failures::Failures;
-use super::list::{Rules, parse};
+use super::list::{PROBE_KEY, Reads, Rules, parse};
 use super::{Access, Credentials, DEFAULT};
-use crate::table::{Facts, MOVABLEKEYS};
+use crate::table::{Facts, MOVABLEKEYS, sort_options};
 use crate::upstream::Time;
 
 /// Answers of one user that are remembered, for commands with their keys; when there are more, all are forgotten.
@@ -34,9 +34,8 @@ pub(crate) enum Ruling {
 /// A user of Redis.
 pub(crate) struct User {
     pub(crate) name: Box<[u8]>,
-    line: Box<[u8]>,
     rules: Rules,
-    /// Number of the list in which its line was first like this.
+    /// Number of the list in which its rights were first like this.
     pub(crate) changed: u64,
     /// What it may run, as it was asked since the last list: by name, or with these arguments. A refusal is not remembered: the right may have
     /// been given meanwhile.
@@ -65,6 +64,12 @@ pub(crate) struct Users {
     /// How often the list was asked for, and which of these questions it answers.
     pub(crate) asked: u64,
     pub(crate) answered: u64,
+    /// Grows when the users may be those of another Redis.
+    pub(crate) of_store: u64,
+    /// The first and the last of the lists, one after the other, in which the default user needed no password: the newest such run.
+    open: Option<(u64, u64)>,
+    /// It needs none now.
+    is_open: bool,
     /// When the list was last known to be Redis's.
     confirmed: Time,
     /// The store has no users.
@@ -100,13 +105,19 @@ impl User {
         self.rules.full
     }
 
-    /// Whether it may read and write every key, whatever else it may.
-    pub(crate) fn sees_all_keys(&self) -> bool {
-        self.rules.keyless
+    /// Whether it can read every key with what it may run. Where a user has selectors, Redis is asked about a SORT with another key
+    /// ([`Self::question`]), so that only a selector counts that can.
+    pub(crate) fn reads(&self) -> Reads {
+        self.rules.reads
     }
 
     /// Under what the answer for this command is remembered.
-    pub(crate) fn place(&self, facts: Option<&'static Facts>, arguments: &Arguments<'_>) -> Place {
+    pub(crate) fn place(
+        &self,
+        facts: Option<&'static Facts>,
+        arguments: &Arguments<'_>,
+        database: u32,
+    ) -> Place {
         let Some(facts) = facts else {
             return Place::Nowhere;
         };
@@ -120,12 +131,15 @@ impl User {
             return Place::Name(facts.name);
         }
         let mut place = Vec::new();
+        if self.rules.odd {
+            write_bulk(&mut place, database.to_string().as_bytes());
+        }
         for at in 0..arguments.len() {
-            let argument = arguments.get(at);
-            if place.len() + argument.len() > RULING_BYTES_MAX && !is_value(facts, at, arguments) {
+            let argument = self.shown(facts, at, arguments);
+            if place.len() + argument.len() > RULING_BYTES_MAX {
                 return Place::Nowhere;
             }
-            write_bulk(&mut place, shown(facts, at, arguments));
+            write_bulk(&mut place, argument);
         }
         if place.len() > RULING_BYTES_MAX {
             return Place::Nowhere;
@@ -157,6 +171,11 @@ impl User {
         }
     }
 
+    /// In which database Redis is asked about a command in this one.
+    pub(crate) fn asked_in(&self, database: u32) -> u32 {
+        if self.rules.odd { database } else { 0 }
+    }
+
     /// The question whether it may run this.
     pub(crate) fn question(
         &self,
@@ -169,11 +188,28 @@ impl User {
             write_bulk(&mut out, word);
         }
         for at in 0..arguments.len() {
-            let argument =
-                facts.map_or_else(|| arguments.get(at), |facts| shown(facts, at, arguments));
+            let argument = facts.map_or_else(
+                || arguments.get(at),
+                |facts| self.shown(facts, at, arguments),
+            );
             write_bulk(&mut out, argument);
         }
         out
+    }
+
+    /// The argument as Redis is asked about it: whoever may write `k v` may write `k w`.
+    fn shown<'a>(&self, facts: &Facts, at: usize, arguments: &Arguments<'a>) -> &'a [u8] {
+        if is_value(facts, at, arguments) {
+            b""
+        } else if at == 1
+            && self.rules.reads == Reads::Some
+            && matches!(facts.name, "SORT" | "SORT_RO")
+            && sort_options(arguments).others.is_some()
+        {
+            PROBE_KEY
+        } else {
+            arguments.get(at)
+        }
     }
 }
 
@@ -184,15 +220,6 @@ fn is_value(facts: &Facts, at: usize, arguments: &Arguments<'_>) -> bool {
         ("SETEX" | "PSETEX", 4) => at == 3,
         ("MSET", _) => at > 0 && at.is_multiple_of(2),
         _ => false,
-    }
-}
-
-/// The argument as Redis is asked about it: whoever may write `k v` may write `k w`.
-fn shown<'a>(facts: &Facts, at: usize, arguments: &Arguments<'a>) -> &'a [u8] {
-    if is_value(facts, at, arguments) {
-        b""
-    } else {
-        arguments.get(at)
     }
 }
 
@@ -226,6 +253,8 @@ impl Users {
         self.by_name.clear();
         self.without = false;
         self.generation += 1;
+        self.of_store += 1;
+        (self.open, self.is_open) = (None, false);
     }
 
     pub(crate) fn is_known(&self) -> bool {
@@ -263,6 +292,28 @@ impl Users {
         } else {
             name == DEFAULT
         }
+    }
+
+    /// Whether the default user needed no password when so many lists had been asked for, if that is known by now.
+    pub(crate) fn was_open(&self, asked: u64) -> Option<bool> {
+        let run = self
+            .open
+            .is_some_and(|(first, last)| first <= asked + 1 && asked < last);
+        (self.answered > asked).then_some(run)
+    }
+
+    /// Takes note of whether the default user needs no password in the list `number`.
+    fn note_open(&mut self, number: u64) {
+        let open = self
+            .default_user()
+            .and_then(|at| self.user(at))
+            .is_some_and(User::is_open);
+        let before = std::mem::replace(&mut self.is_open, open);
+        self.open = match self.open {
+            Some((first, _)) if open && before => Some((first, number)),
+            _ if open => Some((number, number)),
+            run => run,
+        };
     }
 
     pub(crate) fn default_user(&self) -> Option<usize> {
@@ -309,6 +360,7 @@ impl Users {
                 user.by_name.clear();
                 user.by_arguments.clear();
             }
+            self.note_open(number);
             return Ok(());
         }
         let lines = read::elements(list).ok_or("it sent no list of users")?;
@@ -318,10 +370,9 @@ impl Users {
             let line = read::bulk(line).ok_or("it sent no list of users")?;
             let (name, rules) = parse(line).ok_or("it sent a user that is not understood")?;
             let old = places.get(name).and_then(|&at| before.get(at));
-            let same = old.filter(|old| *old.line == *line);
+            let same = old.filter(|old| old.rules.rights == rules.rights);
             let user = User {
                 name: name.into(),
-                line: line.into(),
                 rules,
                 changed: same.map_or(number, |same| same.changed),
                 by_name: FxHashSet::default(),
@@ -330,6 +381,7 @@ impl Users {
             self.by_name.insert(name.into(), self.users.len());
             self.users.push(user);
         }
+        self.note_open(number);
         self.generation += 1;
         self.news = true;
         self.list = Some(list.clone());
@@ -415,6 +467,9 @@ fn noperm(text: &str) -> String {
     }
     // Redis 7.2 and newer.
     match text {
+        _ if text.contains(" has no permissions to access database ") => {
+            "NOPERM No permissions to access database".into()
+        }
         _ if names("' key") => "NOPERM No permissions to access a key".into(),
         _ if names("' channel") => "NOPERM No permissions to access a channel".into(),
         _ => format!("NOPERM {text}"),
@@ -443,7 +498,7 @@ mod tests {
         assert_eq!(parser.poll(input.as_bytes()), Ok(Status::Complete));
         let arguments = parser.arguments(input.as_bytes());
         let table = Table::new::<&str>(&[]).unwrap();
-        user.place(table.verdict(&arguments).facts, &arguments)
+        user.place(table.verdict(&arguments).facts, &arguments, 0)
     }
 
     /// Rights that were given and taken away again between two lists leave the lists equal.

@@ -312,3 +312,56 @@ fn a_pause_holds_back_what_it_is_for_and_ends() {
     assert_eq!(other.ask("GET k"), "$1\r\n2\r\n");
     assert_eq!(own.ask("PING"), "+PONG\r\n");
 }
+
+/// The timer of the front's end of this client's connection, as the kernel shows it: its kind, and in how many hundredths of a second
+/// it is due.
+fn timer(client: &Client) -> (u8, u64) {
+    let port = |address: std::net::SocketAddr| format!(":{:04X} ", address.port());
+    let (front, own) = (
+        port(client.stream.peer_addr().unwrap()),
+        port(client.stream.local_addr().unwrap()),
+    );
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let line = table.lines().find(|line| {
+        let at = |text: &str| line.find(text).unwrap_or(usize::MAX);
+        at(&front) < at(&own) && at(&own) < usize::MAX
+    });
+    let words: Vec<&str> = line.expect("the connection").split_whitespace().collect();
+    let (kind, due) = words[5].split_once(':').expect("a timer");
+    let number = |text| u64::from_str_radix(text, 16).unwrap();
+    (u8::try_from(number(kind)).unwrap(), number(due))
+}
+
+#[test]
+fn silent_clients_are_checked_after_the_time_that_is_set() {
+    let Some(redis) = Redis::start() else { return };
+    let seconds = std::time::Duration::from_secs;
+    for after in [Some(300), Some(60), None] {
+        let front = Running::start_with(&redis, |config| {
+            if after != Some(300) {
+                config.keepalive = after.map(seconds);
+            }
+        });
+        let mut client = front.client();
+        assert_eq!(client.ask("PING"), "+PONG\r\n");
+        // The kind is 2 when the kernel waits for silence. (A reply that is not confirmed yet has another one.)
+        eventually("the timer is as set", || match (timer(&client), after) {
+            ((2, due), Some(after)) => due <= 100 * after && due > 100 * after - 2000,
+            ((kind, _), None) => kind == 0,
+            _ => false,
+        });
+    }
+}
+
+#[test]
+fn a_router_checks_silent_clients_too() {
+    let Some(sharded) = crate::common::sharded::start(&["0-16383"]) else {
+        return;
+    };
+    let mut client = sharded.client();
+    assert_eq!(client.ask("PING"), "+PONG\r\n");
+    eventually(
+        "the timer is as set",
+        || matches!(timer(&client), (2, due) if due > 28_000 && due <= 30_000),
+    );
+}

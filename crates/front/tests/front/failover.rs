@@ -2,6 +2,7 @@
 
 use crate::common::{Client, Redis, Running, command, eventually, run_id};
 use pmnet_resp::reply;
+use pmnet_wire::command::Form;
 
 /// Two stores, and a front on the first.
 fn two() -> Option<(Redis, Redis, Running)> {
@@ -180,6 +181,28 @@ fn another_process_at_the_address_of_the_store_is_not_taken_for_it() {
         }
     }
     assert!(!new.client().ask("INFO commandstats").contains("blpop"));
+}
+
+/// Redis was restarted while it was idle: the server does not know yet, and no client is let in that could make it look.
+#[test]
+fn a_front_that_finds_another_process_makes_the_server_look() {
+    let Some((old, new, front)) = two() else {
+        return;
+    };
+    let run = run_id(&mut old.client());
+    let name = format!(
+        "redis://{}/?run_id={run}&records=pmnet:{{0}}&owner=",
+        new.address
+    );
+    front.knobs().address = Some(reply::bulk(name.as_bytes()));
+    let mut client = front.client();
+    front.knobs().bypasses.clear();
+    assert!(client.ask("BLPOP l 1").contains("not the store"));
+    // A barrier that the server must record: it writes to its store.
+    let recorded = (false, Form::Barrier, 0);
+    eventually("the server is to record a barrier", || {
+        front.knobs().bypasses.contains(&recorded)
+    });
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod pipelines;
 mod reads;
 mod replicas;
 mod requests;
+mod rights;
 mod router;
 mod scripts;
 mod slots;

@@ -139,6 +139,97 @@ fn many_keys_are_all_keys() {
     assert_eq!(bypassed(&front), []);
 }
 
+/// The keys that a SCAN shows in its pages of so many.
+fn scan(client: &mut Client, count: usize) -> Vec<String> {
+    let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
+    loop {
+        let page = client.ask(&format!("SCAN {cursor} COUNT {count}"));
+        let mut lines = page.split("\r\n").skip(2);
+        cursor = lines.next().expect("a cursor").to_owned();
+        keys.extend(lines.skip(2).step_by(2).map(str::to_owned));
+        if cursor == "0" {
+            keys.retain(|key| !key.is_empty());
+            keys.sort();
+            return keys;
+        }
+    }
+}
+
+#[test]
+fn keys_are_listed_by_the_store_itself_without_pmnets_own() {
+    let Some((redis, front)) = start() else {
+        return;
+    };
+    let mut plain = redis.client();
+    plain.ask("SET pmnet:{7} x");
+    plain.ask("SET pmnet:other x");
+    for number in 0..300 {
+        plain.ask(&format!("SET key:{number} x"));
+    }
+    for (hello, database) in [("HELLO 2", 0), ("HELLO 3", 0), ("HELLO 3", 1)] {
+        plain.ask(&format!("SELECT {database}"));
+        plain.ask("SET pmnet:{8} x");
+        let mut client = front.client();
+        client.ask(hello);
+        client.ask(&format!("SELECT {database}"));
+        bypassed(&front);
+        let is_shown = |key: &String| database > 0 || !key.starts_with("pmnet:{");
+        for _ in 0..3 {
+            for count in [1, 10, 1000] {
+                let mut all = scan(&mut plain, count);
+                all.retain(is_shown);
+                assert_eq!(scan(&mut client, count), all, "{hello} {database}");
+            }
+        }
+        let listed = client.ask("KEYS *");
+        let shown = listed.matches("\r\n$").count();
+        assert_eq!(shown, if database == 0 { 301 } else { 1 });
+        assert_eq!(listed.contains("pmnet:{"), database == 1);
+        // Together with a read of one key.
+        let both = at_once(&mut client, &["GET key:7", "SCAN 0 COUNT 1000 TYPE string"]);
+        assert_eq!(both[1].contains("pmnet:{"), database == 1);
+        // An error is Redis's.
+        for line in ["SCAN x", "KEYS", "SCAN 0 COUNT", "SCAN 0 MATCH"] {
+            assert_eq!(client.ask(line), plain.ask(line), "{line}");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        client.ask("SCAN 0");
+        bypassed(&front);
+        client.ask("SCAN 0");
+        assert_eq!(bypassed(&front), []);
+    }
+    assert!(front.knobs().reads.iter().all(Vec::is_empty));
+}
+
+/// A listing is of all keys: the store must have all that was acknowledged.
+#[test]
+fn keys_are_listed_behind_everything_acknowledged() {
+    let Some((_redis, front)) = start() else {
+        return;
+    };
+    let mut client = front.client();
+    client.ask("SCAN 0");
+    front.knobs().answer = Some(|_, _| ReadAnswer::Miss {
+        epoch: EPOCH,
+        need: WATERMARK + 1,
+        version: 1,
+        replicas: 0,
+    });
+    bypassed(&front);
+    client.ask("SCAN 0");
+    assert_eq!(bypassed(&front), [(true, Form::Single, 1)]);
+    // The next one does not try at once.
+    let asked = front.knobs().reads.len();
+    client.ask("SCAN 0");
+    assert_eq!(bypassed(&front), [(true, Form::Single, 1)]);
+    assert_eq!(front.knobs().reads.len(), asked);
+    front.knobs().answer = Some(miss);
+    eventually("it tries again", || {
+        client.ask("SCAN 0");
+        bypassed(&front).is_empty()
+    });
+}
+
 #[test]
 fn long_pipelines_of_reads_are_few_questions() {
     let Some((redis, front)) = start() else {

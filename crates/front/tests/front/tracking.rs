@@ -46,6 +46,34 @@ fn link(redis: &mut Client) -> Option<String> {
     Some(rest.split(' ').next()?.to_owned())
 }
 
+/// Redis 7.0 knows none of them: they may be reads of a newer one, or of a module.
+#[test]
+fn what_an_unknown_command_reads_is_told_too() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let (mut client, mut other) = (resp3(&front), front.client());
+    assert_eq!(client.ask("CLIENT TRACKING ON"), "+OK\r\n");
+    other.ask("HSET h f 1");
+    for line in [
+        "HTTL h FIELDS 1 f",
+        "JSON.GET h",
+        "NOSUCH x 1 h",
+        "OBJECT NOSUCH h",
+    ] {
+        client.ask(line);
+        other.ask("HINCRBY h f 1");
+        assert_eq!(client.text(), push("h"), "{line}");
+        says_nothing(&mut client);
+    }
+    if !redis.client().ask("HTTL h FIELDS 1 f").starts_with('-') {
+        for line in ["MULTI", "HTTL h FIELDS 1 f", "GET other", "EXEC"] {
+            client.ask(line);
+        }
+        other.ask("HINCRBY h f 1");
+        assert_eq!(client.text(), push("h"));
+    }
+}
+
 #[test]
 fn a_client_is_told_of_the_next_change_of_what_it_has_read() {
     let Some(redis) = Redis::start() else { return };

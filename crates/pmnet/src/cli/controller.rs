@@ -45,6 +45,10 @@ pub struct ControllerArgs {
     /// How many devices the chain shall have, if there are spares, until `pmnet ctl` says so [default: as many as it had at most].
     #[arg(long, value_name = "R")]
     copies: Option<usize>,
+    /// Have etcd forget what was before the last five minutes, of all its users: if it does not do so by itself (--auto-compaction-retention),
+    /// and nobody else uses it.
+    #[arg(long)]
+    compact_etcd: bool,
     /// What is done, and that it has begun, as JSON on stdout, one object a line.
     #[arg(long)]
     json: bool,
@@ -63,6 +67,7 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
         endpoints,
         names,
         copies: args.copies,
+        compacts: args.compact_etcd,
     };
     let stop = stop_on_signals()?;
     let mut controller = Controller::new(config);
@@ -79,7 +84,14 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
             ready::announce(args.json, "controller", &fields);
         }
         let done = matches!(turned, Ok(Advice::Do(_)));
+        let answered = turned.is_ok();
         said.say(turned, args.json)?;
+        if answered && let Some(text) = controller.look_after_etcd() {
+            tracing::warn!("{text}");
+            if args.json {
+                print_line(&json!({ "etcd": text }))?;
+            }
+        }
         // What follows from a step is looked at at once.
         let pause = if done {
             Duration::ZERO

@@ -12,8 +12,8 @@ use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
 use pmnet_fleet::hand::ServerDoor;
 use pmnet_fleet::{Candidate, LEASE_SECONDS, LEASE_SECONDS_USUAL, ServerAgentConfig};
-use pmnet_server::serve::{ServeConfig, ServerWords, serve};
-use pmnet_server::{Feed, ServerConfig};
+use pmnet_server::serve::{DriverError, Ended, ServeConfig, ServerWords, serve};
+use pmnet_server::{Feed, ServerConfig, Stop as Stopped, TAKEN_OVER};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -213,23 +213,13 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let words = (fleet.is_some() || by_hand).then(|| Arc::new(ServerWords::default()));
     let mut server = ServerConfig::new(shard);
     server.size_max = size_max(flags.mtu.or(file.mtu), listen.is_ipv6())?;
-    let config = ServeConfig {
+    let mut config = ServeConfig {
         listen,
         words: words.clone(),
         server,
         spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
     };
     let stop = stop_on_signals()?;
-    let mut candidate = fleet
-        .map(Candidate::new)
-        .transpose()
-        .context("no random numbers")?;
-    if standby
-        && let Some(candidate) = &mut candidate
-        && !turn_comes(candidate, &stop)?
-    {
-        return Ok(true);
-    }
     let door = words.clone().filter(|_| by_hand).map(|words| {
         ServerDoor::open(listen, shard, words).inspect_err(|error| {
             tracing::warn!("`pmnet ctl` cannot reach this server: TCP {listen}: {error}");
@@ -237,27 +227,56 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     });
     // It closes when this process ends.
     let _door = door.and_then(Result::ok);
-    let store = pmnet_store::open_with(&store, password.as_deref(), shard)?;
-    let feed = flags
-        .device_log
-        .or(file.device_log)
-        .map(|name| -> Box<dyn Feed> { Box::new(DeviceLog(LogReader::new(&name))) });
-    let agent = candidate
-        .zip(words)
-        .map(|(candidate, words)| candidate.start(words))
-        .transpose();
-    let _agent = agent.context("cannot start the thread that talks to etcd")?;
-    serve(config, store, feed, &stop, |address, durability| {
-        ready::announce(
-            command.common.json,
-            "server",
-            &[
-                ("listen", json!(address.to_string())),
-                ("shard", json!(shard)),
-                ("store", json!(durability)),
-            ],
+    let device_log = flags.device_log.or(file.device_log);
+    let mut candidate = fleet.clone().map(Candidate::new);
+    loop {
+        let mut present = candidate.transpose().context("no random numbers")?;
+        if standby
+            && let Some(candidate) = &mut present
+            && !turn_comes(candidate, &stop)?
+        {
+            return Ok(true);
+        }
+        // A server that gets a turn knows nothing yet: store and machine begin anew.
+        let store = pmnet_store::open_with(&store, password.as_deref(), shard)?;
+        let feed = device_log
+            .as_ref()
+            .map(|name| -> Box<dyn Feed> { Box::new(DeviceLog(LogReader::new(name))) });
+        let agent = present
+            .zip(config.words.clone())
+            .map(|(candidate, words)| candidate.start(words))
+            .transpose();
+        let agent = agent.context("cannot start the thread that talks to etcd")?;
+        let served = serve(config.clone(), store, feed, &stop, |address, durability| {
+            ready::announce(
+                command.common.json,
+                "server",
+                &[
+                    ("listen", json!(address.to_string())),
+                    ("shard", json!(shard)),
+                    ("store", json!(durability)),
+                ],
+            );
+        });
+        let ended = match served {
+            // It wrote before its agent had noticed that its turn is over.
+            Err(DriverError::Stopped(Stopped(why))) if standby && why.starts_with(TAKEN_OVER) => {
+                Ended::TurnIsOver
+            }
+            Err(error) => {
+                unless_asked_to_stop(error.into())?;
+                Ended::Asked
+            }
+            Ok(ended) => ended,
+        };
+        drop(agent);
+        if ended == Ended::Asked {
+            return Ok(true);
+        }
+        tracing::warn!(
+            "the turn of this server is over: it reads everything anew when it gets the next one"
         );
-    })
-    .or_else(|error| unless_asked_to_stop(error.into()))?;
-    Ok(true)
+        config.words = config.words.map(|_| Arc::default());
+        candidate = fleet.clone().map(Candidate::again);
+    }
 }

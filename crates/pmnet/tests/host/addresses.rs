@@ -5,7 +5,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::chain::{Client, Places, Running, serves};
+use std::process::Command;
+
+use crate::chain::{Client, Places, Running, eventually, pmnet, serves};
+use crate::namespaces::{Two, missing, run};
+use crate::skip::skip;
 
 #[test]
 fn a_port_that_is_taken_for_a_while_is_waited_for_and_its_owner_named() {
@@ -64,4 +68,66 @@ fn a_host_answers_under_the_address_that_was_asked() {
     let mut client = Client::connect(places.front_at()).unwrap();
     assert_eq!(client.call("INCR n").unwrap(), ":2");
     front.signal(Signal::TERM);
+}
+
+/// A machine with several addresses of IPv6, and addresses that belong to one interface.
+#[test]
+fn over_ipv6_too_and_at_one_interface() {
+    if let Some(what) = missing(&["ip", "ethtool"]) {
+        return skip(&what);
+    }
+    let (two, places) = (Two::new(), Places::new());
+    for (place, interface, addresses) in [
+        (0, "va", &["fd09::2/64", "fd09::3/64", "fe80::2/64"][..]),
+        (1, "vb", &["fd09::1/64", "fe80::1/64"]),
+    ] {
+        for address in addresses {
+            let namespace = &two.0[place];
+            run(&format!(
+                "ip -n {namespace} -6 addr add {address} dev {interface} nodad"
+            ));
+        }
+    }
+    let mut all = Vec::new();
+    let mut chain = |listen: &str, next: &str, via: &[&str], port: u16| {
+        let at = |host: &str, more: u16| format!("[{host}]:{}", port + more);
+        let path = |name: &str| places.path(&format!("{name}{port}"));
+        let store = format!("kv:{}", path("store").display());
+        let server = places.server_on(&at(listen, 500), &store);
+        let mut device = Command::new(pmnet());
+        device
+            .args([
+                "device",
+                "--listen",
+                &at(listen, 0),
+                "--next",
+                &at(next, 500),
+            ])
+            .args(["--media", "dram", "--log-size", "1M", "--log"])
+            .arg(path("log"));
+        all.push(Running::logged(two.inside(0, &server), &path("server.err")));
+        all.push(Running::logged(two.inside(0, &device), &path("device.err")));
+        for (number, via) in via.iter().enumerate() {
+            let own = format!("127.0.0.1:{}", usize::from(port) - 40_000 + number);
+            let mut front = Command::new(pmnet());
+            front.args(["redis", "--listen", &own, "--via", &at(via, 0)]);
+            let log = path(&format!("front{number}.err"));
+            all.push(Running::logged(two.inside(1, &front), &log));
+            let mut client = two.client(&own);
+            eventually("an INCR is answered", || {
+                client
+                    .call("INCR n")
+                    .is_ok_and(|reply| reply.starts_with(':'))
+            });
+        }
+    };
+    chain(
+        "::",
+        "fd09::3",
+        &["fd09::2", "fd09::3", "fe80::2%vb"],
+        51_000,
+    );
+    chain("fe80::2%va", "fe80::2%va", &["fe80::2%vb"], 51_100);
+    // The older family at the same socket.
+    chain("::", "::1", &["::ffff:10.9.0.2"], 51_200);
 }

@@ -16,6 +16,7 @@ mod container;
 mod files;
 mod media;
 mod names;
+mod namespaces;
 mod output;
 mod signals;
 mod veth;

@@ -1,101 +1,18 @@
 //! A device in the kernel at a veth whose other end receives nothing from programs.
 
-use std::os::fd::AsFd;
 use std::process::Command;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-use crate::chain::{Client, Places, Running, eventually, pmnet};
+use crate::chain::{Places, Running, eventually, pmnet};
+use crate::namespaces::{Two, missing, run};
 use crate::skip::skip;
 
 const COMPILE: &str = "echo '__attribute__((section(\"xdp\"), used)) int pass(void *c) { return 2; }' \
                        | clang -O2 -target bpf -c -x c - -o pass.o";
 
-/// Two network namespaces with a veth between them; removed when dropped.
-struct Two([String; 2]);
-
-fn run(line: &str) {
-    let mut words = line.split_whitespace();
-    let output = Command::new(words.next().unwrap())
-        .args(words)
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{line}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-impl Two {
-    fn new() -> Two {
-        let two = Two(
-            ["device", "front"].map(|name| format!("pmnet-host-{}-{name}", std::process::id()))
-        );
-        let [device, front] = &two.0;
-        run(&format!("ip netns add {device}"));
-        run(&format!("ip netns add {front}"));
-        run(&format!(
-            "ip -n {device} link add va type veth peer name vb netns {front}"
-        ));
-        for (namespace, interface, address) in
-            [(device, "va", "10.9.0.2/24"), (front, "vb", "10.9.0.1/24")]
-        {
-            run(&format!("ip -n {namespace} link set lo up"));
-            run(&format!(
-                "ip -n {namespace} addr add {address} dev {interface}"
-            ));
-            run(&format!(
-                "ip netns exec {namespace} ethtool -K {interface} tx off"
-            ));
-            run(&format!("ip -n {namespace} link set {interface} up"));
-        }
-        two
-    }
-
-    fn inside(&self, place: usize, command: &Command) -> Command {
-        // Unlike nsenter it shows the namespace's own /sys.
-        let mut inside = Command::new("ip");
-        inside
-            .args(["netns", "exec", &self.0[place]])
-            .arg(command.get_program())
-            .args(command.get_args());
-        inside
-    }
-
-    fn client(&self, at: &str) -> Client {
-        let namespace = std::fs::File::open(format!("/run/netns/{}", self.0[1])).unwrap();
-        let at = at.parse().unwrap();
-        std::thread::spawn(move || {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            let mut client = None;
-            eventually("the front listens", || {
-                client = Client::connect(at).ok();
-                client.is_some()
-            });
-            client.unwrap()
-        })
-        .join()
-        .unwrap()
-    }
-}
-
-impl Drop for Two {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            let _ = Command::new("ip").args(["netns", "del", name]).status();
-        }
-    }
-}
-
 #[test]
 fn answers_that_vanish_at_a_veth_are_noticed() {
-    let tools = ["ip", "ethtool", "clang"];
-    let missing = tools
-        .iter()
-        .find(|tool| Command::new(tool).arg("--version").output().is_err());
-    if !rustix::process::geteuid().is_root() || missing.is_some() {
-        return skip("network namespaces need root, ip, ethtool and clang");
+    if let Some(what) = missing(&["ip", "ethtool", "clang"]) {
+        return skip(&what);
     }
     let (two, places) = (Two::new(), Places::new());
     let doctor = || {

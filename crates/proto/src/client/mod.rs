@@ -19,11 +19,13 @@ use bytes::Bytes;
 use core::fmt;
 pub use heads::HEAD_SILENCE;
 use heads::Heads;
+pub use pmnet_wire::packet::LetGo;
 use pmnet_wire::packet::{OpenReply, Pong, Stamp, is_mark};
 use pmnet_wire::{Flags, FragmentSize, Kind, MESSAGE_BYTES_MAX, Packet};
 use reads::Reads;
 pub use reads::{READ_TIMEOUT, ReadAnswer};
 use rustc_hash::FxHashMap;
+pub use session::CROWDED;
 use session::Session;
 use size::Size;
 use std::collections::{BTreeSet, VecDeque};
@@ -54,6 +56,9 @@ pub struct ClientConfig {
     pub copies_min: u8,
     /// An idle session sends a ping this often, so that it does not expire.
     pub ping_every: Nanos,
+    /// A name that no other process can have at the same time, and which start of the process with that name this is (a later one has a higher
+    /// number): the head ends the sessions of earlier ones. 0: it has no such name.
+    pub name: (u64, u64),
     /// A HIT may show what the store has applied already, as long as the log has it: right only if nobody else writes to
     /// the store (reads.md §2).
     pub kept: bool,
@@ -79,6 +84,7 @@ impl ClientConfig {
             timeout_ceiling: SECOND / 2,
             copies_min: 1,
             ping_every: 60 * SECOND,
+            name: (0, 0),
             kept: false,
             size_max: FragmentSize::MAX,
             rules: Rules::ALL,
@@ -139,6 +145,8 @@ pub enum Closed {
     Ended,
     /// The device does not know it (it expired, or its chain was declared lost).
     Refused,
+    /// The device has ended it by itself; nothing that was acknowledged is lost.
+    LetGo(LetGo),
     /// Acknowledged updates `from ..= to` are gone (protocol.md §3, DATA_LOSS).
     DataLoss {
         /// First lost seq.
@@ -158,6 +166,15 @@ impl fmt::Display for Closed {
         match self {
             Closed::Ended => f.write_str("it was ended"),
             Closed::Refused => f.write_str("the device does not know it any more"),
+            Closed::LetGo(LetGo::Silent) => {
+                f.write_str("the device has ended it: it had heard nothing of it for too long")
+            }
+            Closed::LetGo(LetGo::Crowded) => f.write_str(
+                "the device has ended it: it had no room for another session, and had heard nothing of this one for long",
+            ),
+            Closed::LetGo(LetGo::Succeeded) => f.write_str(
+                "the device has ended it: another process has begun under the name of this one",
+            ),
             Closed::DataLoss { from, to } => write!(
                 f,
                 "DATA_LOSS: acknowledged updates {from} to {to} of this session are gone"
@@ -216,6 +233,8 @@ pub struct ClientCounters {
     pub resent: u64,
     /// Updates that took the fallback because the log was full.
     pub fallbacks: u64,
+    /// OPENs for which the device had no room, because there were as many sessions as it takes.
+    pub crowded: u64,
 }
 
 /// Many sessions over one address.

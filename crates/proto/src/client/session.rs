@@ -8,7 +8,7 @@ use crate::Time;
 use crate::rto::Rto;
 use crate::time::earliest;
 use bytes::Bytes;
-use pmnet_wire::packet::{Ack, Nack, NotLogged, OpenReply, Pong, Response};
+use pmnet_wire::packet::{Ack, LetGo, Nack, NotLogged, OpenReply, Pong, Response};
 use pmnet_wire::{
     FRAGMENTS_MAX, Flags, FragmentSize, Header, Kind, MESSAGE_BYTES_MAX, Packet, command,
 };
@@ -162,6 +162,8 @@ pub(super) struct Session {
     update_rto: Rto,
     bypass_rto: Rto,
     last_sent: Time,
+    /// The head had no room for it, because of the number of sessions.
+    crowded: bool,
     /// It is in the list of sessions to pump.
     dirty: bool,
     pub(super) timer: Option<Time>,
@@ -175,6 +177,9 @@ const _: () = assert!(
 
 /// Timeouts after which a large packet that the head has not got counts as one that its way does not carry.
 const LOST_AFTER: u32 = 6;
+/// The outcome of a call that could not be sent since there is no session for it.
+pub const CROWDED: &str =
+    "deadline passed before the call could be sent: the device has no room for another session";
 
 const WINDOW_INITIAL: u32 = 32;
 const WINDOW_MIN: u32 = 2;
@@ -223,6 +228,7 @@ impl Session {
             update_rto: Rto::new(config.update_timeout_floor, config.timeout_ceiling),
             bypass_rto: Rto::new(config.bypass_timeout_floor, config.timeout_ceiling),
             last_sent: now,
+            crowded: false,
             dirty: true,
             timer: None,
         }
@@ -453,8 +459,14 @@ impl Session {
     /// acknowledgement, the session has expired, after everything that was acknowledged. In a later
     /// epoch the log may have been declared lost with the session: what is not known to be applied is gone.
     pub(super) fn on_unknown(&mut self, header: &Header, context: &mut Context<'_>) {
-        let lost = header.epoch > self.log.acked_epoch && self.log.applied < self.log.acked;
-        let reason = if lost {
+        let later = header.epoch > self.log.acked_epoch;
+        let Nack { expected, why, .. } = Nack::read(header);
+        // A head that ended it by itself knew it, and up to where.
+        let let_go = LetGo::from_byte(why).filter(|_| !later || expected > self.log.acked);
+        let lost = later && self.log.applied < self.log.acked;
+        let reason = if let Some(why) = let_go.filter(|_| !self.ending) {
+            Closed::LetGo(why)
+        } else if lost && let_go.is_none() {
             Closed::DataLoss {
                 from: self.log.applied + 1,
                 to: self.log.acked,
@@ -471,10 +483,13 @@ impl Session {
         let NotLogged {
             session,
             seq,
+            crowded,
             short,
             ..
         } = NotLogged::read(header);
         if session == 0 {
+            self.crowded = crowded != 0;
+            context.counters.crowded += u64::from(self.crowded);
             // The OPEN was not logged; it is asked again after a pause.
             self.update_rto.back_off();
             if let State::Opening { last_sent } = &mut self.state {
@@ -680,6 +695,11 @@ impl Session {
     /// Gives every call that is past its deadline its outcome.
     fn expire(&mut self, now: Time, context: &mut Context<'_>) {
         let handle = self.handle;
+        let unsent = if self.crowded && matches!(self.state, State::Opening { .. }) {
+            CROWDED
+        } else {
+            "deadline passed before the call could be sent"
+        };
         let mut end_expired = false;
         self.queue.retain(|call| {
             if now < call.deadline {
@@ -688,7 +708,7 @@ impl Session {
             if matches!(call.work, Work::End) {
                 end_expired = true;
             } else {
-                let outcome = Outcome::Failed("deadline passed before the call could be sent");
+                let outcome = Outcome::Failed(unsent);
                 context.events.push_back(Event::Done {
                     session: handle,
                     call: call.id,

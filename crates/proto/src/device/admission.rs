@@ -6,7 +6,7 @@ use super::{Device, Phase, RETRANS_GUARD, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Peer, Time};
 use pmnet_wire::packet::{
-    Append, Bypass, EntryKind, Nack, NotLogged, Open, OpenReply, Pong, Retrans,
+    Append, Bypass, EntryKind, Nack, NotLogged, Open, OpenReply, Ping, Pong, Retrans,
 };
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
@@ -60,6 +60,7 @@ impl Device {
                 session: header.session,
                 seq: header.seq,
                 room: room.entries,
+                crowded: 0,
                 short: self.short,
             };
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
@@ -116,15 +117,19 @@ impl Device {
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
             return Verdict::Done;
         }
-        if !room.admits_sessions()
-            || !room.fits(packet.payload)
-            || self.table.sessions.len() >= self.config.sessions_max
-        {
+        self.note_client(from, (open.client, open.start));
+        let crowded = self.table.sessions.len() >= self.config.sessions_max;
+        if crowded {
+            self.counters.crowded_opens += 1;
+            self.make_room(now);
+        }
+        if !room.admits_sessions() || !room.fits(packet.payload) || crowded {
             self.counters.not_logged += 1;
             let reply = NotLogged {
                 session: 0,
                 seq: 0,
                 room: 0,
+                crowded: crowded.into(),
                 short: self.short,
             };
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
@@ -139,6 +144,7 @@ impl Device {
             .expect("folded by admit");
         session.address = Some(from);
         session.seen = now;
+        session.client = (open.client, open.start);
         self.note_change(order);
         self.table.opening.insert(header.tag, order);
         let serving = self.phase.serving();
@@ -268,6 +274,13 @@ impl Device {
             return;
         }
         if let Some(expected) = self.known_session(now, from, header, out) {
+            let Ping { client, start, .. } = Ping::read(header);
+            if let Some(session) = self.table.sessions.get_mut(&header.session)
+                && client != 0
+            {
+                session.client = (client, start);
+                self.note_client(from, (client, start));
+            }
             let pong = Pong {
                 session: header.session,
                 size: self.fragment_size().on_wire(),
@@ -321,12 +334,7 @@ impl Device {
     /// There is no such session, for the holder of this token.
     fn refuse_session(&mut self, from: Peer, header: &Header, out: &mut Outbox) {
         self.counters.nacks += 1;
-        let reply = Nack {
-            session: header.session,
-            expected: 0,
-            refused: 0,
-            unknown_session: true,
-        };
+        let reply = self.over(header.session, header.tag);
         out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
     }
 
@@ -347,6 +355,7 @@ impl Device {
                 session: header.session,
                 expected,
                 refused,
+                why: 0,
                 unknown_session: false,
             };
             out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);

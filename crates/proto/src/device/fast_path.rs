@@ -244,7 +244,7 @@ impl Device {
     /// Whether [`Device::poll_own_entry`] may have something to append.
     #[must_use]
     pub fn has_own_entries(&self) -> bool {
-        matches!(&self.phase, Phase::Serving(serving) if !serving.expired.is_empty())
+        self.is_head() && !self.leaving.is_empty()
     }
 
     /// To be called before idle sessions are looked for: the fast path says which sessions it has heard from

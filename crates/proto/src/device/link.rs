@@ -290,7 +290,11 @@ impl Device {
         }
         // Everything has arrived, and only APPLIED is missing; or large entries may be lost on the way, and a PING is not.
         if arrived || link.oldest_is_large() {
-            let ping = Ping { session: 0 };
+            let ping = Ping {
+                session: 0,
+                client: 0,
+                start: 0,
+            };
             out.send(self.config.next, &ping.header(&self.stamp()), &[]);
         }
     }

@@ -11,6 +11,7 @@
 mod admission;
 mod fast_path;
 mod lease;
+mod let_go;
 mod link;
 mod reads;
 mod recover;
@@ -25,8 +26,9 @@ pub use recover::{Recovery, Served};
 use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Random, Time};
+use let_go::Leaving;
 use link::Link;
-use pmnet_wire::packet::{End, EntryKind, StaleEpoch, Stamp};
+use pmnet_wire::packet::{EntryKind, StaleEpoch, Stamp};
 use pmnet_wire::record::{DurableRow, Member};
 use pmnet_wire::{FragmentSize, HEADER_LEN, Header, Kind, Packet};
 use reads::Reads;
@@ -50,6 +52,9 @@ pub struct DeviceConfig {
     pub session_entries_max: u64,
     /// A session that says nothing for this long is ended.
     pub session_idle: Nanos,
+    /// One that says nothing for this long may be ended if there are as many sessions as there may be. A client that lives says something more
+    /// than twice as often.
+    pub session_quiet: Nanos,
     /// Shortest retransmission timeout towards the next hop.
     pub link_timeout_floor: Nanos,
     /// Longest retransmission timeout towards the next hop.
@@ -90,6 +95,7 @@ impl DeviceConfig {
             sessions_max: 65_536,
             session_entries_max: u64::MAX,
             session_idle: 600 * SECOND,
+            session_quiet: 150 * SECOND,
             link_timeout_floor: 10 * MILLISECOND,
             link_timeout_ceiling: 200 * MILLISECOND,
             link_window_max: 4096,
@@ -217,6 +223,12 @@ counters! {
     no_route,
     /// Sessions ended because they said nothing for too long.
     expired_sessions,
+    /// Sessions ended because they were silent when there was no room for another one.
+    crowded_out_sessions,
+    /// Sessions ended because their client was started again.
+    succeeded_sessions,
+    /// OPENs refused because there were as many sessions as there may be.
+    crowded_opens,
 }
 
 impl Counters {
@@ -306,8 +318,6 @@ struct Serving {
     downstream: Vec<DurableRow>,
     /// Sessions whose clients are owed an acknowledgement at the end of the burst.
     touched: Vec<u64>,
-    /// Sessions found idle, to be ended.
-    expired: VecDeque<u64>,
     /// When to look for idle sessions.
     next_expiry: Option<Time>,
     /// The gap that was asked for last, and when.
@@ -354,6 +364,7 @@ pub struct Device {
     /// Nonce of the last [`Device::probe`], and when it was sent.
     probe: Option<(u64, Time)>,
     owed: Owed,
+    leaving: Leaving,
     /// When its lease is over, by its own clock; `None`: it has had none in this life.
     deadline: Option<Time>,
     /// What the fast path beside this machine knows, if there is one.
@@ -409,6 +420,7 @@ impl Device {
                 burst: 1,
                 ..Owed::default()
             },
+            leaving: Leaving::default(),
             deadline: None,
             fast_path: None,
             waits_for: None,
@@ -627,38 +639,6 @@ impl Device {
         self.table.index.get(usize::try_from(at).ok()?)
     }
 
-    /// Entries that the device itself wants appended: ENDs of sessions that are still idle.
-    pub fn poll_own_entry(&mut self, now: Time, room: Room) -> Option<Header> {
-        if !self.is_head() || !room.fits(&[]) {
-            return None;
-        }
-        while let Some(id) = self.phase.serving().expired.pop_front() {
-            let Some(session) = self.table.sessions.get(&id) else {
-                continue;
-            };
-            // It may have been heard of, or have ended, since it was found idle.
-            if session.ended || now.since(session.seen) < self.config.session_idle {
-                continue;
-            }
-            self.counters.expired_sessions += 1;
-            let end = End {
-                session: id,
-                seq: session.next_seq(),
-            };
-            let end = end.header(&Stamp {
-                shard: self.config.shard,
-                tag: session.token,
-                ..Stamp::default()
-            });
-            self.note_change(id);
-            match self.admit(&end.for_payload(&[])) {
-                Verdict::Append(header) => return Some(header),
-                _ => return None,
-            }
-        }
-        None
-    }
-
     /// Runs timers that are due.
     pub fn tick(&mut self, now: Time, out: &mut Outbox) {
         match &self.phase {
@@ -671,30 +651,13 @@ impl Device {
         }
     }
 
-    fn tick_expiry(&mut self, now: Time) {
-        let serving = self.phase.serving();
-        if self.chain.position != 0 || serving.next_expiry.is_none_or(|due| now < due) {
-            return;
-        }
-        let idle = self.config.session_idle;
-        let mut late: Vec<u64> = self
-            .table
-            .sessions
-            .iter()
-            .filter(|(_, session)| !session.ended && now.since(session.seen) >= idle)
-            .map(|(&id, _)| id)
-            .collect();
-        late.sort_unstable();
-        serving.expired = late.into();
-        // With no session left there is nothing to wake up for; the next OPEN starts it again.
-        serving.next_expiry = (!self.table.sessions.is_empty()).then(|| now + idle / 4);
-    }
-
     /// When [`Device::tick`] must be called at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         match &self.phase {
             Phase::Recovering(recovering) => Some(recovering.due()),
+            // It is past: the next burst is to come at once.
+            Phase::Serving(_) if self.leaving.goes_on() => Some(Time(0)),
             Phase::Serving(serving) => {
                 let linger = self.link.lingers_until(self.config.server_linger);
                 earliest(

@@ -14,7 +14,6 @@ use pmnet_wire::record::{
     write_padded_path, write_path,
 };
 use pmnet_wire::{Flags, FragmentSize, Header, Packet};
-use std::collections::VecDeque;
 
 /// [`Device::probe`] asks the server no more often than this.
 const PROBE_EVERY: Nanos = SECOND;
@@ -540,10 +539,10 @@ impl Device {
         self.phase = Phase::Serving(Serving {
             downstream: downstream.collect(),
             touched: Vec::new(),
-            expired: VecDeque::new(),
             next_expiry: head.then(|| now + self.config.session_idle / 4),
             retrans_guard: None,
         });
+        self.leaving.begin();
         self.note_all();
         self.joining &= head && self.cursors.last == 0;
         self.short = false;

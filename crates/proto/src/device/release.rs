@@ -4,7 +4,7 @@
 use super::{Device, Phase, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Time};
-use pmnet_wire::packet::{Ack, Applied, Durable, EntryKind, Nack, OpenReply};
+use pmnet_wire::packet::{Ack, Applied, Durable, EntryKind, OpenReply};
 use pmnet_wire::record::{DurableRow, read_durable, write_durable};
 use pmnet_wire::{Header, Packet};
 
@@ -212,6 +212,7 @@ impl Device {
 
     fn finish_burst(&mut self, room: Room, out: &mut Outbox) {
         self.owed.burst += 1;
+        self.leaving.burst_ends();
         let Phase::Serving(serving) = &mut self.phase else {
             return;
         };
@@ -291,12 +292,7 @@ impl Device {
             self.counters.acks += 1;
         }
         if expired {
-            let over = Nack {
-                session: id,
-                expected: 0,
-                refused: 0,
-                unknown_session: true,
-            };
+            let over = self.over(id, token);
             out.send(address, &over.header(&stamp), &[]);
             self.counters.nacks += 1;
         }

@@ -4,7 +4,7 @@ use super::reads::Outstanding;
 use super::{Device, IndexRow, Phase};
 use crate::{Peer, Time};
 use pmnet_wire::Header;
-use pmnet_wire::packet::{Append, EntryKind};
+use pmnet_wire::packet::{Append, EntryKind, LetGo};
 use pmnet_wire::record::SessionRow;
 
 /// One session as a device knows it.
@@ -33,6 +33,10 @@ pub(super) struct Session {
     /// The client was told last that the store is short of room.
     pub(super) told_short: bool,
     pub(super) outstanding: Outstanding,
+    /// Its client, and which start of that: as far as it was heard by this process.
+    pub(super) client: (u64, u64),
+    /// Why the head has ended it by itself.
+    pub(super) let_go: Option<LetGo>,
 }
 
 impl Session {
@@ -52,6 +56,8 @@ impl Session {
             nacked_in: 0,
             told_short: false,
             outstanding: Outstanding::default(),
+            client: (0, 0),
+            let_go: None,
         }
     }
 }

@@ -235,6 +235,8 @@ impl Server {
         }
         let (effects, mut change) = builder.finish(Some(applied));
         change.applied = applied;
+        // It takes effect only if what is remembered are the records.
+        self.doubts.look();
         self.in_flight = InFlight::Batch(change);
         Ok(Some(Work::Apply(effects)))
     }
@@ -307,6 +309,7 @@ impl Server {
     /// refused for good.
     pub fn applied(&mut self, rejected: u64, out: &mut crate::Outbox) {
         self.counters.rejected += rejected;
+        self.doubts.looked();
         match std::mem::replace(&mut self.in_flight, InFlight::Nothing) {
             InFlight::Batch(change) => {
                 self.counters.batches += 1;
@@ -449,6 +452,7 @@ impl Server {
             self.entries.received = applied;
         }
         self.loaded = true;
+        self.doubts.looked();
         self.tell_applied = true;
         Ok(())
     }

@@ -389,6 +389,7 @@ impl Server {
                         session: id,
                         expected: 0,
                         refused: asked.number(),
+                        why: 0,
                         unknown_session: true,
                     };
                     out.send(from, &nack.header(&self.stamp()), &[]);
@@ -399,6 +400,7 @@ impl Server {
                         session: id,
                         expected,
                         refused: asked.refused(),
+                        why: 0,
                         unknown_session: false,
                     };
                     out.send(from, &nack.header(&self.stamp()), &[]);

@@ -3,7 +3,7 @@
 //! The server goes first: a change of the chain is durable in the store before any device hears
 //! of it. [`decide`] is a pure function of the record and the path that a RECOVER came along.
 
-use super::Server;
+use super::{Doubt, Server};
 use crate::rules::Rule;
 use crate::{Outbox, Peer};
 use bytes::Bytes;
@@ -288,8 +288,10 @@ pub fn decide(
         }
         if origin.applied > applied {
             return Decision::Refuse(format!(
-                "device {} knows that orders up to {} were applied, but the store's watermark is {applied}: the store \
-                 lost data. Restore it; with Redis set appendonly yes and appendfsync always.",
+                "device {} knows that orders up to {} were applied, but the store's watermark is {applied}. Before you \
+                 restore anything: does the server's --store lead to this shard's store, and not to a replica, an old copy, \
+                 or another shard's? If it is the right one, it lost data: restore it; with Redis set appendonly yes and \
+                 appendfsync always.",
                 origin.device, origin.applied
             ));
         }
@@ -315,6 +317,14 @@ pub fn decide(
         && same_log(behind)
         && before.tail.max(applied) < behind.tail
     {
+        if known(behind).is_some_and(|registered| !lives_on(registered, behind)) {
+            // An old copy says nothing of the log before it. Its own RECOVER will be refused.
+            return Decision::Hold(format!(
+                "device {} on the path comes with an old copy of its log: put the newest log back, or treat it as lost, and \
+                 start this device with another --next and --shrink-chain.",
+                behind.device
+            ));
+        }
         return Decision::Refuse(format!(
             "the log of device {} ends at order {}, but that of device {}, which got everything from it, at {}: the \
              end of the first one was damaged, or it is an old copy. Put the newest log back, or treat the device as \
@@ -499,7 +509,20 @@ impl Server {
         let members = self.members_as_judged();
         let members = &members[..];
         let had_sessions = !self.sessions.is_empty() || !self.entries.queue.is_empty();
-        match decide(members, &path, epoch, self.entries.applied, had_sessions) {
+        let decision = decide(members, &path, epoch, self.entries.applied, had_sessions);
+        let from_memory = match &decision {
+            Decision::Refuse(_) | Decision::Erase(_) => true,
+            Decision::Keep(kept) => kept == members,
+            // The record is written first; the device goes on asking.
+            Decision::Change { .. } | Decision::Hold(_) | Decision::Wait => false,
+        };
+        if from_memory
+            && self.config.rules.hold(Rule::FreshRecords)
+            && !self.doubts.is_settled(Doubt::Recover(nonce))
+        {
+            return;
+        }
+        match decision {
             Decision::Refuse(text) => {
                 self.notice(format!("refused device {}: {text}", header.device));
                 self.refuse(from, &header, Refusal::Final, &text, out);

@@ -8,6 +8,7 @@
 mod apply;
 mod bypass;
 mod chain;
+mod doubts;
 mod judge;
 mod records;
 
@@ -21,6 +22,7 @@ use crate::{Outbox, Peer, Random};
 use bypass::{Executing, Recent, Waiting};
 use bytes::Bytes;
 use chain::{PendingRecover, Snapshot};
+use doubts::{Doubt, Doubts};
 use pmnet_wire::packet::{Append, Applied, Retrans, StaleEpoch, Stamp};
 use pmnet_wire::{FragmentSize, Kind, Packet};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -262,6 +264,7 @@ pub struct Server {
     replies: Replies,
     recovers: Recovers,
     in_flight: InFlight,
+    doubts: Doubts,
     /// Where the tail was last heard from, and whether it is owed a word.
     tail: Option<Peer>,
     tell_applied: bool,
@@ -295,6 +298,7 @@ impl Server {
             replies: Replies::default(),
             recovers: Recovers::default(),
             in_flight: InFlight::Nothing,
+            doubts: Doubts::default(),
             tail: None,
             tell_applied: false,
             short: false,
@@ -410,10 +414,18 @@ impl Server {
             return Ok(());
         }
         if header.epoch > chain.epoch {
+            let known = chain.epoch;
+            // Another server may have had its turn while this one stood still.
+            if rules.hold(Rule::FreshRecords) && !self.doubts.is_settled(Doubt::Epoch(header.epoch))
+            {
+                self.counters.dropped += 1;
+                return Ok(());
+            }
             return Err(Stop(format!(
-                "a device serves epoch {} but this store knows epoch {} only: the store was restored from an old \
-                 copy, or belongs to another shard. Restore the right one, then start the server again.",
-                header.epoch, chain.epoch
+                "a device serves epoch {} but this store knows epoch {known} only. Before you restore anything: does --store \
+                 lead to this shard's store, and not to a replica, an old copy, or another shard's? If it is the right one, it \
+                 lost data: restore it, then start the server again.",
+                header.epoch
             )));
         }
         let stale = header.epoch < chain.epoch && rules.hold(Rule::Epoch);
@@ -543,7 +555,12 @@ impl Server {
         if !matches!(self.in_flight, InFlight::Nothing) {
             return Ok(None);
         }
-        if !self.loaded {
+        let asked = self.doubts.wait()
+            && self.entries.queue.is_empty()
+            && self.recovers.next_chain.is_none();
+        if !self.loaded || asked {
+            self.loaded = false;
+            self.doubts.look();
             self.in_flight = InFlight::Load;
             return Ok(Some(Work::Load));
         }
@@ -554,6 +571,7 @@ impl Server {
                 records: records::chain(&chain),
                 ..Effects::default()
             };
+            self.doubts.look();
             self.in_flight = InFlight::Chain(chain);
             return Ok(Some(Work::Apply(effects)));
         }
@@ -577,6 +595,7 @@ impl Server {
         {
             self.unanswered(&executing);
         }
+        self.doubts.failed();
         self.loaded = false;
     }
 }

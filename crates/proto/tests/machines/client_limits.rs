@@ -3,7 +3,7 @@
 use crate::support::client::{Bench, config};
 use crate::support::{EPOCH, kinds, only};
 use bytes::Bytes;
-use pmnet_proto::client::{Client, ClientConfig, Closed, Outcome, Refused};
+use pmnet_proto::client::{CROWDED, Client, ClientConfig, Closed, LetGo, Outcome, Refused};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_proto::{Outbox, Random, Time};
 use pmnet_wire::{Flags, Header, Kind, MESSAGE_BYTES_MAX, raw};
@@ -178,4 +178,68 @@ fn an_idle_session_says_that_it_is_still_wanted() {
     bench.flush();
     bench.ack(1);
     assert_eq!(kinds(&bench.after(9 * SECOND)), [], "any packet counts");
+}
+
+/// The head ended the session by itself, and knew it: nothing is lost, also in a later epoch. A head that knew less of it has lost something.
+#[test]
+fn a_session_that_the_device_ended_by_itself_has_lost_nothing_that_it_knew() {
+    for (epoch, end, expected) in [
+        (EPOCH, 3, Closed::LetGo(LetGo::Crowded)),
+        (EPOCH + 1, 3, Closed::LetGo(LetGo::Crowded)),
+        (EPOCH + 1, 2, Closed::DataLoss { from: 1, to: 2 }),
+    ] {
+        let mut bench = Bench::open();
+        bench.update();
+        bench.update();
+        bench.flush();
+        bench.ack(2);
+        bench.update();
+        bench.flush();
+        let over = Header {
+            flags: Flags::UNKNOWN_SESSION,
+            epoch,
+            seq: end,
+            copies: raw(LetGo::Crowded.byte()),
+            ..bench.reply(Kind::Nack)
+        };
+        bench.receive(&over, &[]);
+        let (outcomes, reason) = bench.closed();
+        assert_eq!(reason, expected, "epoch {epoch}, END {end}");
+        assert!(outcomes.ends_with(&[(outcomes[outcomes.len() - 1].0, Outcome::Unknown)]));
+    }
+}
+
+/// There are as many sessions as the head takes: a call that waits for one is told so.
+#[test]
+fn a_call_for_which_there_is_no_session_is_told_so() {
+    let (mut bench, open) = Bench::opening(config());
+    let call = bench.update();
+    let full = Header {
+        session: 0,
+        copies: raw(1),
+        tag: open.header.tag,
+        ..bench.reply(Kind::NotLogged)
+    };
+    bench.receive(&full, &[]);
+    assert_eq!(bench.client.counters().crowded, 1);
+    bench.after(2 * SECOND);
+    assert_eq!(bench.outcomes(), [(call, Outcome::Failed(CROWDED))]);
+}
+
+/// A client with a name says it with OPEN and PING.
+#[test]
+fn a_client_with_a_name_says_it_where_its_sessions_begin_and_go_on() {
+    let named = ClientConfig {
+        name: (77, 5),
+        ping_every: 10 * SECOND,
+        ..config()
+    };
+    let (mut bench, open) = Bench::opening(named);
+    let says = |header: &Header| (header.kind, header.request.raw(), header.key_hash.raw());
+    assert_eq!(says(&open.header), (Kind::Open, 77, 5));
+    bench.receive(&bench.reply(Kind::OpenReply), &[]);
+    assert_eq!(
+        says(&only(bench.after(10 * SECOND)).header),
+        (Kind::Ping, 77, 5)
+    );
 }

@@ -81,6 +81,7 @@ fn the_table() {
         ("store rolled back", chain(&[1]), first(all(&[1]), |m| (m.tail, m.applied) = (9, 8)), "refuse", &[]),
         ("log as far as the store", chain(&[1]), first(all(&[1]), |m| (m.tail, m.applied) = (9, 7)), "keep", &[1]),
         ("shorter than the log behind it", chain(&[1, 2]), { let mut p = first(all(&[1, 2]), |m| m.tail = 8); p[1].tail = 9; p }, "refuse", &[]),
+        ("shorter than an old copy behind it", chain(&[1, 2]), { let mut p = first(all(&[1, 2]), |m| m.tail = 8); (p[1].tail, p[1].served) = (9, 0); p }, "hold", &[]),
         ("shorter, asking while it serves", chain(&[1, 2]), { let mut p = first(all(&[1, 2]), |m| { m.tail = 8; m.flags = Member::SERVING; }); p[1].tail = 9; p }, "keep", &[1, 2]),
         ("another one is shorter", chain(&[1, 2, 3]), { let mut p = first(all(&[1, 2, 3]), |m| m.tail = 9); p[2].tail = 8; p }, "keep", &[1, 2, 3]),
         ("shorter than what is applied", chain(&[1, 2]), { let mut p = first(all(&[1, 2]), |m| m.tail = 5); p[1].tail = 7; p }, "keep", &[1, 2]),

@@ -2,6 +2,7 @@
 
 use crate::support::device::{Bench, ROOM, client, config, from_client, server, update};
 use crate::support::{SESSION, TOKEN, only};
+use pmnet_proto::Time;
 use pmnet_proto::device::{DeviceConfig, Verdict};
 use pmnet_proto::time::SECOND;
 use pmnet_wire::{Flags, Header, Kind, raw};
@@ -120,4 +121,201 @@ fn a_session_is_ended_once() {
     assert_eq!(bench.device.poll_own_entry(bench.now, ROOM), None);
     assert_eq!(bench.device.counters().expired_sessions, 0);
     assert_eq!(bench.device.cursors().0, 2, "the OPEN and one END");
+}
+
+/// OPEN of a client with this name, in this start.
+fn open_of(client: u64, start: u64, token: u64) -> (Header, [u8; 8]) {
+    let open = Header {
+        session: 0,
+        tag: token,
+        request: raw(client),
+        key_hash: raw(start),
+        ..from_client(Kind::Open, 0)
+    };
+    (open, token.to_be_bytes())
+}
+
+/// Sessions that the head ends now, all of them.
+fn ended(bench: &mut Bench) -> Vec<u64> {
+    bench.tick();
+    let ends = std::iter::from_fn(|| bench.device.poll_own_entry(bench.now, ROOM));
+    ends.map(|entry| entry.session).collect()
+}
+
+/// A front that crashes leaves its sessions behind. (After some crashes the head had room for no other one, for ten minutes.)
+#[test]
+fn who_was_started_again_ends_the_sessions_of_its_former_start_and_no_others() {
+    const FRONT: u64 = 77;
+    const OTHER: u64 = 78;
+    let mut bench = Bench::serving(1, 1);
+    let mut token = 100;
+    let mut open = |bench: &mut Bench, client: u64, start: u64| {
+        token += 2;
+        let (open, payload) = open_of(client, start, token);
+        bench.admit(&open, &payload).session
+    };
+    let former = [open(&mut bench, FRONT, 5), open(&mut bench, FRONT, 5)];
+    open(&mut bench, OTHER, 4);
+    open(&mut bench, 0, 0);
+    assert_eq!(ended(&mut bench), [], "all of them are there");
+    let present = open(&mut bench, FRONT, 6);
+    assert_eq!(ended(&mut bench), former);
+    assert_eq!(bench.device.counters().succeeded_sessions, 2);
+    // A late packet of the one before ends nothing.
+    open(&mut bench, FRONT, 5);
+    assert_eq!(ended(&mut bench), []);
+    // A copy of its machine at another address is no successor.
+    let (copy, payload) = open_of(FRONT, 7, 9_000);
+    let elsewhere = crate::support::peer(201);
+    assert!(matches!(
+        bench.give(elsewhere, &copy, &payload),
+        Verdict::Append(_)
+    ));
+    assert_eq!(ended(&mut bench), []);
+    let ping = Header {
+        session: present,
+        tag: 110,
+        ..from_client(Kind::Ping, 0)
+    };
+    assert_eq!(
+        only(bench.answer(client(), &ping, &[])).header.kind,
+        Kind::Pong
+    );
+}
+
+/// A head that has not seen the OPENs hears from the PINGs whose sessions they are.
+#[test]
+fn whose_a_session_is_may_be_heard_later() {
+    let mut bench = Bench::head(1);
+    let ping = Header {
+        request: raw(77),
+        key_hash: raw(5),
+        ..from_client(Kind::Ping, 0)
+    };
+    assert_eq!(
+        only(bench.answer(client(), &ping, &[])).header.kind,
+        Kind::Pong
+    );
+    let (open, payload) = open_of(77, 6, 9_000);
+    bench.admit(&open, &payload);
+    assert_eq!(ended(&mut bench), [SESSION]);
+}
+
+#[test]
+fn if_there_is_no_room_the_longest_silent_session_goes_and_none_that_is_used() {
+    let config = DeviceConfig {
+        sessions_max: 3,
+        session_quiet: 10 * SECOND,
+        ..config(1, server())
+    };
+    let mut bench = Bench::serving_with(1, config);
+    let tokens = [102, 104, 106];
+    for token in tokens {
+        let (open, payload) = open_of(0, 0, token);
+        bench.admit(&open, &payload);
+    }
+    let refused = |bench: &mut Bench| {
+        let (open, payload) = open_of(0, 0, 200);
+        only(bench.answer(client(), &open, &payload)).header
+    };
+    // Everybody is used.
+    let said = refused(&mut bench);
+    assert_eq!(
+        (said.kind, said.session, said.copies),
+        (Kind::NotLogged, 0, raw(1))
+    );
+    assert_eq!(ended(&mut bench), []);
+    bench.now = bench.now + 9 * SECOND;
+    for (session, token) in [(1, 102), (3, 106)] {
+        let ping = Header {
+            session,
+            tag: token,
+            ..from_client(Kind::Ping, 0)
+        };
+        bench.answer(client(), &ping, &[]);
+        bench.now = bench.now + SECOND;
+    }
+    refused(&mut bench);
+    assert_eq!(ended(&mut bench), [2]);
+    assert_eq!(bench.device.counters().crowded_out_sessions, 1);
+    // Its client is told why, and up to where it was: it has lost nothing.
+    bench.device.persisted(4);
+    let late = Header {
+        session: 2,
+        tag: 104,
+        ..from_client(Kind::Bypass, 0)
+    };
+    let over = bench.finish();
+    assert!(
+        over.iter()
+            .any(|sent| sent.header.kind == Kind::Nack && sent.header.session == 2),
+        "{over:?}"
+    );
+    let applied = Header {
+        order: 4,
+        request: raw(10),
+        ..crate::support::device::from_hop(Kind::Applied, 0)
+    };
+    bench.give(server(), &applied, &[]);
+    bench.take();
+    let said = only(bench.answer(client(), &late, b"x")).header;
+    assert_eq!(
+        (said.kind, said.flags),
+        (Kind::Nack, Flags::UNKNOWN_SESSION)
+    );
+    assert_eq!((said.seq, said.copies), (1, raw(2)));
+    // Now there is room.
+    let (open, payload) = open_of(0, 0, 200);
+    bench.admit(&open, &payload);
+    // Nobody is told that of a session that never was.
+    let forged = Header { tag: 999, ..late };
+    let said = only(bench.answer(client(), &forged, b"x")).header;
+    assert_eq!((said.seq, said.copies), (0, raw(0)));
+}
+
+/// A command that a front had passed to the store, and that waits there, may be executed after the front is gone: its mark stays for as long as
+/// ever.
+#[test]
+fn a_mark_goes_neither_with_its_clients_former_start_nor_to_make_room() {
+    let config = DeviceConfig {
+        sessions_max: 1,
+        session_quiet: 10 * SECOND,
+        ..config(1, server())
+    };
+    let mut bench = Bench::serving_with(1, config);
+    let (mark, payload) = open_of(77, 5, 101);
+    let mark = bench.admit(&mark, &payload).session;
+    bench.now = bench.now + 20 * SECOND;
+    let (open, payload) = open_of(77, 6, 200);
+    bench.answer(client(), &open, &payload);
+    assert_eq!(ended(&mut bench), []);
+    bench.now = bench.now + 600 * SECOND;
+    assert_eq!(ended(&mut bench), [mark]);
+    assert_eq!(bench.device.counters().expired_sessions, 1);
+}
+
+/// There may be very many of them: clients that are there do not wait for the end of all.
+#[test]
+fn many_sessions_end_a_few_at_a_time() {
+    const MANY: u64 = 600;
+    let mut bench = Bench::serving(1, 1);
+    for number in 1..=MANY {
+        let (open, payload) = open_of(77, 5, 2 * number);
+        bench.admit(&open, &payload);
+    }
+    let (open, payload) = open_of(77, 6, 9_000);
+    bench.admit(&open, &payload);
+    let mut all = Vec::new();
+    let mut bursts = 0;
+    loop {
+        let some = ended(&mut bench);
+        assert!(some.len() <= 256, "{}", some.len());
+        all.extend(some);
+        bursts += 1;
+        bench.finish();
+        if bench.device.next_timeout() != Some(Time(0)) {
+            break;
+        }
+    }
+    assert_eq!((all, bursts), ((1..=MANY).collect(), 3));
 }

@@ -94,8 +94,7 @@ fn a_new_incarnation_is_registered_before_the_reply() {
     assert!(kinds(&sent).contains(&Kind::RecoverReply));
     let chain = bench.server.chain().expect("a chain");
     assert_eq!((chain.epoch, chain.members[0].incarnation), (EPOCH, 2));
-    let (header, path) = recover(&[known], 51);
-    let refused = only(bench.give(&header, &path));
+    let refused = only(bench.told(51, &[known]));
     assert!(
         refused.is(Kind::RecoverReply, Flags::REFUSED),
         "{refused:?}"
@@ -154,8 +153,8 @@ fn a_refusal_gives_no_secrets_and_is_no_larger_than_its_question() {
             Flags::REFUSED,
         ),
     ] {
-        let (header, payload) = recover(&path, 60);
-        let refused = only(bench.give(&header, &payload));
+        let (_, payload) = recover(&path, 60);
+        let refused = only(bench.told(60, &path));
         assert!(refused.is(Kind::RecoverReply, flags));
         assert_eq!(refused.header.tag, 0);
         assert!(!refused.payload.is_empty());
@@ -262,6 +261,7 @@ fn a_long_session_table_is_given_in_parts() {
     bench.work();
     let known = bench.server.chain().expect("a chain").members[0];
     let (header, path) = recover(&[known], 80);
+    bench.told(80, &[known]);
     let mut ids = Vec::new();
     for part in 0..3 {
         let asked = Header {
@@ -343,4 +343,73 @@ fn an_epoch_that_begins_with_a_load_has_nobody_waiting() {
     bench.work();
     assert_eq!(bench.server.watermark(), 2);
     assert_eq!(bench.store.executed, Vec::<Vec<u8>>::new());
+}
+
+/// Another server had its turn while this one stood still, and applied more. (The device was refused: "the store lost data. Restore it".)
+#[test]
+fn nobody_is_refused_because_of_what_a_server_remembers() {
+    let mut bench = Bench::new();
+    bench.update(2, 1);
+    bench.work();
+    let mut known = bench.server.chain().expect("a chain").members[0];
+    known.applied = 3;
+    known.tail = 3;
+    // The other one has written this.
+    let watermark = bench
+        .store
+        .records
+        .get_mut(&b"watermark"[..])
+        .expect("is there");
+    *watermark = bytes::Bytes::copy_from_slice(&3u64.to_be_bytes());
+    assert_eq!(bench.ask(50, &[known]), [], "it looks first");
+    bench.work();
+    let told = only(bench.ask(50, &[known])).header;
+    assert_eq!(
+        (told.kind, told.flags.has(Flags::REFUSED), told.order),
+        (Kind::RecoverReply, false, 3)
+    );
+    // A device that knows more than the store has is refused, as ever: after a look.
+    known.applied = 4;
+    assert_eq!(bench.ask(51, &[known]), []);
+    bench.work();
+    let refused = only(bench.ask(51, &[known]));
+    assert!(refused.header.flags.has(Flags::REFUSED));
+    let text = String::from_utf8_lossy(&refused.payload).into_owned();
+    assert!(text.contains("Before you restore anything"), "{text}");
+    // Each look is worth one answer.
+    assert_eq!(bench.ask(51, &[known]), []);
+}
+
+/// The same for a device that serves a later epoch than this server remembers.
+#[test]
+fn a_later_epoch_stops_a_server_only_if_its_store_does_not_know_it() {
+    let mut bench = Bench::new();
+    let later = Header {
+        epoch: EPOCH + 1,
+        ..bench.header(Kind::Ping)
+    };
+    assert_eq!(bench.give(&later, &[]), []);
+    let Work::Load = bench.pending() else {
+        panic!("it looks first")
+    };
+    let mut chain = bench.store.records[&b"chain"[..]].to_vec();
+    chain[..4].copy_from_slice(&(EPOCH + 1).to_be_bytes());
+    let before = bench
+        .store
+        .records
+        .insert(b"chain".to_vec(), chain.into())
+        .expect("is there");
+    bench.done(&Work::Load);
+    assert_eq!(
+        bench.server.chain().map(|chain| chain.epoch),
+        Some(EPOCH + 1)
+    );
+    bench.give(&later, &[]);
+    // The store is an old copy: it says so when it was looked at.
+    let mut bench = Bench::new();
+    assert_eq!(bench.store.records[&b"chain"[..]].len(), before.len());
+    bench.give(&later, &[]);
+    bench.work();
+    let stop = bench.try_give(&later, &[]).expect_err("two histories");
+    assert!(stop.0.contains("Before you restore anything"), "{}", stop.0);
 }

@@ -306,7 +306,7 @@ fn a_question_from_an_earlier_epoch_is_decided_anew() {
     let reply = bench.recover(50, &[known]);
     assert!(reply[0].is(Kind::RecoverReply, Flags::READS), "{reply:?}");
     replaced(&mut bench, 70);
-    let refused = only(bench.ask(50, &[known]));
+    let refused = only(bench.told(50, &[known]));
     assert!(
         refused.is(Kind::RecoverReply, Flags::REFUSED),
         "{refused:?}"

@@ -28,6 +28,10 @@ const BUSY_SECONDS: u64 = 1;
 const BUSY: &[u8] = b"-BUSY ";
 /// Longest time to establish a TCP connection, in seconds.
 const CONNECT_SECONDS: u64 = 2;
+/// A connection that is silent for so long is asked whether the other end is there, so often, and so many times.
+const ALIVE_AFTER: Duration = Duration::from_secs(5);
+const ALIVE_EVERY: Duration = Duration::from_secs(2);
+const ALIVE_TIMES: u32 = 3;
 /// Bytes read from the socket at a time.
 const READ_BYTES: usize = 64 * 1024;
 /// Limits of replies. Redis's own largest string has 512 MiB. The longest line is longer than the longest reply
@@ -42,6 +46,15 @@ const REPLIES: ReplyLimits = ReplyLimits {
 enum Wire {
     Plain(TcpStream),
     Tls(Box<Stream<TcpStream>>),
+}
+
+impl Wire {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Wire::Plain(stream) => stream,
+            Wire::Tls(stream) => stream.socket(),
+        }
+    }
 }
 
 impl Read for Wire {
@@ -119,6 +132,7 @@ impl Connection {
                     stream.set_nodelay(true).map_err(unreachable)?;
                     stream.set_read_timeout(timeout).map_err(unreachable)?;
                     stream.set_write_timeout(timeout).map_err(unreachable)?;
+                    keep_alive(&stream).map_err(unreachable)?;
                     let stream = match &url.tls {
                         None => Wire::Plain(stream),
                         Some(tls) => {
@@ -152,6 +166,18 @@ impl Connection {
             }
         }
         Err(unreachable(last))
+    }
+
+    /// Whether the other end has closed it, or is not there any more. Between calls, when no reply is outstanding; does not wait.
+    pub fn is_over(&mut self) -> bool {
+        let waits = |wire: &Wire, waits: bool| wire.socket().set_nonblocking(!waits);
+        if waits(&self.stream, false).is_err() {
+            return true;
+        }
+        // Bytes that come although nothing was asked belong to no call, either.
+        let read = self.stream.read(&mut [0]);
+        let still = matches!(&read, Err(error) if is_timeout(error) || error.kind() == ErrorKind::Interrupted);
+        waits(&self.stream, true).is_err() || !still
     }
 
     /// Adds one command to what [`Connection::send`] will write.
@@ -258,6 +284,15 @@ impl Connection {
             self.failed(&format!("lost: {error}"))
         }
     }
+}
+
+/// A machine that is gone without a word is noticed within some ten seconds, also when nothing is asked of it.
+fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, ALIVE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, ALIVE_EVERY)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, ALIVE_TIMES)?)
 }
 
 fn is_timeout(error: &std::io::Error) -> bool {

@@ -155,7 +155,7 @@ impl RedisStore {
         Ok(if commands.form == Form::Pack {
             Plan::of_pack(&commands, &link.commands, unlimited, self.home.is_some())
         } else {
-            Plan::new(&commands, &link.commands, unlimited, &databases)
+            Plan::new(&commands, &link.commands, unlimited, &databases, recorded)
         })
     }
 
@@ -590,7 +590,7 @@ fn in_pack(plan: &Plan<'_>, replies: &[u8]) -> Bytes {
 /// The reply to a request whose commands have these results, as it is kept in this record.
 fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>, field: &[u8]) -> Bytes {
     let mut reply = Vec::new();
-    if plan.form == Form::Transaction && plan.finished().is_none() {
+    if plan.form == Form::Transaction {
         write_header(&mut reply, plan.items.len());
     }
     let mut results = results.into_iter();

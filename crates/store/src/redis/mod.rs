@@ -459,6 +459,16 @@ impl Store for RedisStore {
         self.masters.as_ref().is_some_and(Masters::has_moved)
     }
 
+    fn is_gone(&mut self) -> bool {
+        self.link
+            .as_mut()
+            .is_some_and(|link| link.connection.is_over())
+    }
+
+    fn may_go(&self) -> bool {
+        true
+    }
+
     fn durability(&self) -> String {
         match self.persistence {
             Some(persistence) => {

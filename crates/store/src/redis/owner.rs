@@ -18,7 +18,7 @@
 
 use bytes::Bytes;
 use pmnet_resp::read;
-use pmnet_server::{RecordKey, StoreError};
+use pmnet_server::{RecordKey, StoreError, TAKEN_OVER};
 
 use super::config::{Persistence, refused};
 use super::passing::is_passing;
@@ -110,7 +110,7 @@ impl Owner {
 /// Another process owns the records.
 pub fn taken_over(hash: &[u8]) -> StoreError {
     StoreError::Fatal(format!(
-        "another pmnet server process has taken over this shard's records ({}) in Redis, so this one stops; nothing \
+        "{TAKEN_OVER} ({}) in Redis, so this one stops; nothing \
          is lost. One shard has one server: see which one the devices should have (--next) and do not start the \
          other; two shards in one Redis need different --shard numbers",
         String::from_utf8_lossy(hash)

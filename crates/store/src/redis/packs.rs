@@ -26,7 +26,7 @@ impl<'a> Plan<'a> {
         };
         let mut count = 0;
         for unit in commands.units() {
-            let part = Plan::new(&unit.commands, table, unlimited, &[]);
+            let part = Plan::new(&unit.commands, table, unlimited, &[], true);
             let scripted = part.runs_in_script(table);
             // One that is refused is only its reply.
             let transaction = part.form == Form::Transaction;

@@ -2,6 +2,7 @@
 
 use pmnet_resp::reply;
 use pmnet_wire::command::{Commands, Form, Protocol};
+use pmnet_wire::guard;
 use pmnet_wire::slots::slot_of;
 
 use super::commands::{
@@ -11,6 +12,9 @@ use super::commands::{
 use super::exact::survives_script;
 use super::promise;
 use super::runs::splits;
+
+/// The reply to a command that names pmnet's own keys.
+const RESERVED: &[u8] = b"-ERR pmnet: keys that begin with pmnet:{ are reserved\r\n";
 
 /// One command of a request.
 #[derive(Debug)]
@@ -53,12 +57,14 @@ impl<'a> Plan<'a> {
     }
 
     /// Checks the commands of a request that has commands. `unlimited`: there is no limit for Redis's memory. `databases`: those that
-    /// its SELECTs may name; none if it may have no SELECT, or has no record.
+    /// its SELECTs may name; none if it may have no SELECT, or has no record. `recorded`: it has one. Then a command of a transaction that
+    /// names pmnet's own keys is refused alone, and the others run: the AOF of a Redis behind pmnet has such transactions.
     pub fn new(
         commands: &Commands<'a>,
         table: &CommandTable,
         unlimited: bool,
         databases: &[u32],
+        recorded: bool,
     ) -> Plan<'a> {
         let mut items = Vec::with_capacity(commands.count);
         for arguments in commands.iter() {
@@ -73,6 +79,7 @@ impl<'a> Plan<'a> {
             let in_transaction = commands.form == Form::Transaction;
             match objection(&name, &arguments, table, unlimited, in_transaction) {
                 None => items.push(Item::Run(name, arguments)),
+                Some(error) if recorded && error == RESERVED => items.push(Item::Done(error)),
                 Some(error) if in_transaction => return Plan::done(error),
                 Some(error) => items.push(Item::Done(error)),
             }
@@ -156,7 +163,11 @@ fn objection(
         return Some(reply::error(&text).into());
     }
     if table.touches_records(name, arguments) {
-        return Some(b"-ERR pmnet: keys that begin with pmnet:{ are reserved\r\n".to_vec());
+        return Some(RESERVED.to_vec());
+    }
+    if let Some(why) = guard::reaches_records(arguments.len(), |index| arguments[index]) {
+        let text = format!("ERR pmnet: {shown} is not available here: {why}");
+        return Some(reply::error(&text).into());
     }
     if let Some(setting) = sets_guarded(arguments, unlimited) {
         let text = format!(

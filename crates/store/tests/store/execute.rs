@@ -504,6 +504,95 @@ fn transactions_and_pipelines_are_one_step() {
     assert_eq!(change(store, arguments(&words)), ":9000\r\n");
 }
 
+/// Redis 7.0 has none of them; they must not reach a server that has.
+#[test]
+fn commands_that_reach_pmnets_keys_without_naming_them_are_refused() {
+    let Some((_redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let store = &mut *store;
+    for line in [
+        "FT.CREATE i SCHEMA t TEXT",
+        "FT.DROPINDEX i DD",
+        "CLUSTER FLUSHSLOT 1",
+        "TRIMSLOTS RANGES 1 0 5",
+    ] {
+        let said = change(store, single(line));
+        assert!(said.contains("is not available here"), "{line}: {said}");
+        let words: Vec<&str> = line.split(' ').collect();
+        let code = format!("return redis.call('{}')", words.join("','"));
+        if !line.starts_with("FT.CREATE") {
+            let said = change(store, script(Protocol::Resp2, &["EVAL", &code, "0"]));
+            assert!(
+                said.contains("is not available inside scripts"),
+                "{line}: {said}"
+            );
+        }
+    }
+    let said = change(store, single("FT.DROPINDEX i"));
+    assert!(said.starts_with("-ERR unknown command"), "{said}");
+}
+
+/// As the AOF of a Redis behind pmnet has them.
+#[test]
+fn a_transaction_with_pmnets_own_keys_runs_without_them() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let store = &mut *store;
+    let reserved = "-ERR pmnet: keys that begin with pmnet:{ are reserved\r\n";
+    for (protocol, form) in [
+        (Protocol::Resp2, Form::Transaction),
+        (Protocol::Resp3, Form::Transaction),
+    ] {
+        redis.call(&["DEL", "k", "n"]);
+        let mut run = |commands: &[&str]| change(store, payload(form, protocol, 0, commands));
+        // In a script, between MULTI and EXEC, and with nothing to run.
+        let own = "HSET pmnet:{0} owner x";
+        let said = run(&[own, "SET k v", "DEL pmnet:{0}:scripts", "INCR n"]);
+        assert_eq!(said, format!("*4\r\n{reserved}+OK\r\n{reserved}:1\r\n"));
+        let said = run(&["INCR n", own, "SELECT 3", "SET k three", own]);
+        assert_eq!(
+            said,
+            format!("*5\r\n:2\r\n{reserved}+OK\r\n+OK\r\n{reserved}")
+        );
+        let said = run(&[own, "BLPOP l 0", "INCR n"]);
+        assert_eq!(
+            said,
+            format!("*3\r\n{reserved}*-1\r\n:3\r\n").replace(
+                "*-1",
+                if protocol == Protocol::Resp3 {
+                    "_"
+                } else {
+                    "*-1"
+                }
+            )
+        );
+        assert_eq!(run(&[own, own]), format!("*2\r\n{reserved}{reserved}"));
+        assert_eq!(run(&["GET k"]), "*1\r\n$1\r\nv\r\n");
+    }
+    assert_ne!(redis.call(&["HGET", "pmnet:{0}", "owner"]), "$1\r\nx\r\n");
+    // Nothing else is refused alone.
+    let refused = change(
+        store,
+        payload(
+            Form::Transaction,
+            Protocol::Resp2,
+            0,
+            &[
+                "INCR n",
+                "HSET pmnet:{0} owner x",
+                "CONFIG SET appendonly no",
+            ],
+        ),
+    );
+    assert!(
+        refused.starts_with("-ERR pmnet: acknowledged writes rest"),
+        "{refused}"
+    );
+    assert_eq!(redis.get("n").as_deref(), Some("3"));
+}
+
 #[test]
 fn a_state_changing_group_is_in_order_and_survives_a_kill() {
     let Some((mut redis, mut store)) = ready(&[]) else {

@@ -85,12 +85,17 @@ impl Append {
             Kind::Open => (order, 0),
             _ => (asked.session, asked.seq),
         };
+        // The name of a client is for the head.
+        let key_hash = match asked.kind {
+            Kind::Open => 0,
+            _ => asked.key_hash.0,
+        };
         let entry = Append {
             entry: EntryKind::from_number(asked.kind.number()),
             session,
             seq,
             order,
-            key_hash: asked.key_hash.0,
+            key_hash,
             fragment: super::place::fragment::get(asked),
         };
         Header {

@@ -27,7 +27,7 @@ pub use append::{Append, EntryKind};
 pub use applied::Applied;
 pub use bypass::{Bypass, Fallback, TimeLeft};
 pub use durable::Durable;
-pub use nack::{Nack, NotLogged};
+pub use nack::{LetGo, Nack, NotLogged};
 pub use open::{Open, OpenReply, is_mark};
 pub use ping::{Ping, Pong, StaleEpoch};
 pub use place::Fragment;

@@ -2,21 +2,54 @@
 //!
 //! ```text
 //!            24        32         40    48        56    64
-//! Nack       | session | expected |     | refused |     |    |   flag: UNKNOWN_SESSION
-//! NotLogged  | session | seq      |     | room    |     |    |   flag: SHORT
+//! Nack       | session | expected |     | refused |     |    |   byte 5: why; flag: UNKNOWN_SESSION
+//! NotLogged  | session | seq      |     | room    |     |    |   byte 5: crowded; flag: SHORT
 //! ```
 
 use super::view;
+
+/// Why the head ended a session by itself: byte 5 of a NACK with UNKNOWN_SESSION. A head that says so knows how far the session was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LetGo {
+    /// Its client said nothing for too long.
+    Silent = 1,
+    /// The head had no room for another session, and this one was silent.
+    Crowded = 2,
+    /// Its client was started again.
+    Succeeded = 3,
+}
+
+impl LetGo {
+    /// The reason that this byte gives; `None`: it gives none.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<LetGo> {
+        match byte {
+            1 => Some(LetGo::Silent),
+            2 => Some(LetGo::Crowded),
+            3 => Some(LetGo::Succeeded),
+            _ => None,
+        }
+    }
+
+    /// The byte on the wire.
+    #[must_use]
+    pub const fn byte(self) -> u8 {
+        self as u8
+    }
+}
 
 view! {
     /// What the session is expected to continue with; or there is no such session.
     Nack = Nack {
         /// The session.
         session: session,
-        /// The seq that is expected; 0 if the session is unknown.
+        /// The seq that is expected; 0 if the session is unknown. Of a session that the head has ended by itself: the seq of that END.
         expected: seq,
         /// Id of the bypass that is refused; 0: it was no bypass.
         refused: request,
+        /// Why the head ended the session by itself ([`LetGo`]); 0: it did not, or it does not know.
+        why: copies,
     }
     flags {
         /// There is no such session (any more).
@@ -33,9 +66,27 @@ view! {
         seq: seq,
         /// Free entries of the head's log; of an OPEN 0.
         room: request,
+        /// Of an OPEN, 1: there are as many sessions as the head takes.
+        crowded: copies,
     }
     flags {
         /// The store is short of room: the head admits no updates.
         short: SHORT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LetGo;
+
+    #[test]
+    fn every_byte_is_the_byte_of_its_reason_or_says_nothing() {
+        let known: Vec<u8> = (0..=u8::MAX)
+            .filter(|&byte| LetGo::from_byte(byte).is_some())
+            .collect();
+        assert_eq!(known, [1, 2, 3]);
+        for byte in known {
+            assert_eq!(LetGo::from_byte(byte).map(LetGo::byte), Some(byte));
+        }
     }
 }

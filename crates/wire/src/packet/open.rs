@@ -1,10 +1,10 @@
 //! OPEN: a client asks for a session; OPEN-REPLY: it is committed.
 //!
 //! ```text
-//!            24        32    40    48       56   64
-//! Open       |         |     |     |        |    |   tag: the session's token; payload: the same again;
-//!            |         |     |     |        |    |   byte 5: copies; flag: SEARCHES
-//! OpenReply  | session | size |    | room   |    |   byte 5: copies; flag: SHORT
+//!            24        32    40    48       56      64
+//! Open       |         |     |     | client | start |   tag: the session's token; payload: the same again;
+//!            |         |     |     |        |       |   byte 5: copies; flag: SEARCHES
+//! OpenReply  | session | size |    | room   |       |   byte 5: copies; flag: SHORT
 //! ```
 
 use super::view;
@@ -22,6 +22,10 @@ view! {
         /// The client accepts no acknowledgement of fewer devices. A chain that never had an entry, and is shorter, may still be in
         /// formation: it answers with session 0, and gives no session.
         copies: copies,
+        /// Name of the client, if only one process at a time can have it; 0: it has none (`docs/spec/protocol.md` §4).
+        client: request,
+        /// Which start of that client this is: a later one has a higher number.
+        start: key_hash,
     }
     flags {
         /// The client looks for the head: only a chain that has had entries takes it (`docs/spec/protocol.md` §3).

@@ -1,10 +1,10 @@
 //! PING, PONG and STALE-EPOCH: packets with almost no content.
 //!
 //! ```text
-//!             24        32    40    48    56    64
-//! Ping        | session |     |     |     |     |    |   between hops: 0
-//! Pong        | session | size | expected | | |    |
-//! StaleEpoch  |         |     |     |     |     |    |
+//!             24        32    40    48       56      64
+//! Ping        | session |     |     | client | start |   between hops: 0
+//! Pong        | session | size | expected | |       |
+//! StaleEpoch  |         |     |     |        |       |
 //! ```
 
 use super::view;
@@ -14,6 +14,10 @@ view! {
     Ping = Ping {
         /// The session; 0: between hops.
         session: session,
+        /// As in OPEN: a head that did not see the OPEN learns it so.
+        client: request,
+        /// As in OPEN.
+        start: key_hash,
     }
 }
 

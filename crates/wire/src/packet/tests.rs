@@ -125,6 +125,7 @@ fn flags_are_bits_of_their_own() {
         session: 1,
         expected: 0,
         refused: 0,
+        why: 0,
         unknown_session: true,
     };
     assert_eq!(nack.header(&STAMP).flags, crate::Flags::UNKNOWN_SESSION);
@@ -143,6 +144,6 @@ fn flags_are_bits_of_their_own() {
     assert_eq!(Progress::read(&header), progress);
     assert_eq!(
         nack.to_string(),
-        "Nack session 1 expected 0 refused 0 unknown_session"
+        "Nack session 1 expected 0 refused 0 why 0 unknown_session"
     );
 }

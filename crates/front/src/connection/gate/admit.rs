@@ -1,22 +1,24 @@
 //! Whether a command is run: asked of the rights of its client's user before it is looked at any further.
 
 use bytes::Bytes;
-use pmnet_resp::{Arguments, reply};
+use pmnet_resp::{Arguments, Parser, Status, reply};
 use pmnet_wire::command::Protocol;
 
 use super::{Stage, Standing};
 use crate::connection::busy::runs_code;
 use crate::connection::mode::Mode;
-use crate::connection::transaction::{Own, unknown_command, unknown_subcommand};
+use crate::connection::transaction::{
+    Own, Transaction, not_allowed_any_more, unknown_command, unknown_subcommand,
+};
 use crate::connection::{Connection, Later, Shared, shown};
-use crate::table::{Action, Facts, Local, Pass, Sub, Verdict};
+use crate::limits::REQUESTS;
+use crate::table::{Action, Facts, Local, Pass, Sub, Verdict, sort_options};
 use crate::upstream::Upstream;
-use crate::users::{About, Access, Answer, Ruling};
+use crate::users::{About, Access, Reads, Ruling};
 
 const NOAUTH: &str = "NOAUTH Authentication required.";
 const REMOTE: &str = "DENIED pmnet: this user needs no password, so it can be used from the front's own machine only. Give it a \
                       password in Redis (ACL SETUSER), or start the front with --requirepass-file or --anyone-may-connect";
-const CHANGED: &str = "EXECABORT Transaction discarded because of: NOPERM the rights of this user changed since MULTI";
 /// Commands that need no rights, not even a login.
 const FREE: [&str; 4] = ["AUTH", "HELLO", "QUIT", "RESET"];
 
@@ -49,7 +51,10 @@ impl Connection {
             .standing(&mut shared.users, shared.now, shared.call_timeout);
         let facts = verdict.facts;
         match standing {
-            Standing::All { changed } => self.admit_in_time(changed, facts, arguments, up, shared),
+            Standing::All { changed } => {
+                self.gate.forget_ruling();
+                self.admit_in_time(changed, None, facts, arguments, up, shared)
+            }
             _ if is_free(verdict, arguments) => Ok(true),
             Standing::Some { at } => self.rule(at, verdict, arguments, up, shared),
             Standing::NotLoggedIn => self.deny(reply::error(NOAUTH), facts, up, shared),
@@ -83,10 +88,11 @@ impl Connection {
             || (self.passing.subscriptions() > 0 && self.settings.protocol == Protocol::Resp2)
     }
 
-    /// The user may run the command, under rules that `changed` then last.
+    /// The user may run the command, under rules that `changed` then last. `at`: where it is, if it may not do everything.
     fn admit_in_time<U: Upstream>(
         &mut self,
         changed: u64,
+        at: Option<usize>,
         facts: Option<&'static Facts>,
         arguments: &Arguments<'_>,
         up: &mut U,
@@ -95,10 +101,12 @@ impl Connection {
         match facts.map(|facts| facts.name) {
             Some("MULTI") if self.mode.transaction().is_none() => self.gate.multi = changed,
             Some("EXEC") if self.mode.transaction().is_some() && self.gate.multi != changed => {
-                self.mode = Mode::Ordinary;
-                self.flush_pack(up, shared)?;
-                self.reply(reply::error(CHANGED));
-                return Ok(false);
+                if let Some(at) = at
+                    && !self.check_queue(at, facts, up, shared)?
+                {
+                    return Ok(false);
+                }
+                self.gate.multi = changed;
             }
             // The store would name the user of the pmnet server.
             Some("ACL") if arguments.is(1, "WHOAMI") && arguments.len() == 2 => {
@@ -127,17 +135,24 @@ impl Connection {
     ) -> Result<bool, Later> {
         let facts = verdict.facts;
         let queues = self.mode.transaction().is_some();
+        // Where it runs, in a transaction behind a SELECT as well.
+        let selected = self.mode.transaction().and_then(|queue| queue.database());
+        let database = selected.unwrap_or(self.settings.database);
         let Some(user) = shared.users.user(at) else {
             return self.await_answer(Stage::List, facts, up, shared);
         };
-        let (changed, all_keys) = (user.changed, user.sees_all_keys());
+        let (changed, reads) = (user.changed, user.reads());
         if matches!(verdict.action, Action::Pass(_)) && !queues {
             return Ok(true);
         }
-        let ruling = if let Stage::Answered(Answer::May(_)) = &self.gate.stage
-            && let Stage::Answered(Answer::May(ruling)) =
-                std::mem::replace(&mut self.gate.stage, Stage::Nothing)
+        let is_checked =
+            |mode: &mut Mode| mode.transaction().is_some_and(|queue| queue.is_rechecked());
+        let ruling = if facts.is_some_and(|facts| facts.name == "EXEC")
+            && is_checked(&mut self.mode)
         {
+            // It was allowed, and now its commands are looked at.
+            Ruling::Allowed
+        } else if let Some(ruling) = self.gate.take_ruling() {
             ruling
         } else if let Err((major, minor)) = shared.users.can_be_asked() {
             let error = reply::error(&format!(
@@ -146,10 +161,11 @@ impl Connection {
             ));
             return self.deny(error, facts, up, shared);
         } else {
-            let place = user.place(facts, arguments);
+            let place = user.place(facts, arguments, database);
             if !user.may(&place) {
                 let about = About::May {
                     user: user.name.clone(),
+                    database: user.asked_in(database),
                     question: user.question(facts, arguments),
                     place,
                 };
@@ -166,14 +182,86 @@ impl Connection {
             {
                 self.deny(unknown_subcommand(arguments), facts, up, shared)
             }
-            Ruling::Denied(error) => self.deny(error, facts, up, shared),
+            Ruling::Denied(error) => {
+                let error = of_its_options(facts, arguments, reads, error);
+                self.deny(error, facts, up, shared)
+            }
             Ruling::Allowed => {
-                if let Some(error) = beyond_its_arguments(facts, arguments, all_keys) {
+                if let Some(error) = beyond_its_arguments(facts, arguments, reads) {
                     return self.deny(error, facts, up, shared);
                 }
-                self.admit_in_time(changed, facts, arguments, up, shared)
+                self.admit_in_time(changed, Some(at), facts, arguments, up, shared)
             }
         }
+    }
+
+    /// Looks at the queued commands again, as Redis does at EXEC. False: the client has an error instead.
+    ///
+    /// # Errors
+    /// [`Later`]: one has still to be asked about.
+    fn check_queue<U: Upstream>(
+        &mut self,
+        at: usize,
+        exec: Option<&'static Facts>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<bool, Later> {
+        if !self.mode.transaction().is_some_and(Transaction::recheck) {
+            return Ok(true);
+        }
+        while let Some(frame) = self.mode.transaction().and_then(Transaction::unchecked) {
+            let mut parser = Parser::new(REQUESTS);
+            let Ok(Status::Complete) = parser.poll(&frame) else {
+                return self.deny(
+                    reply::error("ERR pmnet: a queued command cannot be read"),
+                    exec,
+                    up,
+                    shared,
+                );
+            };
+            let arguments = parser.arguments(&frame);
+            let verdict = shared.table.verdict(&arguments);
+            let selected = self
+                .mode
+                .transaction()
+                .and_then(|queue| queue.checked_database());
+            let database = selected.unwrap_or(self.settings.database);
+            let Some(user) = shared.users.user(at) else {
+                return self.await_answer(Stage::List, exec, up, shared);
+            };
+            let (reads, place) = (
+                user.reads(),
+                user.place(verdict.facts, &arguments, database),
+            );
+            // First what was asked: it may be remembered as well.
+            let ruling = if let Some(ruling) = self.gate.take_ruling() {
+                ruling
+            } else if is_free(&verdict, &arguments) || user.may(&place) {
+                Ruling::Allowed
+            } else {
+                let about = About::May {
+                    user: user.name.clone(),
+                    database: user.asked_in(database),
+                    question: user.question(verdict.facts, &arguments),
+                    place,
+                };
+                return self.await_answer(Stage::New(about), exec, up, shared);
+            };
+            let denied = match ruling {
+                Ruling::Allowed => beyond_its_arguments(verdict.facts, &arguments, reads),
+                Ruling::Denied(error) => {
+                    let error = of_its_options(verdict.facts, &arguments, reads, error);
+                    Some(not_allowed_any_more(&error))
+                }
+            };
+            if let Some(transaction) = self.mode.transaction() {
+                transaction.checked(frame.len(), denied);
+            }
+        }
+        if let Some(transaction) = self.mode.transaction() {
+            transaction.drop_denied();
+        }
+        Ok(true)
     }
 
     /// Answers a command that is not run with an error, as Redis does: inside MULTI, the transaction fails as well.
@@ -185,8 +273,8 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<bool, Later> {
         self.make_room_for_reply(up, shared)?;
-        if facts.is_some_and(|facts| facts.name == "EXEC") && self.mode.take_transaction().is_some()
-        {
+        if facts.is_some_and(|facts| facts.name == "EXEC") {
+            self.mode.take_transaction();
             let why = String::from_utf8_lossy(error.strip_prefix(b"-").unwrap_or(&error));
             let text = format!(
                 "EXECABORT Transaction discarded because of: {}",
@@ -249,9 +337,8 @@ fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
 fn beyond_its_arguments(
     facts: Option<&Facts>,
     arguments: &Arguments<'_>,
-    all_keys: bool,
+    reads: Reads,
 ) -> Option<Bytes> {
-    let name = facts?.name;
     // Code could do more than its user may.
     if runs_code(facts) {
         return Some(reply::error(&format!(
@@ -260,14 +347,34 @@ fn beyond_its_arguments(
             shown(arguments)
         )));
     }
-    if !name.starts_with("SORT") || all_keys {
+    if reads != Reads::None {
         return None;
     }
-    let has = |word: &str| (2..arguments.len()).any(|at| arguments.is(at, word));
-    let option = ["BY", "GET"].into_iter().find(|option| has(option))?;
+    reads_others(facts, arguments)
+}
+
+/// Redis's error for a SORT that reads other keys than its own, if it does.
+fn reads_others(facts: Option<&Facts>, arguments: &Arguments<'_>) -> Option<Bytes> {
+    let option = facts
+        .filter(|facts| matches!(facts.name, "SORT" | "SORT_RO"))
+        .and_then(|_| sort_options(arguments).others)?;
     Some(reply::error(&format!(
-        "ERR {option} option of SORT denied due to insufficient ACL permissions"
+        "ERR {option} option of SORT denied due to insufficient ACL permissions."
     )))
+}
+
+/// The error for a command that Redis has refused. A SORT for which it was asked about another key has the error for its options.
+fn of_its_options(
+    facts: Option<&Facts>,
+    arguments: &Arguments<'_>,
+    reads: Reads,
+    error: Bytes,
+) -> Bytes {
+    let of_key = reads == Reads::Some && error.windows(3).any(|word| word == b"key");
+    of_key
+        .then(|| reads_others(facts, arguments))
+        .flatten()
+        .unwrap_or(error)
 }
 
 fn because(trouble: &str) -> String {

@@ -10,6 +10,9 @@ use crate::connection::{Connection, Later, Shared};
 use crate::upstream::Upstream;
 use crate::users::{About, Access, Answer, Credentials, DEFAULT, Secret};
 
+const HELLO_NOAUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
+                            option can be used to authenticate the client and select the RESP protocol version at the same time";
+
 impl Connection {
     /// AUTH, or that of HELLO: the reply; `None` if the client has one.
     ///
@@ -115,27 +118,25 @@ impl Connection {
         answer
     }
 
-    /// Whether a client that has not logged in may be let in by HELLO without AUTH.
+    /// Whether a client may be let in by HELLO without AUTH. If not, it has the error.
     ///
     /// # Errors
     /// [`Later`]: it is not known yet.
-    pub(in crate::connection) fn is_logged_in<U: Upstream>(
+    pub(in crate::connection) fn may_greet<U: Upstream>(
         &mut self,
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<bool, Later> {
-        let standing = self
+        match self
             .gate
-            .standing(&mut shared.users, shared.now, shared.call_timeout);
-        match standing {
-            Standing::NotLoggedIn => Ok(false),
+            .standing(&mut shared.users, shared.now, shared.call_timeout)
+        {
+            Standing::NotLoggedIn => {
+                self.reply(reply::error(HELLO_NOAUTH));
+                Ok(false)
+            }
             Standing::Unknown if self.gate.user.is_none() => {
-                self.flush_pack(up, shared)?;
-                if self.gate_is_overdue(shared) {
-                    return Ok(false);
-                }
-                self.gate.stage = Stage::List;
-                Err(Later::Rights)
+                self.await_answer(Stage::List, None, up, shared)
             }
             // What comes next finds out.
             _ => Ok(true),
@@ -151,10 +152,18 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<bool, Later> {
-        let logged_in = self.is_logged_in(up, shared)?;
         let standing = self
             .gate
             .standing(&mut shared.users, shared.now, shared.call_timeout);
-        Ok(!logged_in || matches!(standing, Standing::Remote))
+        if matches!(standing, Standing::Unknown)
+            && self.gate.user.is_none()
+            && !self.gate_is_overdue(shared)
+        {
+            self.flush_pack(up, shared)?;
+            self.gate.stage = Stage::List;
+            return Err(Later::Rights);
+        }
+        let is_stranger = self.gate.user.is_none() && matches!(standing, Standing::Unknown);
+        Ok(is_stranger || matches!(standing, Standing::NotLoggedIn | Standing::Remote))
     }
 }

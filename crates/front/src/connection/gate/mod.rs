@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::{Connection, Shared, StoreAddress};
 use crate::upstream::Time;
-use crate::users::{About, Access, Answer, Credentials, DEFAULT, Question, Secret, Users};
+use crate::users::{About, Access, Answer, Credentials, DEFAULT, Question, Ruling, Secret, Users};
 
 /// Who the client is, and what it has asked.
 pub(super) struct Gate {
@@ -28,6 +28,11 @@ pub(super) struct Gate {
     multi: u64,
     /// It has not logged in, and need not, as far as was last known.
     admitted: bool,
+    /// How many lists of users had been asked for when it came.
+    came: u64,
+    /// Whether it needed no login when it came: then it needs none later, as in Redis. As far as that is known, of these
+    /// [`Users::of_store`].
+    let_in: Option<(u64, bool)>,
 }
 
 struct Login {
@@ -75,14 +80,18 @@ impl Gate {
             stage: Stage::Nothing,
             multi: 0,
             admitted: false,
+            came: 0,
+            let_in: None,
         }
     }
 
     /// As if freshly connected.
-    pub(super) fn reset(&mut self) {
+    pub(super) fn reset(&mut self, users: &Users) {
         self.user = None;
         self.place = None;
         self.admitted = false;
+        self.came = users.asked;
+        self.let_in = None;
     }
 
     /// Whether it may be that it has still to log in.
@@ -105,6 +114,27 @@ impl Gate {
     /// Whether somebody has to answer before it goes on.
     pub(super) fn waits(&self) -> bool {
         !matches!(self.stage, Stage::Nothing | Stage::Answered(_))
+    }
+
+    /// Redis's answer about the command that comes next, once.
+    fn take_ruling(&mut self) -> Option<Ruling> {
+        match std::mem::replace(&mut self.stage, Stage::Nothing) {
+            Stage::Answered(Answer::May(ruling)) => Some(ruling),
+            other => {
+                self.stage = other;
+                None
+            }
+        }
+    }
+
+    /// The command that comes next need not be asked about any more.
+    fn forget_ruling(&mut self) {
+        self.take_ruling();
+    }
+
+    /// The command that was asked about is over: an answer that comes now is about nothing.
+    pub(super) fn command_over(&mut self) {
+        self.stage = Stage::Nothing;
     }
 
     /// Where its user is in the list of users.
@@ -155,7 +185,7 @@ impl Gate {
                 None => Standing::NotLoggedIn,
             };
         };
-        if self.user.is_none() && !user.is_open() {
+        if self.user.is_none() && !user.is_open() && (remote || !self.was_let_in(users)) {
             return Standing::NotLoggedIn;
         }
         if user.needs_no_password() && remote {
@@ -172,6 +202,18 @@ impl Gate {
             return Standing::All { changed };
         }
         Standing::Some { at }
+    }
+
+    /// Whether it needed no login when it came.
+    fn was_let_in(&mut self, users: &Users) -> bool {
+        if let Some((store, let_in)) = self.let_in
+            && store == users.of_store
+        {
+            return let_in;
+        }
+        let let_in = users.was_open(self.came);
+        self.let_in = let_in.map(|let_in| (users.of_store, let_in));
+        let_in.unwrap_or(false)
     }
 
     /// As whom a connection to the store has to log in for this client, tried in this order; none: as the front. Another client of
@@ -239,10 +281,17 @@ impl Connection {
         if matches!(self.gate.stage, Stage::List) {
             self.gate.stage = Stage::Nothing;
         }
+        // The list before this change is forgotten at the next one.
+        self.gate.was_let_in(&shared.users);
         let standing = self
             .gate
             .standing(&mut shared.users, shared.now, shared.call_timeout);
         matches!(standing, Standing::Gone)
+    }
+
+    /// It comes now.
+    pub(crate) fn comes(&mut self, users: &Users) {
+        self.gate.reset(users);
     }
 }
 

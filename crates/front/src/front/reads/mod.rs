@@ -202,7 +202,9 @@ impl<U: Upstream> Front<U> {
     /// Asks the server now and then which store it works on, while there are reads.
     pub(super) fn refresh_store_name(&mut self) {
         let now = self.shared.now;
-        if std::mem::take(&mut self.shared.wants_store_name) && now >= self.reads.ask_name_after {
+        let doubted = self.shared.store_doubted.get();
+        if (self.shared.wants_store_name || doubted) && now >= self.reads.ask_name_after {
+            self.shared.wants_store_name = false;
             self.reads.ask_name_after = now.saturating_add(NAME_EVERY);
             self.vigil.keeps_session = true;
             self.ask_store_name();

@@ -67,6 +67,7 @@ pub fn start_with(
         connections_max: 100,
         spin_micros: config.spin_micros,
         tls: None,
+        keepalive: Some(std::time::Duration::from_secs(300)),
         anyone: matches!(config.access, Access::Anyone),
         map,
         cluster: false,

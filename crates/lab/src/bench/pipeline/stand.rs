@@ -234,6 +234,8 @@ impl Stand {
         };
         packet::Open {
             copies: 1,
+            client: 0,
+            start: 0,
             searches: false,
         }
         .header(&stamp)

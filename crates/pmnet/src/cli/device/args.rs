@@ -52,7 +52,7 @@ pub struct DeviceArgs {
     /// UDP address to listen on.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
-    /// UDP address of the next device, or of the server.
+    /// UDP address of the next device, or of the server. A name is waited for, and looked up again.
     #[arg(long, value_name = "HOST:PORT")]
     pub next: Option<String>,
     /// This device is the last one of its chain, and the server of its shard: its log and its data are in this region,
@@ -77,8 +77,8 @@ pub struct DeviceArgs {
     /// --mode af-xdp they divide the queues of each interface, so it must have as many.
     #[arg(long, value_name = "N")]
     pub shards: Option<u16>,
-    /// Frame space of a new log, such as 64M; the number of entries follows from it [default: 64M]. With --store: what the log
-    /// has of the region for itself.
+    /// Frame space of a new log, such as 64M; the number of entries follows from it [default: 64M, or less where there is no
+    /// room for it]. With --store: what the log has of the region for itself.
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["entries", "frame_bytes"])]
     pub log_size: Option<String>,
     /// Entries of the log, a power of two.

@@ -16,7 +16,7 @@ pub struct RedisArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) listen: Option<String>,
     /// UDP address of the head device; or those of all devices of the chain, separated by commas: then the front finds the head
-    /// again when the chain has changed.
+    /// again when the chain has changed. A name is waited for, and looked up again.
     #[arg(long, value_name = "HOST:PORT[,HOST:PORT…]")]
     pub(super) via: Option<String>,
     /// Instead of --via: the devices of this fleet, as etcd knows them, also when they change.
@@ -77,9 +77,12 @@ pub struct RedisArgs {
     /// A command without an outcome after this long is answered as unknown.
     #[arg(long, value_name = "MS")]
     pub(super) deadline_ms: Option<u64>,
-    /// Most clients at a time.
+    /// Most clients at a time [default: 10000]; fewer if the limit of open files is too low.
     #[arg(long, value_name = "N")]
     pub(super) connections_max: Option<usize>,
+    /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
+    #[arg(long, value_name = "SECONDS")]
+    pub(super) tcp_keepalive: Option<u64>,
     /// Who answers commands that only read [default: pending].
     #[arg(long, value_enum)]
     pub(super) cache: Option<CacheArg>,
@@ -138,6 +141,7 @@ impl RedisArgs {
             spin_us: self.spin_us.or(below.spin_us),
             deadline_ms: self.deadline_ms.or(below.deadline_ms),
             connections_max: self.connections_max.or(below.connections_max),
+            tcp_keepalive: self.tcp_keepalive.or(below.tcp_keepalive),
             cache: self.cache.or(below.cache),
             read_from: self.read_from.or(below.read_from),
             unread_max: self.unread_max.or(below.unread_max),

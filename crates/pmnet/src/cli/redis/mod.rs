@@ -1,6 +1,7 @@
 //! `pmnet redis`: the RESP front.
 
 mod args;
+mod name;
 mod settings;
 mod sharded;
 

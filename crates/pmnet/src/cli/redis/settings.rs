@@ -16,6 +16,7 @@ use super::super::common::{hop_addresses, in_etcd, required, size_max};
 use super::super::names::Named;
 use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
+use super::name::name;
 
 /// Longest `--spin-us`: a second. Who wants more wants a core to do nothing else.
 const SPIN_US_MAX: u64 = 1_000_000;
@@ -23,6 +24,9 @@ const SPIN_US_MAX: u64 = 1_000_000;
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 /// Largest `--connections-max`: each may need a port, and a second one towards the database.
 const CONNECTIONS_MAX: usize = 1_000_000;
+
+/// Longest `--tcp-keepalive`: Linux takes no more.
+const KEEPALIVE_SECONDS_MAX: u64 = 32_767;
 
 /// The head, until etcd is asked for it ([`located`]).
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -118,6 +122,10 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
         within("--connections-max", most, 1, CONNECTIONS_MAX)?;
         front.connections_max = most;
     }
+    if let Some(seconds) = args.tcp_keepalive {
+        within("--tcp-keepalive", seconds, 0, KEEPALIVE_SECONDS_MAX)?;
+        front.keepalive = (seconds > 0).then(|| Duration::from_secs(seconds));
+    }
     if let Some(size) = args.unread_max {
         front.unread_max = unread("--unread-max", &size)?;
     }
@@ -126,6 +134,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     }
     let copies = args.copies.unwrap_or(1);
     within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
+    client.name = name(front.listen);
     client.shard = shard;
     client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
     client.copies_min = copies;
@@ -297,6 +306,22 @@ mod tests {
     }
 
     #[test]
+    fn silent_clients_are_checked_after_redis_s_time_unless_another_is_set() {
+        let with = |seconds| RedisArgs {
+            tcp_keepalive: Some(seconds),
+            ..args()
+        };
+        for (flags, file, after) in [
+            (args(), RedisArgs::default(), Some(300)),
+            (with(0), with(60), None),
+            (args(), with(60), Some(60)),
+        ] {
+            let front = settings(flags.over(file)).unwrap().front;
+            assert_eq!(front.keepalive, after.map(Duration::from_secs));
+        }
+    }
+
+    #[test]
     fn devices_are_given_or_asked_for_and_the_command_line_wins_as_a_whole() {
         let fleet = RedisArgs {
             via: None,
@@ -353,7 +378,7 @@ mod tests {
     #[test]
     fn settings_that_cannot_be_are_refused_by_name() {
         assert!(settings(args()).is_ok());
-        let cases: [(&str, Change); 11] = [
+        let cases: [(&str, Change); 12] = [
             ("--copies 0:", |args| args.copies = Some(0)),
             ("--copies 9: it must be from 1 to 8", |args| {
                 args.copies = Some(9);
@@ -371,6 +396,12 @@ mod tests {
             ("--connections-max 1", |args| {
                 args.connections_max = Some(CONNECTIONS_MAX + 1);
             }),
+            (
+                "--tcp-keepalive 32768: it must be from 0 to 32767",
+                |args| {
+                    args.tcp_keepalive = Some(KEEPALIVE_SECONDS_MAX + 1);
+                },
+            ),
             ("--spin-us 1", |args| args.spin_us = Some(SPIN_US_MAX + 1)),
             ("--unread-max 63M: it must be at least 64M", |args| {
                 args.unread_max = Some("63M".into());

@@ -222,6 +222,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
         connections_max: within_files(first.front.connections_max, map.shards())?,
         spin_micros: first.front.spin_micros,
         tls: first.front.tls.clone(),
+        keepalive: first.front.keepalive,
         anyone: matches!(first.front.access, Access::Anyone),
         map: map.clone(),
         cluster,

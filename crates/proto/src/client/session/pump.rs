@@ -59,7 +59,7 @@ impl Session {
             self.begin_calls(config, context.size);
             self.send_updates(now, out, context, &stamp);
             if std::mem::take(&mut self.log.asks) {
-                out.send(context.head, &Ping { session }.header(&stamp), &[]);
+                out.send(context.head, &self.ping(config).header(&stamp), &[]);
             }
             let ready = self.all_sent();
             if let Some(bypass) = self.direct.bypass.as_mut().filter(|_| ready) {
@@ -83,7 +83,7 @@ impl Session {
         }
         let requests = out.len() != sent_before;
         if !requests && now.since(self.last_sent) >= config.ping_every {
-            out.send(context.head, &Ping { session }.header(&stamp), &[]);
+            out.send(context.head, &self.ping(config).header(&stamp), &[]);
         }
         if out.len() != sent_before {
             self.last_sent = now;
@@ -103,8 +103,17 @@ impl Session {
         if matches!(self.state, State::Opening { .. }) {
             self.send_open(config, peer, searches, out);
         } else {
-            let ping = Ping { session: self.id };
+            let ping = self.ping(config);
             out.send(peer, &ping.header(&self.stamp(config, epoch)), &[]);
+        }
+    }
+
+    const fn ping(&self, config: &ClientConfig) -> Ping {
+        let (client, start) = config.name;
+        Ping {
+            session: self.id,
+            client,
+            start,
         }
     }
 
@@ -118,7 +127,10 @@ impl Session {
     }
 
     fn send_open(&self, config: &ClientConfig, to: Peer, searches: bool, out: &mut Outbox) {
+        let (client, start) = config.name;
         let open = Open {
+            client,
+            start,
             copies: config.copies_min,
             searches,
         };

@@ -64,7 +64,7 @@ impl Bench {
             epoch: EPOCH,
             device: 1,
             incarnation: 1,
-            copies: raw(1),
+            copies: raw(u8::from(!matches!(kind, Kind::Nack | Kind::NotLogged))),
             session: SESSION,
             request: raw(10_000),
             tag: self.token,

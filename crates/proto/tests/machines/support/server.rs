@@ -222,10 +222,23 @@ impl Bench {
         self.give(&header, &write_path(path))
     }
 
+    /// RECOVER along this path, and what is said to it by what the server has read since it came first.
+    #[track_caller]
+    pub fn told(&mut self, nonce: u64, path: &[Member]) -> Vec<Sent> {
+        assert_eq!(self.ask(nonce, path), [], "it looks first");
+        self.work();
+        self.ask(nonce, path)
+    }
+
     /// RECOVER along this path, and everything that follows from it.
     pub fn recover(&mut self, nonce: u64, path: &[Member]) -> Vec<Sent> {
         let mut sent = self.ask(nonce, path);
         sent.extend(self.work());
+        if !sent.iter().any(|one| one.header.kind == Kind::RecoverReply) {
+            // The records had to be looked at first: it asks again.
+            sent = self.ask(nonce, path);
+            sent.extend(self.work());
+        }
         sent
     }
 

@@ -1,0 +1,139 @@
+//! The history that etcd keeps.
+//!
+//! etcd keeps every value that a key ever had until its history is *compacted*, and takes no writes when its database has reached its quota.
+//! Each renewal of a lease is a new value. So either etcd compacts by itself (`--auto-compaction-retention`), or a controller does it when told to:
+//! compaction is for all users of an etcd. A controller that was not told looks whether somebody does, and says so if not.
+
+use std::collections::VecDeque;
+
+use pmnet_proto::Time;
+use pmnet_proto::time::{Nanos, SECOND};
+
+use crate::etcd::{Etcd, EtcdError};
+
+/// A controller that compacts notes so often which revision there is.
+const NOTED_EVERY: Nanos = 60 * SECOND;
+/// For so long it keeps what was.
+const KEPT: Nanos = 300 * SECOND;
+/// One that does not looks so often, also at its start.
+const LOOKED_EVERY: Nanos = 600 * SECOND;
+/// No other user of an etcd needs a longer history than this.
+const OLD: Nanos = 3 * 3600 * SECOND;
+/// An etcd with so many revisions that was never compacted is not going to be.
+const MANY: u64 = 20_000;
+
+/// Looks after what etcd keeps.
+#[derive(Debug)]
+pub struct History {
+    compacts: bool,
+    /// Revisions that there were, oldest first.
+    noted: VecDeque<(Time, u64)>,
+    next: Time,
+}
+
+impl History {
+    /// One that has seen nothing yet. `compacts`: it was told to compact.
+    #[must_use]
+    pub const fn new(compacts: bool) -> History {
+        History {
+            compacts,
+            noted: VecDeque::new(),
+            next: Time(0),
+        }
+    }
+
+    /// Does what is due, if anything is. A sentence: what a person should know.
+    pub fn turn(&mut self, now: Time, etcd: &mut Etcd) -> Option<String> {
+        if now < self.next {
+            return None;
+        }
+        let (every, old) = if self.compacts {
+            (NOTED_EVERY, KEPT)
+        } else {
+            (LOOKED_EVERY, OLD)
+        };
+        self.next = now + every;
+        let then = self.note(now, etcd.revision(), old);
+        let said = if self.compacts {
+            then.map_or(Ok(()), |then| etcd.compact(then))
+                .map(|()| None)
+        } else {
+            look(then, etcd)
+        };
+        // The controller says elsewhere that etcd does not answer.
+        said.ok().flatten().or_else(|| filled(etcd))
+    }
+
+    /// Takes note of the present revision. The newest one that is old enough, if that is new.
+    fn note(&mut self, now: Time, revision: u64, old: Nanos) -> Option<u64> {
+        if revision > 0 {
+            self.noted.push_back((now, revision));
+        }
+        let mut then = None;
+        while let Some((_, revision)) = self.noted.pop_front_if(|(at, _)| now.since(*at) >= old) {
+            then = Some(revision);
+        }
+        then
+    }
+}
+
+/// Looks whether the history is compacted.
+fn look(then: Option<u64>, etcd: &mut Etcd) -> Result<Option<String>, EtcdError> {
+    let many = etcd.revision() > MANY && etcd.keeps(1)?;
+    let old = match then {
+        Some(then) => etcd.keeps(then)?,
+        None => false,
+    };
+    let what = if many {
+        "all of its history"
+    } else {
+        "its history of more than three hours"
+    };
+    Ok((many || old).then(|| {
+        format!(
+            "etcd keeps {what} ({} revisions): it takes no writes when that has reached its quota, and then no device \
+             has a lease. Start etcd with --auto-compaction-mode periodic --auto-compaction-retention 5m; or, if nobody else uses \
+             this etcd, the controllers with --compact-etcd",
+            etcd.revision()
+        )
+    }))
+}
+
+/// Whether the database is large for its quota.
+fn filled(etcd: &mut Etcd) -> Option<String> {
+    const MIB: u64 = 1 << 20;
+    let storage = etcd.storage().ok()?;
+    let quota = storage.quota.map_or_else(
+        || "2048 MiB unless it was given another one".to_owned(),
+        |quota| format!("{} MiB", quota / MIB),
+    );
+    storage.is_large().then(|| {
+        format!(
+            "the database of etcd has {} MiB, {} of them in use, and its quota is {quota} (--quota-backend-bytes): let its history be \
+             compacted, and then `etcdctl defrag` at each member",
+            storage.bytes / MIB,
+            storage.used / MIB
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_old_enough_is_compacted_and_no_more() {
+        let mut history = History::new(true);
+        let mut compacted = Vec::new();
+        for minute in 0..10 {
+            let now = Time(minute * NOTED_EVERY);
+            compacted.extend(history.note(now, 100 + minute, KEPT));
+        }
+        assert_eq!(compacted, [100, 101, 102, 103, 104]);
+        assert!(history.noted.len() <= 5);
+        // After a pause only the newest of those that are old.
+        let later = Time(60 * NOTED_EVERY);
+        assert_eq!(history.note(later, 500, KEPT), Some(109));
+        assert_eq!(history.note(later, 0, KEPT), None, "nothing was heard");
+    }
+}

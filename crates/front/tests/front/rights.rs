@@ -1,0 +1,461 @@
+//! The rights of Redis's users, asked of Redis itself and through the front: the two say the same.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{Client, Knobs, Redis, Running, command};
+use pmnet_front::{Access, Cache, FrontConfig};
+
+/// Longer than the front takes to see that rights have changed.
+const SEEN: Duration = Duration::from_millis(1300);
+
+/// A Redis with the front's own user.
+fn redis() -> Option<Redis> {
+    let redis = Redis::start()?;
+    admin(&redis, &["ACL SETUSER front on >front ~* &* +@all"]);
+    Some(redis)
+}
+
+/// Each line is sent to Redis by a client that may do everything.
+fn admin(redis: &Redis, lines: &[&str]) {
+    let mut client = redis.client();
+    client.ask("AUTH front front");
+    for line in lines {
+        let said = client.ask(line);
+        assert!(
+            said.starts_with("+OK") || said == ":1\r\n",
+            "{line}: {said}"
+        );
+    }
+}
+
+fn front(redis: &Redis) -> Running {
+    front_with(redis, |_| {})
+}
+
+fn front_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
+    let direct = format!("redis://front:front@{}", redis.address);
+    Running::start_as(redis, Knobs::logged_in("front front"), |config| {
+        config.cache = Cache::Off;
+        config.access = Access::Redis;
+        config.direct = Some(direct);
+        change(config);
+    })
+}
+
+/// The reply, or that the connection has ended.
+fn said(client: &mut Client, line: &str) -> String {
+    use std::io::Write;
+    let ended = || "(the connection has ended)".to_owned();
+    if client.stream.write_all(&command(line)).is_err() {
+        return ended();
+    }
+    let reply = client.next();
+    reply.map_or_else(ended, |reply| String::from_utf8_lossy(&reply).into_owned())
+}
+
+/// A client of the front and one of Redis that are asked the same.
+struct Both {
+    what: String,
+    front: Client,
+    redis: Client,
+}
+
+impl Both {
+    fn new(what: &str, front: &Running, redis: &Redis) -> Both {
+        Both {
+            what: what.to_owned(),
+            front: front.client(),
+            redis: redis.client(),
+        }
+    }
+
+    /// Both give this one reply.
+    fn ask(&mut self, line: &str) -> String {
+        let right = said(&mut self.redis, line);
+        let ours = said(&mut self.front, line);
+        assert_eq!(ours, right, "{}: {line}: on the left the front", self.what);
+        right
+    }
+}
+
+/// Redis looks at each command of a MULTI again, alone, when its user has other rights at EXEC.
+#[test]
+fn a_change_of_rights_means_for_an_open_multi_what_it_means_in_redis() {
+    let Some(redis) = redis() else { return };
+    let bases = ["~* &* +@all", "~a* ~b* &* +@all", "~* &c +@all -flushall"];
+    let changes = [
+        ">new",
+        "off",
+        "resetpass",
+        "nopass",
+        "reset",
+        "resetkeys",
+        "%R~*",
+        "-@all",
+        "-exec",
+        "-multi",
+        "-set",
+        "-get",
+        "-publish",
+        "resetchannels",
+        "-sort",
+        "-client",
+        "-client|setname",
+        "-select",
+        "resetkeys ~b*",
+        "resetkeys %R~*",
+        "sanitize-payload",
+        "+@all",
+        "(~x +@all)",
+        "clearselectors",
+        "allkeys allchannels +@all",
+    ];
+    let front = front(&redis);
+    let mut all = Vec::new();
+    for (at, base) in bases.iter().enumerate() {
+        for (number, change) in changes.iter().enumerate() {
+            let name = format!("u{at}x{number}");
+            admin(&redis, &[&format!("ACL SETUSER {name} on >pw {base}")]);
+            let mut both = Both::new(&format!("{base}, then {change}"), &front, &redis);
+            assert_eq!(both.ask(&format!("AUTH {name} pw")), "+OK\r\n");
+            for line in [
+                "MULTI",
+                "SET a 1",
+                "GET b",
+                "PUBLISH c x",
+                "CLIENT SETNAME me",
+                "SORT_RO blist BY nosort",
+                "SELECT 0",
+                "GET a",
+                "PING",
+            ] {
+                both.ask(line);
+            }
+            all.push((name, *change, both));
+        }
+    }
+    for (name, change, _) in &all {
+        // Some of them are none for this user.
+        let mut client = redis.client();
+        client.ask(&format!("ACL SETUSER {name} {change}"));
+    }
+    std::thread::sleep(SEEN);
+    for (_, _, both) in &mut all {
+        for line in ["EXEC", "GET a", "SET b 2", "EXEC", "DISCARD", "PING"] {
+            both.ask(line);
+        }
+    }
+}
+
+/// Neither does Redis go on where a command is refused while it is queued, or where the user is gone.
+#[test]
+fn a_multi_that_goes_on_behind_a_change_is_as_in_redis() {
+    let Some(redis) = redis() else { return };
+    let front = front(&redis);
+    let changes = [">new", "off", "-get", "resetkeys", "-@all", "-exec"];
+    let mut all = Vec::new();
+    for (number, change) in changes.iter().enumerate() {
+        let name = format!("v{number}");
+        admin(&redis, &[&format!("ACL SETUSER {name} on >pw ~* &* +@all")]);
+        let mut both = Both::new(change, &front, &redis);
+        for line in [&format!("AUTH {name} pw"), "MULTI", "SET a 1"] {
+            both.ask(line);
+        }
+        admin(&redis, &[&format!("ACL SETUSER {name} {change}")]);
+        all.push((name, both));
+    }
+    let gone = ["w1", "w2"].map(|name| {
+        admin(&redis, &[&format!("ACL SETUSER {name} on >pw ~* &* +@all")]);
+        let mut both = Both::new(name, &front, &redis);
+        for line in [&format!("AUTH {name} pw"), "MULTI", "SET a 1"] {
+            both.ask(line);
+        }
+        both
+    });
+    // The front's own connections as these users stand.
+    std::thread::sleep(SEEN);
+    admin(
+        &redis,
+        &[
+            "ACL DELUSER w1",
+            "ACL DELUSER w2",
+            "ACL SETUSER w2 on >pw ~* &* +@all",
+        ],
+    );
+    std::thread::sleep(SEEN);
+    for (_, both) in &mut all {
+        for line in ["GET a", "EXEC", "GET a", "EXEC", "DISCARD", "PING"] {
+            both.ask(line);
+        }
+    }
+    for mut both in gone {
+        assert!(both.ask("EXEC").contains("has ended"));
+    }
+}
+
+#[test]
+fn an_exec_that_is_refused_says_execabort_with_and_without_multi() {
+    let Some(redis) = redis() else { return };
+    admin(
+        &redis,
+        &[
+            "ACL SETUSER none on >pw ~* &* +@all -exec",
+            "ACL SETUSER default >secret",
+        ],
+    );
+    let front = front(&redis);
+    let mut stranger = Both::new("not logged in", &front, &redis);
+    for line in ["EXEC", "MULTI", "EXEC", "DISCARD"] {
+        stranger.ask(line);
+    }
+    let mut both = Both::new("without EXEC", &front, &redis);
+    for line in [
+        "AUTH none pw",
+        "EXEC",
+        "EXEC x",
+        "MULTI",
+        "SET k v",
+        "EXEC",
+        "GET k",
+        "EXEC",
+        "DISCARD",
+        "MULTI",
+        "EXEC x",
+        "DISCARD",
+    ] {
+        both.ask(line);
+    }
+}
+
+#[test]
+fn sort_by_other_keys_is_for_those_who_may_read_all_keys() {
+    let Some(redis) = redis() else { return };
+    admin(&redis, &["SET w_1 1"]);
+    redis.client().ask("RPUSH l 1 2");
+    let rules = [
+        "~* &c +@all",
+        "%R~* &c +@all",
+        "%R~* %W~x &* +@all",
+        "%W~* ~l* &* +@all",
+        "~* resetchannels +@all -flushall",
+        "~l* &* +@all",
+        "~l* +@all (%R~* -@all +sort)",
+        "~l* +@all (~* -@all +get)",
+        "~* -@all +get (~l* +@all)",
+        "~* -@all +sort +select|0 (~* +@all)",
+        "~* +@all (~* -@all +get)",
+        "~l* -@all (%R~* -@all +sort_ro)",
+        "~l* -@all (~z* -@all +get) (%R~* -@all +sort_ro)",
+        "resetkeys +@all",
+        "~* -@all",
+    ];
+    let front = front(&redis);
+    for (number, rules) in rules.iter().enumerate() {
+        let name = format!("u{number}");
+        admin(&redis, &[&format!("ACL SETUSER {name} on >pw {rules}")]);
+        let mut both = Both::new(rules, &front, &redis);
+        both.ask(&format!("AUTH {name} pw"));
+        for line in [
+            "SORT l BY w_*",
+            "SORT l BY nosort",
+            "SORT l GET # BY w_*",
+            "SORT l BY nosort GET #",
+            "SORT l LIMIT 0 5 GET w_*",
+            "SORT l LIMIT 0 GET",
+            "SORT l STORE lx",
+            "SORT l BY w_* STORE lx",
+            "SORT_RO l BY w_*",
+            "SORT_RO l GET w_*",
+            "SORT by",
+            "SORT l DESC ALPHA",
+        ] {
+            both.ask(line);
+        }
+        // Where a selector counts and another does not, the front names the option, and Redis the key.
+        let refuses = |client: &mut Client| client.ask("SORT m BY w_*").starts_with('-');
+        assert_eq!(
+            refuses(&mut both.front),
+            refuses(&mut both.redis),
+            "{rules}"
+        );
+    }
+}
+
+/// Clients that were let in without a password stay, as in Redis; later ones are not let in.
+#[test]
+fn who_was_let_in_stays_when_the_default_user_gets_a_password() {
+    let Some(redis) = redis() else { return };
+    let front = front(&redis);
+    let (mut used, mut idle) = (
+        Both::new("used", &front, &redis),
+        Both::new("idle", &front, &redis),
+    );
+    assert_eq!(used.ask("SET k v"), "+OK\r\n");
+    std::thread::sleep(SEEN);
+    admin(&redis, &["ACL SETUSER default >secret"]);
+    std::thread::sleep(SEEN);
+    for both in [&mut used, &mut idle] {
+        for line in ["GET k", "MULTI", "SET k w", "EXEC", "ACL WHOAMI"] {
+            assert!(!both.ask(line).contains("NOAUTH"));
+        }
+    }
+    let mut late = Both::new("late", &front, &redis);
+    assert!(late.ask("GET k").contains("NOAUTH"));
+    assert_eq!(used.ask("RESET"), "+RESET\r\n");
+    assert!(used.ask("GET k").contains("NOAUTH"));
+    admin(&redis, &["ACL SETUSER default nopass off"]);
+    std::thread::sleep(SEEN);
+    for both in [&mut used, &mut idle, &mut late] {
+        both.ask("GET k");
+    }
+    admin(&redis, &["ACL SETUSER default on"]);
+    std::thread::sleep(SEEN);
+    for both in [&mut used, &mut idle, &mut late] {
+        assert_eq!(both.ask("GET k"), "$1\r\nw\r\n");
+    }
+}
+
+/// A user has all rights for a moment, at which a question about one command is under way: that it was allowed then says
+/// nothing about the next command.
+#[test]
+fn the_answer_about_one_command_is_not_taken_for_another() {
+    let Some(redis) = Redis::start_with(&["--enable-debug-command", "yes"]) else {
+        return;
+    };
+    admin(&redis, &["ACL SETUSER front on >front ~* &* +@all"]);
+    let front = front(&redis);
+    for round in 0..3 {
+        let limited = "ACL SETUSER bob reset on >pw ~a &* +@all -flushall";
+        admin(&redis, &[limited]);
+        let mut bob = front.client();
+        assert_eq!(bob.ask("AUTH bob pw"), "+OK\r\n");
+        assert_eq!(bob.ask("SET a 1"), "+OK\r\n");
+        // Redis sleeps, and then gives all rights before it answers what has arrived meanwhile.
+        let mut admin_client = redis.client();
+        admin_client.ask("AUTH front front");
+        let mut lines = command("DEBUG SLEEP 0.75");
+        lines.extend(command("ACL SETUSER bob ~* +@all"));
+        admin_client.send(&lines);
+        std::thread::sleep(Duration::from_millis(50));
+        let start = Instant::now();
+        bob.ask("APPEND zz x");
+        assert!(
+            start.elapsed() > Duration::from_millis(200),
+            "it was not asked"
+        );
+        admin_client.text();
+        admin_client.text();
+        admin(&redis, &[limited]);
+        std::thread::sleep(SEEN);
+        assert!(bob.ask("FLUSHALL").starts_with("-NOPERM"), "round {round}");
+    }
+}
+
+#[test]
+fn hello_says_that_redis_cannot_be_asked_and_not_that_a_password_is_missing() {
+    let Some(redis) = redis() else { return };
+    for line in ["HELLO 3", "HELLO", "HELLO 2 SETNAME x"] {
+        let front = front_with(&redis, |config| {
+            config.call_timeout = Duration::from_millis(2500);
+        });
+        redis.signal("-STOP");
+        let mut client = front.client();
+        let start = Instant::now();
+        let error = client.ask(line);
+        let took = start.elapsed();
+        redis.signal("-CONT");
+        assert!(
+            error.starts_with(
+                "-ERR pmnet: it is not known what this client may do: the front could not ask Redis"
+            ),
+            "{line}: {error}"
+        );
+        assert!(
+            took > Duration::from_secs(2) && took < Duration::from_secs(4),
+            "{took:?}"
+        );
+        drop(front);
+        // It waits as long as it may.
+        let front = front_with(&redis, |_| {});
+        redis.signal("-STOP");
+        let mut client = front.client();
+        client.send(&command(line));
+        std::thread::sleep(Duration::from_millis(2500));
+        redis.signal("-CONT");
+        let said = client.text();
+        assert!(
+            said.starts_with('%') || said.starts_with("*14"),
+            "{line}: {said}"
+        );
+    }
+}
+
+/// Valkey 9.1 has rules about databases; run with `PMNET_TEST_REDIS` naming one.
+#[test]
+fn rules_about_databases_hold_in_each_database() {
+    let Some(redis) = redis() else { return };
+    let mut client = redis.client();
+    let said = client.ask("ACL SETUSER b0 on >pw ~* &* +@all db=1");
+    if said != "+OK\r\n" {
+        return crate::common::skip::skip(
+            "this Redis has no rules about databases (Valkey 9.1 has)",
+        );
+    }
+    let front = front(&redis);
+    let users = [
+        "~* &* +@all db=1",
+        "~* &* +@all -flushall db=1,2",
+        "~a* &* +@all db=0 (%R~* +@all db=2)",
+        "~* &* +@all db=1 (~a +get +select +multi +exec db=3)",
+        "~* &* +@all",
+    ];
+    for (number, rules) in users.iter().enumerate() {
+        let name = format!("u{number}");
+        admin(&redis, &[&format!("ACL SETUSER {name} on >pw {rules}")]);
+        let mut both = Both::new(rules, &front, &redis);
+        both.ask(&format!("AUTH {name} pw"));
+        for database in ["0", "1", "2", "3", "1", "0"] {
+            both.ask(&format!("SELECT {database}"));
+            for line in [
+                "SET a 1",
+                "GET a",
+                "SET b 1",
+                "GET b",
+                "PING",
+                "DBSIZE",
+                "INCR n",
+                "COPY a b DB 2",
+                "MOVE a 3",
+                "FLUSHDB",
+                "FLUSHALL",
+                "EXISTS a b",
+                "RPUSH l 1",
+                "BLPOP l 0.01",
+                "DEL l",
+            ] {
+                // The two write to the same keys: only errors about rights are compared.
+                let right = said(&mut both.redis, line);
+                let ours = said(&mut both.front, line);
+                if right.starts_with("-NOPERM") || ours.starts_with("-NOPERM") {
+                    assert_eq!(ours, right, "{rules}: database {database}: {line}");
+                }
+            }
+        }
+        // A transaction whose commands are allowed where it begins, and not where they run: Valkey says so at EXEC, the front at once.
+        let begins = if number == 3 { "SELECT 1" } else { "SELECT 0" };
+        both.ask(begins);
+        for client in [&mut both.front, &mut both.redis] {
+            for line in ["MULTI", "SELECT 3", "SET forbidden x", "EXEC"] {
+                said_of(client, line);
+            }
+        }
+        client.ask("SELECT 3");
+        let expected = if number == 4 { ":1\r\n" } else { ":0\r\n" };
+        assert_eq!(client.ask("EXISTS forbidden"), expected, "{rules}");
+        client.ask("DEL forbidden");
+    }
+}
+
+fn said_of(client: &mut Client, line: &str) {
+    said(client, line);
+}

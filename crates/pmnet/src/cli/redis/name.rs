@@ -1,0 +1,40 @@
+//! The name under which a front opens its sessions (`docs/spec/protocol.md` §4).
+//!
+//! A front that was started again says so by it, and the device ends the sessions of the one before. So no two fronts that run may have one name.
+//! The kernel sees to that: an address can be listened on once in a network namespace, and a namespace has its number on one machine since its start.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
+use std::path::Path;
+
+use pmnet_client::Clock;
+
+/// The name of a front that listens there, and the number of this start; zeros if it can have none.
+pub(super) fn name(listen: SocketAddr) -> (u64, u64) {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let network = std::fs::read_link(Path::new("/proc/self/ns/net"));
+    let (Ok(boot), Ok(network), true) = (boot, network, listen.port() != 0) else {
+        return (0, 0);
+    };
+    let mut hasher = DefaultHasher::new();
+    (boot.trim(), network, listen).hash(&mut hasher);
+    // The clock goes on while the machine sleeps, and begins anew with another name.
+    (hasher.finish().max(1), Clock::boottime().now().0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_front_that_is_started_again_has_its_name_and_a_higher_number_and_others_have_others() {
+        let at = |text: &str| name(text.parse().unwrap());
+        let (first, again) = (at("127.0.0.1:6380"), at("127.0.0.1:6380"));
+        assert_eq!(first.0, again.0);
+        assert!(first.1 < again.1);
+        for other in ["127.0.0.1:6381", "127.0.0.2:6380", "0.0.0.0:6380"] {
+            assert_ne!(at(other).0, first.0, "{other}");
+        }
+        assert_eq!(at("127.0.0.1:0"), (0, 0));
+    }
+}

@@ -1,0 +1,245 @@
+//! Sessions that the head ends by itself (`docs/spec/protocol.md` §4, "Sessions that end by themselves").
+//!
+//! A session whose client is gone without a word takes a place until it has been silent for long. It goes earlier if its client says that it was
+//! started again, or if there is no place for another session and it is silent. A session that is used is never ended here. A mark (reads.md §5) goes
+//! only when it has been silent for long: what its client passed to the store may be executed after that client's end.
+
+use super::{Device, Room};
+use crate::time::{Nanos, SECOND};
+use crate::{Peer, Time};
+use pmnet_wire::Header;
+use pmnet_wire::packet::{End, LetGo, Nack, Stamp, is_mark};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// Sessions that were ended and are remembered, for clients that ask.
+const GONE_MAX: usize = 65_536;
+/// Clients of which it is known which start was the last.
+const CLIENTS_MAX: usize = 4096;
+/// Sessions that are ended at a time to make room.
+const MADE_ROOM_MAX: usize = 1024;
+/// Sessions that are ended in one burst: then those that are used have their turn.
+const ENDED_MAX: usize = 256;
+/// Room is made so often at most: to look at all sessions takes a while.
+const MADE_ROOM_EVERY: Nanos = SECOND;
+
+/// A session that the head has ended.
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    token: u64,
+    /// Seq of its END.
+    end: u64,
+    why: LetGo,
+}
+
+/// Sessions that go, and that have gone.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    /// Sessions to be ended, and why.
+    queue: VecDeque<(u64, LetGo)>,
+    /// So many were ended in this burst, and there are more.
+    ended: usize,
+    more: bool,
+    /// There was no place for a session.
+    crowded: bool,
+    crowded_at: Option<Time>,
+    /// The last start of each client.
+    clients: FxHashMap<u64, u64>,
+    gone: FxHashMap<u64, Gone>,
+    gone_in_order: VecDeque<u64>,
+}
+
+impl Leaving {
+    /// The device begins to serve: who was to go is found again.
+    pub(super) fn begin(&mut self) {
+        self.queue.clear();
+        (self.crowded, self.more) = (false, false);
+        self.clients.clear();
+    }
+
+    /// A burst ends.
+    pub(super) fn burst_ends(&mut self) {
+        self.ended = 0;
+    }
+
+    /// Whether the next burst has more to end, and is to come at once.
+    pub(super) fn goes_on(&self) -> bool {
+        self.more
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    fn remember(&mut self, session: u64, gone: Gone) {
+        if self.gone_in_order.len() == GONE_MAX
+            && let Some(oldest) = self.gone_in_order.pop_front()
+        {
+            self.gone.remove(&oldest);
+        }
+        if self.gone.insert(session, gone).is_none() {
+            self.gone_in_order.push_back(session);
+        }
+    }
+}
+
+impl Device {
+    /// Takes note of the client of an OPEN or a PING: the earlier starts of that client have ended, and with them their sessions.
+    pub(super) fn note_client(&mut self, from: Peer, (client, start): (u64, u64)) {
+        if client == 0 {
+            return;
+        }
+        if self.leaving.clients.len() >= CLIENTS_MAX && !self.leaving.clients.contains_key(&client)
+        {
+            self.leaving.clients.clear();
+        }
+        let known = self.leaving.clients.get(&client).copied();
+        if known.is_some_and(|known| known >= start) {
+            return;
+        }
+        self.leaving.clients.insert(client, start);
+        let mut before: Vec<u64> = self
+            .table
+            .sessions
+            .iter()
+            .filter(|(_, session)| {
+                // Another machine that says the same name is a copy, and no successor.
+                let same = session.address.is_some_and(|at| at.ip() == from.ip());
+                let former = session.client.0 == client && session.client.1 < start;
+                !session.ended && same && former && !is_mark(session.token)
+            })
+            .map(|(&id, _)| id)
+            .collect();
+        before.sort_unstable();
+        let all = before.into_iter().map(|id| (id, LetGo::Succeeded));
+        self.leaving.queue.extend(all);
+    }
+
+    /// There are as many sessions as there may be. Those that are silent make room: they are looked for when it is known of whom the fast path
+    /// has heard.
+    pub(super) fn make_room(&mut self, now: Time) {
+        let lately = |at: Time| now.since(at) < MADE_ROOM_EVERY;
+        if !self.leaving.crowded_at.is_some_and(lately) {
+            self.leaving.crowded_at = Some(now);
+            self.leaving.crowded = true;
+            self.phase.serving().next_expiry = Some(now);
+        }
+    }
+
+    pub(super) fn tick_expiry(&mut self, now: Time) {
+        let serving = self.phase.serving();
+        if self.chain.position != 0 || serving.next_expiry.is_none_or(|due| now < due) {
+            return;
+        }
+        let idle = self.config.session_idle;
+        let crowded = std::mem::take(&mut self.leaving.crowded);
+        let quiet = if crowded { self.quiet() } else { idle };
+        let mut late: Vec<(Time, u64)> = self
+            .table
+            .sessions
+            .iter()
+            .filter(|(_, session)| {
+                // A command under a mark may still be executed in the store, long after its client is gone.
+                let quiet = if is_mark(session.token) { idle } else { quiet };
+                !session.ended && now.since(session.seen) >= quiet
+            })
+            .map(|(&id, session)| (session.seen, id))
+            .collect();
+        if crowded {
+            // The one that has been silent for longest goes first.
+            late.sort_unstable();
+        } else {
+            late.sort_unstable_by_key(|&(_, id)| id);
+        }
+        let why = |seen: Time| match now.since(seen) >= idle {
+            true => LetGo::Silent,
+            false => LetGo::Crowded,
+        };
+        let all = late.iter().map(|&(seen, id)| (id, why(seen)));
+        let most = if crowded { MADE_ROOM_MAX } else { usize::MAX };
+        self.leaving
+            .queue
+            .retain(|(_, why)| *why == LetGo::Succeeded);
+        self.leaving.queue.extend(all.take(most));
+        // With no session left there is nothing to wake up for; the next OPEN starts it again.
+        let some = !self.table.sessions.is_empty();
+        self.phase.serving().next_expiry = some.then(|| now + idle / 4);
+    }
+
+    /// A session that has been silent for so long may go if there is no room: its client has missed some of its signs of life.
+    fn quiet(&self) -> Nanos {
+        self.config.session_quiet.min(self.config.session_idle)
+    }
+
+    /// Entries that the device itself wants appended: ENDs of sessions that may still go.
+    pub fn poll_own_entry(&mut self, now: Time, room: Room) -> Option<Header> {
+        self.leaving.more = false;
+        if !self.is_head() || !room.fits(&[]) {
+            return None;
+        }
+        if self.leaving.ended == ENDED_MAX {
+            self.leaving.more = !self.leaving.is_empty();
+            return None;
+        }
+        while let Some(&(id, why)) = self.leaving.queue.front() {
+            if why == LetGo::Succeeded && !room.admits_sessions() {
+                // There may be very many of them: clients that are there come first.
+                return None;
+            }
+            self.leaving.queue.pop_front();
+            let quiet = match why {
+                LetGo::Silent => self.config.session_idle,
+                LetGo::Crowded => self.quiet(),
+                LetGo::Succeeded => 0,
+            };
+            let Some(session) = self.table.sessions.get_mut(&id) else {
+                continue;
+            };
+            // It may have been heard of, or have ended, since it was found.
+            if session.ended || now.since(session.seen) < quiet {
+                continue;
+            }
+            session.let_go = Some(why);
+            match why {
+                LetGo::Silent => self.counters.expired_sessions += 1,
+                LetGo::Crowded => self.counters.crowded_out_sessions += 1,
+                LetGo::Succeeded => self.counters.succeeded_sessions += 1,
+            }
+            let end = End {
+                session: id,
+                seq: session.next_seq(),
+            };
+            let gone = Gone {
+                token: session.token,
+                end: end.seq,
+                why,
+            };
+            self.leaving.remember(id, gone);
+            let end = end.header(&Stamp {
+                shard: self.config.shard,
+                tag: gone.token,
+                ..Stamp::default()
+            });
+            self.note_change(id);
+            self.leaving.ended += 1;
+            return match self.admit(&end.for_payload(&[])) {
+                super::Verdict::Append(header) => Some(header),
+                _ => None,
+            };
+        }
+        None
+    }
+
+    /// The answer to a client with this token about a session that is over, or unknown.
+    pub(super) fn over(&self, session: u64, token: u64) -> Nack {
+        let gone = self.leaving.gone.get(&session);
+        let gone = gone.filter(|gone| gone.token == token);
+        Nack {
+            session,
+            expected: gone.map_or(0, |gone| gone.end),
+            refused: 0,
+            why: gone.map_or(0, |gone| gone.why.byte()),
+            unknown_session: true,
+        }
+    }
+}

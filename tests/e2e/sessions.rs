@@ -1,0 +1,63 @@
+//! Fronts that end without a word, and what they leave behind.
+
+use std::time::Duration;
+
+use pmnet_lab::harness::{Cluster, Medium, Role, StoreKind, Topology};
+use pmnet_lab::resp::Reply;
+
+use crate::common;
+use crate::support::{connect, eventually, front, ok};
+
+/// Clients of a front, each with a session.
+const CLIENTS: usize = 150;
+/// Until something is so.
+const DONE_MAX: Duration = Duration::from_secs(20);
+
+/// Sessions that the server's store has on record.
+fn sessions(cluster: &Cluster) -> usize {
+    let reply = connect(cluster.redis().unwrap()).call(&["HKEYS", "pmnet:{0}"]);
+    let Reply::Array(keys) = reply.unwrap() else {
+        panic!("no records")
+    };
+    let is_session = |key: &&Reply| matches!(key, Reply::Bulk(key) if key.starts_with(b"session/"));
+    keys.iter().filter(is_session).count()
+}
+
+/// A device takes so many sessions, and each client of a front that writes has one. (Three crashes of a front with 20,000 clients took all of them
+/// for ten minutes, and no log said so.)
+#[test]
+fn a_front_that_crashes_again_and_again_leaves_no_sessions_behind() {
+    let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
+    let Some(mut cluster) = common::start("sessions", topology) else {
+        return;
+    };
+    for round in 0..3 {
+        let mut clients = Vec::new();
+        for number in 0..CLIENTS {
+            let mut client = front(&cluster);
+            let key = format!("{round}:{number}");
+            assert_eq!(client.call(&["SET", &key, "v"]).unwrap(), ok());
+            clients.push(client);
+        }
+        eventually("all of them have a session", DONE_MAX, || {
+            sessions(&cluster) >= CLIENTS
+        });
+        cluster.kill(Role::Front).unwrap();
+        cluster.restart(Role::Front).unwrap();
+    }
+    // Its successor has said who it is with its first session.
+    assert_eq!(front(&cluster).call(&["SET", "l", "v"]).unwrap(), ok());
+    eventually("those of its former starts are over", DONE_MAX, || {
+        sessions(&cluster) < 20
+    });
+    let said = cluster.process(Role::Device(0)).unwrap().stderr();
+    assert!(said.contains("of_clients_started_again="), "{said}");
+    // Those of the present one go on.
+    let mut client = front(&cluster);
+    for number in 0..20 {
+        assert_eq!(
+            client.call(&["SET", "m", &number.to_string()]).unwrap(),
+            ok()
+        );
+    }
+}
