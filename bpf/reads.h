@@ -267,7 +267,7 @@ static __always_inline bool put_update(struct xdp_md *ctx, const struct pm_packe
 	__u8 headers[PM_HEADERS] = {};
 	bool moved = false;
 
-	/* What is too large for the way to the reader was cut when the ways were others. */
+	/* A larger update was cut before the paths shrank. */
 	if (length > PM_FRAGMENT_BYTES || length > *(volatile __u32 *)&m->shard->longest ||
 	    pkt->ipv6 || !resize(ctx, more, headers, &moved))
 		return false;

@@ -52,7 +52,7 @@ impl Interface {
         }
     }
 
-    /// What it carries. `None`: the address is that of every interface, or of none that is known.
+    /// Its MTU. `None`: the address is that of every interface, or of none that is known.
     pub(crate) fn mtu(&mut self) -> Option<usize> {
         if self.address.is_unspecified() {
             return None;

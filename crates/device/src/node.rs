@@ -355,7 +355,7 @@ impl<M: Media> DeviceNode<M> {
             let alone = self.fast.is_none();
             self.log.kept_frame(header.order).filter(|_| alone)
         };
-        // What is too large for the way to the reader was cut for another one, or when the way was another.
+        // A larger update was cut for another path than that to the reader, or before the path shrank.
         let fits = |frame: &&[u8]| frame.len() <= most.datagram_bytes();
         let frame = self.log.frame(header.order).or_else(kept).filter(fits);
         let Some(frame) = frame else {

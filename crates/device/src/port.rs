@@ -126,7 +126,7 @@ pub trait Port {
         usize::MAX
     }
 
-    /// What the paths to the next hop and to the one before carry, if that was looked at in this turn. It need not be looked at in each.
+    /// Largest fragments that the paths to the next hop and to the one before carry, if the port has looked in this turn. It need not be looked at in each.
     fn paths(&mut self, now: Time, next: Peer, before: Option<Peer>) -> Option<FragmentSize> {
         let _unknown = (now, next, before);
         None

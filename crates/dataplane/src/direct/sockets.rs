@@ -187,7 +187,7 @@ impl Sockets {
         self.queues.send_dropped()
     }
 
-    /// What all interfaces carry at the moment.
+    /// Largest fragments that all interfaces carry at the moment.
     #[must_use]
     pub fn carries(&self) -> FragmentSize {
         let mtus = self.interfaces.iter().filter_map(|name| mtu(name).ok());

@@ -1,4 +1,4 @@
-//! What the path to another process carries, and how large the packets are that follow from it.
+//! The MTU of the path to another process, and the size of packets that follows from it.
 
 use std::net::SocketAddr;
 

@@ -257,7 +257,7 @@ pub struct Client {
     dirty: Vec<SessionHandle>,
     events: VecDeque<Event>,
     counters: ClientCounters,
-    /// Large packets are lost, and nobody has asked yet.
+    /// Large packets are lost, and the caller has not been told yet.
     large_lost: bool,
     next_handle: u32,
     next_call: u64,
@@ -580,8 +580,8 @@ impl Client {
         }
     }
 
-    /// What the client's own paths to the devices carry, as far as that is known: what begins from now on is cut accordingly, and
-    /// replies are asked for so. What has begun keeps its fragments, since they are in the log perhaps.
+    /// Tells the client the largest fragments that its own paths to the devices carry. New messages are cut by it, and replies asked for.
+    /// Messages under way keep their fragments, since these may be in the log.
     pub fn set_path(&mut self, size: FragmentSize) {
         self.size.set_path(size.min(self.config.size_max));
     }

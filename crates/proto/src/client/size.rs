@@ -36,7 +36,7 @@ impl Size {
         self.path = size;
     }
 
-    /// Large packets do not arrive, and nobody says why. True if that is news.
+    /// Large packets do not arrive, without a word of any system. True if that is news.
     pub(super) const fn lose(&mut self) -> bool {
         let news = !self.lossy;
         self.lossy = true;
@@ -58,7 +58,7 @@ impl Size {
         self.asked = None;
     }
 
-    /// What every hop carries. Without [`Rule::FragmentSize`] as much as a packet may have.
+    /// Largest fragments that every hop carries. Without [`Rule::FragmentSize`] as much as a packet may have.
     pub(super) fn of_fragments(&self, rules: Rules) -> FragmentSize {
         if rules.hold(Rule::FragmentSize) {
             self.own().min(self.shard)
@@ -67,7 +67,7 @@ impl Size {
         }
     }
 
-    /// What a READ says of it: only what the head does not know.
+    /// The size for a READ: only one that the head does not know.
     pub(super) fn of_hits(&self) -> FragmentSize {
         if self.own() < self.shard {
             self.own()
@@ -76,7 +76,7 @@ impl Size {
         }
     }
 
-    /// When the head is to be asked, if anybody has a session.
+    /// When the head is to be asked, if a session is open.
     pub(super) fn next_timeout(&self, epoch: u32) -> Option<Time> {
         let due = self.asked.map_or(Time(0), |at| at + ASK_EVERY);
         (self.told_in != epoch).then_some(due)

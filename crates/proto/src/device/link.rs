@@ -101,7 +101,7 @@ impl Link {
         (self.oldest_bytes, self.stalled) = (0, 0);
     }
 
-    /// An entry with so many bytes is sent.
+    /// An entry of `bytes` is sent.
     const fn sends(&mut self, bytes: usize) {
         if self.polled == self.acked + 1 {
             self.oldest_bytes = bytes;

@@ -355,7 +355,7 @@ pub struct Device {
     joining: bool,
     /// The store has said that it is short of room: a head admits no updates.
     short: bool,
-    /// What its paths to the hops beside it carry.
+    /// Largest fragments that its paths to the hops beside it carry.
     path: FragmentSize,
     /// Large packets to the next hop were lost without a word.
     loses_large: bool,
@@ -590,7 +590,7 @@ impl Device {
         None
     }
 
-    /// What this device's paths to the hops beside it carry. If that is less than the shard's size, the server is asked to begin an epoch
+    /// Tells the device the largest fragments that its paths to the hops beside it carry. If that is less than the shard's size, the server is asked to begin an epoch
     /// with a smaller one (protocol.md §7).
     pub fn set_path(&mut self, now: Time, size: FragmentSize, out: &mut Outbox) {
         self.path = if self.loses_large {

@@ -540,7 +540,7 @@ impl Server {
         let Some(reply) = stored.or_else(recent).cloned() else {
             return;
         };
-        // What it has are parts of another size: it begins anew.
+        // It has parts of another size, and begins anew.
         let count = self.size_for(asked).count(reply.len());
         let first = if count == usize::from(wanted.count) {
             usize::from(wanted.index)
@@ -550,7 +550,7 @@ impl Server {
         self.send_reply(from, asked, &reply, first, out);
     }
 
-    /// What the way back carries: that of the shard, and the client's own.
+    /// Largest fragments for the way back: the shard's size, and the client's own.
     fn size_for(&self, asked: &Asked) -> FragmentSize {
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
         asked.size.min(shard_size(members)).min(self.path)

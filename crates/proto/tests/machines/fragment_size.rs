@@ -375,6 +375,7 @@ fn a_device_notices_that_large_entries_are_lost() {
     ] {
         let mut bench = DeviceBench::head(1);
         bench.admit(&device::update(1), &vec![b'u'; bytes]);
+        bench.device.persisted(2);
         let applied = |bench: &mut DeviceBench, applied: u64, received: u64, room: u64| {
             let word = Header {
                 order: applied,
@@ -387,8 +388,7 @@ fn a_device_notices_that_large_entries_are_lost() {
         applied(&mut bench, 1, 1, 100);
         bench.finish();
         bench.forwards();
-        // It lets an entry wait for more before it sends it first.
-        for _ in 0..9 {
+        for _ in 0..8 {
             assert!(!bench.device.loses_large());
             bench.tick_after(SECOND);
             bench.forwards();
