@@ -22,7 +22,7 @@ use heads::Heads;
 pub use pmnet_wire::packet::LetGo;
 use pmnet_wire::packet::{OpenReply, Pong, Stamp, is_mark};
 use pmnet_wire::{Flags, FragmentSize, Kind, MESSAGE_BYTES_MAX, Packet};
-use reads::Reads;
+use reads::{Hits, Reads};
 pub use reads::{READ_TIMEOUT, ReadAnswer};
 use rustc_hash::FxHashMap;
 pub use session::CROWDED;
@@ -721,18 +721,15 @@ impl Client {
             (session.id(), stamp)
         });
         let events = &mut self.events;
-        self.reads.flush(
-            now,
-            session,
-            self.config.kept,
-            self.size.of_hits(),
-            self.heads.current(),
-            out,
-            |call| {
+        let hits = Hits {
+            kept: self.config.kept,
+            size: self.size.of_hits(),
+        };
+        self.reads
+            .flush(now, session, hits, self.heads.current(), out, |call| {
                 let answer = ReadAnswer::None;
                 events.push_back(Event::Read { call, answer });
-            },
-        );
+            });
     }
 
     /// The session of the READs closed: nobody is told, and the next READ opens another.

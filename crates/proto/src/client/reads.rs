@@ -62,6 +62,15 @@ struct Asked {
     last_sent: Option<Time>,
 }
 
+/// Which updates a HIT may show.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hits {
+    /// Those that are applied, too.
+    pub(super) kept: bool,
+    /// No larger ones.
+    pub(super) size: FragmentSize,
+}
+
 /// The READs under way, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
@@ -161,14 +170,12 @@ impl Reads {
         Some((asked.call, answer))
     }
 
-    /// Gives up those whose time is up, and sends those that are due if there is a session. `kept`: a HIT may show what is
-    /// applied; `size`: no larger update.
+    /// Gives up those whose time is up, and sends those that are due if there is a session.
     pub(super) fn flush(
         &mut self,
         now: Time,
         session: Option<(u64, Stamp)>,
-        kept: bool,
-        size: FragmentSize,
+        hits: Hits,
         head: Peer,
         out: &mut Outbox,
         mut given_up: impl FnMut(CallId),
@@ -197,9 +204,9 @@ impl Reads {
             {
                 let read = ReadKeys {
                     session: *session,
-                    size: size.on_wire(),
+                    size: hits.size.on_wire(),
                     request: asked.request,
-                    kept,
+                    kept: hits.kept,
                     replicas: asked.replicas,
                 };
                 out.send(head, &read.header(stamp), &asked.payload);
