@@ -105,7 +105,7 @@ static __always_inline bool is_current_read(const struct pm_packet *pkt,
 	return h && !pkt->to_switch &&
 	       (h->kind_word == PM_READ_WORD || h->kind_word == PM_KEPT_READ_WORD) &&
 	       h->shard_epoch == shard->shard_epoch &&
-	       !h->device_incarnation && !h->read.reserved_seq && !h->read.reserved_order &&
+	       !h->device_incarnation && !h->read.size && !h->read.reserved_order &&
 	       !h->read.reserved_key_hash && !h->fragment_index &&
 	       h->fragment_count == bpf_htons(1);
 }

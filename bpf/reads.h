@@ -267,7 +267,9 @@ static __always_inline bool put_update(struct xdp_md *ctx, const struct pm_packe
 	__u8 headers[PM_HEADERS] = {};
 	bool moved = false;
 
-	if (length > PM_FRAGMENT_BYTES || pkt->ipv6 || !resize(ctx, more, headers, &moved))
+	/* A larger update was cut before the paths shrank. */
+	if (length > PM_FRAGMENT_BYTES || length > *(volatile __u32 *)&m->shard->longest ||
+	    pkt->ipv6 || !resize(ctx, more, headers, &moved))
 		return false;
 	*crc = frame->payload_crc;
 	/* The length again, if it is not 0: older verifiers (6.1) believe that only in this way. */

@@ -8,8 +8,7 @@
 use pmnet_resp::write_command;
 use pmnet_wire::command::{Commands, Form, preamble};
 use pmnet_wire::record::{
-    CHAIN_MAX, RecoverReply, SESSION_ROWS_PER_PART, read_durable, read_path, write_durable,
-    write_path,
+    CHAIN_MAX, RecoverReply, SESSION_ROWS_MAX, read_durable, read_path, write_durable, write_path,
 };
 
 /// The target.
@@ -65,7 +64,7 @@ fn rows(payload: &[u8]) {
         assert_eq!(read_path(&write_path(&path)), Some(path));
     }
     if let Some(reply) = RecoverReply::read(payload) {
-        assert!(reply.members.len() <= CHAIN_MAX && reply.sessions.len() <= SESSION_ROWS_PER_PART);
+        assert!(reply.members.len() <= CHAIN_MAX && reply.sessions.len() <= SESSION_ROWS_MAX);
         let written = reply.write();
         assert_eq!(written.len(), payload.len());
         assert_eq!(RecoverReply::read(&written), Some(reply));

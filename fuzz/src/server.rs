@@ -245,6 +245,7 @@ impl World {
                 flags: input.pick(&[0, 0, Member::SHRINK, Member::DECLARE_LOSS]),
                 word_epoch: input.near_word(self.header(Kind::Recover).epoch),
                 served: u32::from(input.byte() % 3),
+                size: pmnet_wire::FragmentSize::MAX,
             })
             .collect();
         let header = Header {

@@ -10,6 +10,7 @@ mod lease;
 mod linear;
 mod load;
 mod misuse;
+mod mtu;
 mod pinned;
 mod reads;
 mod ring;

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use pmnet_proto::client::{
     CallId, Client, ClientConfig, ClientCounters, Event, Refused, SessionHandle,
 };
-use pmnet_proto::{Outbox, Random, Time};
-use pmnet_udp::Socket;
+use pmnet_proto::{FragmentSize, Outbox, Random, Time};
+use pmnet_udp::{Paths, Socket};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
@@ -24,6 +24,7 @@ pub struct ClientNode {
     machine: Client,
     socket: Socket,
     out: Outbox,
+    paths: Paths,
     whereabouts: Option<Arc<Whereabouts>>,
 }
 
@@ -42,6 +43,7 @@ impl ClientNode {
         let socket = Socket::bind(SocketAddr::new(any, 0), false)?;
         let random = Random::new(pmnet_udp::os_random()?);
         Ok(ClientNode {
+            paths: Paths::new(config.size_max),
             machine: Client::new(config, random),
             socket,
             out: Outbox::new(),
@@ -152,13 +154,31 @@ impl ClientNode {
     pub fn flush(&mut self, now: Time) -> io::Result<()> {
         if let Some(peers) = self.whereabouts.as_ref().and_then(|one| one.take()) {
             self.machine.look_among(&peers);
+            self.look_at_paths(now);
+        } else if self.paths.is_due(now, &self.socket) {
+            self.look_at_paths(now);
         }
         self.machine.flush(now, &mut self.out);
+        if self.machine.take_large_lost() {
+            tracing::warn!(
+                "large packets to the device do not arrive, and small ones do: the path carries less than the system knows. From now on this \
+                 client sends packets of {} bytes at most. Let ICMP pass, or set the MTU of the route or --mtu",
+                FragmentSize::MTU_MIN
+            );
+        }
         if !self.out.is_empty() {
             self.socket.send(&self.out);
             self.out.clear();
         }
         Ok(())
+    }
+
+    /// Asks the system what the paths to the devices carry.
+    fn look_at_paths(&mut self, now: Time) {
+        let size = self
+            .paths
+            .look(now, &mut self.socket, self.machine.heads(), None);
+        self.machine.set_path(size);
     }
 
     /// The next thing that happened.
@@ -182,5 +202,11 @@ impl ClientNode {
     #[must_use]
     pub const fn counters(&self) -> ClientCounters {
         self.machine.counters()
+    }
+
+    /// See [`Client::fragment_size`].
+    #[must_use]
+    pub fn fragment_size(&self) -> FragmentSize {
+        self.machine.fragment_size()
     }
 }

@@ -7,5 +7,6 @@
 pub mod af_xdp;
 mod burst;
 pub mod direct;
+mod interface;
 pub mod relay;
 pub mod xdp;

@@ -4,6 +4,7 @@
 //! anything about a packet.
 
 use crate::burst::Bursts;
+use crate::interface::Interface;
 use mio::unix::SourceFd;
 use pmnet_device::{
     DeviceConfig, DeviceError, DeviceNode, FastPath, Port, Renewal, Served, Wake, serve,
@@ -11,9 +12,9 @@ use pmnet_device::{
 use pmnet_log::{Log, Media};
 use pmnet_proto::device::Device;
 use pmnet_proto::time::{Nanos, SECOND};
-use pmnet_proto::{Outbox, Peer, Random, Time};
+use pmnet_proto::{FragmentSize, Outbox, Peer, Random, Time};
 pub use pmnet_udp::LeaseWords;
-use pmnet_udp::{Clock, STOP_TOKEN, Socket, Spin, Standing, Stop};
+use pmnet_udp::{Clock, Paths, STOP_TOKEN, Socket, Spin, Standing, Stop};
 use pmnet_wire::{Header, Kind};
 use std::io;
 use std::net::IpAddr;
@@ -60,6 +61,10 @@ const DATAGRAM_COST_BYTES: usize = 1280;
 pub(crate) struct Relay {
     socket: Socket,
     bursts: Bursts,
+    paths: Paths,
+    /// Where clients send, and the interface that has that address.
+    listen: Peer,
+    interface: Interface,
     clock: Clock,
     spin: Spin,
     poll: mio::Poll,
@@ -83,6 +88,9 @@ impl Relay {
         let relay = Relay {
             socket,
             bursts,
+            paths: Paths::new(config.device.size_max),
+            listen: config.listen,
+            interface: Interface::of(config.listen.ip()),
             clock: config
                 .lease
                 .as_ref()
@@ -172,6 +180,17 @@ impl Port for Relay {
     fn send(&mut self, out: &Outbox) -> io::Result<()> {
         self.socket.send(out);
         Ok(())
+    }
+
+    fn paths(&mut self, now: Time, next: Peer, before: Option<Peer>) -> Option<FragmentSize> {
+        if !self.paths.is_due(now, &self.socket) {
+            return None;
+        }
+        // A device that is the server itself has no next hop in a network.
+        let peers = [Some(next), before].into_iter().flatten();
+        let peers = peers.filter(|peer| !peer.ip().is_unspecified());
+        let own = self.interface.mtu().map(|mtu| (self.listen, mtu));
+        Some(self.paths.look(now, &mut self.socket, peers, own))
     }
 
     fn renewal(&mut self) -> Option<Renewal> {
@@ -349,9 +368,18 @@ pub(crate) fn watch<M: Media>(
     let mut waits: Option<String> = None;
     let mut out_of_service = Some(clock.now());
     let mut told = None;
+    let mut large_lost = false;
     let mut sessions = 0;
     move |node| {
         let machine = node.machine();
+        if machine.loses_large() && !std::mem::replace(&mut large_lost, true) {
+            tracing::warn!(
+                "large packets to {next} do not arrive, and small ones do: the path carries less than the system knows. New writes are sent in \
+                 packets of {} bytes; those in the log wait. Let ICMP pass, or set the MTU of the route (ip route replace … mtu 1280), then start this \
+                 device again",
+                FragmentSize::MTU_MIN
+            );
+        }
         if let Some(lease) = &lease {
             tell(&lease.words, machine, &mut told);
         }
@@ -383,6 +411,7 @@ pub(crate) fn watch<M: Media>(
                 epoch,
                 copies = machine.copies(),
                 head = machine.is_head(),
+                fragment = machine.fragment_size().bytes(),
                 "serving"
             );
         }

@@ -5,7 +5,7 @@ use crate::port::{Buffers, Taken};
 use pmnet_log::{FrameSpace, Full, Held, Log, LogError, Media, NewEntry};
 use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Recovery, Room, Verdict};
 use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
-use pmnet_proto::{Outbox, Peer, Random, Time};
+use pmnet_proto::{FragmentSize, Outbox, Peer, Random, Time};
 use pmnet_wire::packet::Append;
 use pmnet_wire::{HEADER_LEN, Header, Packet, Reject};
 use std::ops::Range;
@@ -260,8 +260,8 @@ impl<M: Media> DeviceNode<M> {
                 self.append(&header, packet.payload);
                 Ok(())
             }
-            Verdict::Hit(to, header) => {
-                self.show(to, &header);
+            Verdict::Hit(to, header, most) => {
+                self.show(to, &header, most);
                 Ok(())
             }
             Verdict::Resume(recovery) => self.resume(now, recovery),
@@ -309,8 +309,8 @@ impl<M: Media> DeviceNode<M> {
                 appended(order, &header);
                 Ok(Taken::Kept)
             }
-            Verdict::Hit(to, header) => {
-                self.show(to, &header);
+            Verdict::Hit(to, header, most) => {
+                self.show(to, &header, most);
                 Ok(Taken::Heard)
             }
             Verdict::Resume(recovery) => self.resume(now, recovery).map(|()| Taken::Heard),
@@ -350,12 +350,15 @@ impl<M: Media> DeviceNode<M> {
 
     /// Answers a READ with the update at the order that `header` names, as its client sent it: length and checksum are
     /// the client's, and checked once more.
-    fn show(&mut self, to: Peer, header: &Header) {
+    fn show(&mut self, to: Peer, header: &Header, most: FragmentSize) {
         let kept = || {
             let alone = self.fast.is_none();
             self.log.kept_frame(header.order).filter(|_| alone)
         };
-        let Some(frame) = self.log.frame(header.order).or_else(kept) else {
+        // A larger update was cut for another path than that to the reader, or before the path shrank.
+        let fits = |frame: &&[u8]| frame.len() <= most.datagram_bytes();
+        let frame = self.log.frame(header.order).or_else(kept).filter(fits);
+        let Some(frame) = frame else {
             let miss = self.machine.miss_instead(header);
             self.out.send(to, &miss, &[]);
             return;
@@ -369,6 +372,11 @@ impl<M: Media> DeviceNode<M> {
             };
             self.out.send_checked(to, &shown, entry.payload);
         }
+    }
+
+    /// See [`Device::set_path`].
+    pub fn set_path(&mut self, now: Time, size: FragmentSize) {
+        self.machine.set_path(now, size, &mut self.out);
     }
 
     /// Ends a burst: persists what was appended, releases what is durable, sends timers' packets.

@@ -3,7 +3,7 @@
 use crate::node::{DeviceError, DeviceNode};
 use pmnet_log::{Log, Media};
 use pmnet_proto::time::Nanos;
-use pmnet_proto::{Outbox, Peer, Time};
+use pmnet_proto::{FragmentSize, Outbox, Peer, Time};
 use std::io;
 use std::ops::Range;
 
@@ -124,6 +124,12 @@ pub trait Port {
     /// turns. What comes meanwhile waits for the end of the turn, so a port that needs time for each packet gives a small number.
     fn forwards_max(&self) -> usize {
         usize::MAX
+    }
+
+    /// Largest fragments that the paths to the next hop and to the one before carry, if the port has looked in this turn. It need not be looked at in each.
+    fn paths(&mut self, now: Time, next: Peer, before: Option<Peer>) -> Option<FragmentSize> {
+        let _unknown = (now, next, before);
+        None
     }
 
     /// The time, read before and behind what a turn receives.
@@ -266,6 +272,10 @@ pub fn serve<N: Served>(
                 .renewed(renewal.epoch, renewal.sent_at, renewal.length);
         }
         let now = port.now();
+        let (next, before) = node.device().machine().hops();
+        if let Some(size) = port.paths(now, next, before) {
+            node.device_mut().set_path(now, size);
+        }
         let mut worked = node.finish(now)?;
         if !node.device().out().is_empty() {
             port.hop_before(node.device().machine().hop_before());

@@ -8,6 +8,7 @@ mod etcd;
 pub(crate) mod interface;
 mod log_place;
 mod netlink;
+mod path;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -44,7 +45,7 @@ const EXAMPLES: &str = "\
 Examples:
   pmnet doctor
   pmnet doctor --log-folder /var/lib/pmnet --port 51000 --port 51500 --json
-  pmnet doctor --log /var/lib/pmnet/d.pmlog --dev eth0
+  pmnet doctor --log /var/lib/pmnet/d.pmlog --dev eth0 --peer 10.0.0.3:51500
   pmnet doctor --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
 
 Exit code 1 if anything is `fail`.";
@@ -63,6 +64,9 @@ pub struct DoctorArgs {
     /// A network interface for a device in the kernel: driver, queues, what it can do with XDP.
     #[arg(long, value_name = "IF", value_delimiter = ',')]
     dev: Vec<String>,
+    /// Another process of a shard, to which packets are to go: what the path to it carries.
+    #[arg(long, value_name = "HOST:PORT")]
+    peer: Vec<String>,
     /// Members of etcd: does its database have room, and is its history compacted?
     #[arg(long, value_name = "URL,…")]
     etcd: Option<String>,
@@ -131,6 +135,9 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
     findings.push(tmpfs());
     findings.extend(args.log.iter().flat_map(|path| log_place::findings(path)));
     findings.extend(args.dev.iter().flat_map(|name| interface::findings(name)));
+    for peer in &args.peer {
+        findings.push(path::finding(pmnet_cli::address("--peer", peer)?));
+    }
     findings.extend(args.etcd.iter().flat_map(|text| etcd::findings(text)));
     findings.push(redis_server());
     findings.push(drawn_ports());

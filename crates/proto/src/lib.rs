@@ -16,7 +16,7 @@ pub mod server;
 pub mod time;
 
 pub use outbox::{Outbox, Place};
-pub use pmnet_wire::{PORT_FIRST, PORT_LAST};
+pub use pmnet_wire::{FragmentSize, PORT_FIRST, PORT_LAST};
 pub use random::Random;
 pub use time::Time;
 

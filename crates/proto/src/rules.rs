@@ -75,6 +75,8 @@ pub enum Rule {
     FallbackIdentity,
     /// §7: a packet without the right token has no effect.
     Token,
+    /// §7: a message is cut into fragments that all hops carry.
+    FragmentSize,
     /// reads.md §1: at or below the floor the index may not know everything.
     Floor,
     /// reads.md §2: only what is committed is shown.

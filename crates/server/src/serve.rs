@@ -8,7 +8,8 @@ use mio::unix::SourceFd;
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
-use pmnet_udp::{Clock, OnRecord, STOP_TOKEN, Socket, Spin, Stop};
+use pmnet_udp::{Clock, OnRecord, Paths, STOP_TOKEN, Socket, Spin, Stop};
+use pmnet_wire::{Header, Kind};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -77,6 +78,9 @@ pub fn serve(
     config.server.queue_max = config.server.queue_max.min(holds.max(64));
     let clock = Clock::start();
     let random = Random::new(pmnet_udp::os_random()?);
+    let mut paths = Paths::new(config.server.size_max);
+    // The last device that asked to belong to the chain.
+    let mut asked: Option<Peer> = None;
     let mut core = ServerNode::new(Server::new(config.server, random), store);
     let words = config.words;
     let mut said = OnRecord::default();
@@ -115,7 +119,13 @@ pub fn serve(
         let mut busy = false;
         for _ in 0..BURSTS_MAX {
             let mut stopped = Ok(());
+            let mut asks = None;
             let received = socket.receive(|from, datagram| {
+                let asks_now = Header::kind_of(datagram) == Some(Kind::Recover);
+                if asks_now && core.machine().tail().is_none() && !paths.knows(from) {
+                    asks = Some(from);
+                    core.machine_mut().asked_by(paths.glance(from));
+                }
                 let upto = core.machine().received();
                 let only_told = feed.is_some() && reader.notice(from, datagram, upto);
                 if stopped.is_ok() && !only_told {
@@ -123,6 +133,7 @@ pub fn serve(
                 }
             })?;
             stopped?;
+            asked = asks.or(asked);
             busy |= received > 0;
             if received == 0 {
                 unheard = None;
@@ -136,6 +147,11 @@ pub fn serve(
             && let Some(epoch) = words.epoch_to_end()
         {
             core.machine_mut().end_epoch(epoch);
+        }
+        let tail = core.machine().tail().or(asked);
+        if tail.is_some_and(|peer| !paths.knows(peer)) || paths.is_due(now, &socket) {
+            let size = paths.look(now, &mut socket, tail, None);
+            core.machine_mut().set_path(size);
         }
         let begun = clock.now();
         if core.step(now, &mut out)? {

@@ -34,7 +34,7 @@ impl World {
         let now = self.now;
         if node == self.config.devices {
             let local = self.clocks[node].local(now);
-            self.server.start(self.config.without, seed, now);
+            self.server.start(&self.config, seed, now);
             self.tell(|| format!("server starts, its clock shows {}", local.0));
         } else {
             let (next, flags) = self.next_hop(node);

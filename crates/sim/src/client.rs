@@ -505,6 +505,7 @@ fn client_config(
         ping_every: config.ping_every,
         name: (name, life.into()),
         kept: config.kept_reads,
+        size_max: config.paths.of(node, config.devices),
         rules: Without::rules(config.without),
         ..ClientConfig::new(head)
     }

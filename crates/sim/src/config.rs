@@ -3,6 +3,7 @@
 
 use crate::cells::{Cell, Fault, Moment};
 use crate::media::Kind;
+use crate::paths::Paths;
 use crate::without::{Place, Without};
 use pmnet_proto::Random;
 use pmnet_proto::rules::Rule;
@@ -128,6 +129,8 @@ pub struct WorldConfig {
     pub clock_rates: i64,
     /// Whether a second server takes over from one that lives on.
     pub standby: bool,
+    /// How long the packets are that paths carry.
+    pub paths: Paths,
     /// Sessions that a device takes.
     pub sessions_max: usize,
     /// How long a session must be silent to be ended if there are more; usual: `session_idle`.
@@ -223,6 +226,7 @@ impl WorldConfig {
             lease: 0,
             clock_rates: 0,
             standby: false,
+            paths: Paths::default(),
             sessions_max: 65_536,
             session_quiet: Nanos::MAX,
             aim: None,
@@ -467,6 +471,7 @@ impl WorldConfig {
                 self.accident_every = self.accident_every.clamp(1, 10 * MILLISECOND);
                 self.down_max = self.down_max.max(20 * MILLISECOND);
             }
+            Place::Machine(Rule::FragmentSize) => self = self.with_narrow_paths(),
             Place::Machine(Rule::DurableFirst | Rule::WriteAhead) | Place::Checksum => {
                 self.media = Kind::Forgetful;
                 self.persist_max = 500 * MICROSECOND;

@@ -170,6 +170,7 @@ impl DeviceHost {
         config.flags = flags;
         config.word_epoch = word_epoch;
         config.leased = world.lease > 0;
+        config.size_max = world.paths.of(self.node, world.devices);
         config.rules = Without::rules(world.without);
         self.life += 1;
         self.next = Some(next);
@@ -228,11 +229,12 @@ impl ServerHost {
     }
 
     /// Starts the process, if it does not run.
-    pub(crate) fn start(&mut self, without: Option<Without>, seed: u64, now: Time) {
+    pub(crate) fn start(&mut self, world: &WorldConfig, seed: u64, now: Time) {
         if self.running.is_none() && now >= self.down_until {
             self.life += 1;
             let mut config = ServerConfig::new(0);
-            config.rules = Without::rules(without);
+            config.size_max = world.paths.of(world.devices, world.devices);
+            config.rules = Without::rules(world.without);
             let machine = Server::new(config, Random::new(seed));
             self.running = Some(ServerNode::new(machine, self.store.handle()));
         }

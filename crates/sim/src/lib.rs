@@ -20,6 +20,7 @@ mod joins;
 mod leased;
 pub mod media;
 mod network;
+mod paths;
 mod reads;
 mod report;
 mod standby;

@@ -33,6 +33,7 @@ impl World {
             self.happened("packets cut off");
             return;
         }
+        self.look_at_length(from, to, bytes.len());
         if self.config.injection > 0 {
             self.remember(from, to, bytes);
         }
@@ -168,6 +169,7 @@ impl World {
                 },
                 word_epoch: u32::try_from(self.below(100)).expect("small") + 1000,
                 served: u32::try_from(self.below(5)).expect("small"),
+                size: pmnet_wire::FragmentSize::MAX,
             }]),
             _ => {
                 let length = usize::try_from(self.below(100)).expect("small");

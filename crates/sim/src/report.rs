@@ -164,6 +164,7 @@ impl World {
 
     /// Begins to check for silence.
     pub(crate) fn idle_begins(&mut self, attempt: u32) {
+        self.look_at_sizes();
         let (events, sessions) = (self.busy, self.sessions());
         self.phase = Phase::Idle {
             events,

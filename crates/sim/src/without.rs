@@ -394,6 +394,12 @@ impl Without {
             "§7: a wrong token has no effect",
         ),
         machine(
+            "fragment-size",
+            Rule::FragmentSize,
+            2000,
+            "§7: no packet is longer than a hop of its way carries",
+        ),
+        machine(
             "floor",
             Rule::Floor,
             2000,

@@ -38,6 +38,8 @@ const PACKETS_EVERY: u64 = 4;
 const LEASES_EVERY: u64 = 4;
 /// One world in so many has a server that stands by, if it can.
 const STANDBY_EVERY: u64 = 4;
+/// One world in so many has paths that carry less.
+const PATHS_EVERY: u64 = 4;
 /// One world in so many has little room for sessions.
 const CROWDED_EVERY: u64 = 8;
 /// Events of one world, at most.
@@ -81,6 +83,10 @@ pub(crate) enum Event {
     DetourEnds,
     /// The operator wires the device that is to join behind the last one.
     Wire,
+    PathsShrink,
+    PathNoticed {
+        node: usize,
+    },
     /// Something about leases.
     Fleet(Step),
     /// Something about two servers.
@@ -152,6 +158,8 @@ pub struct World {
     pub(crate) calm: bool,
     /// The lease store, and who looks at it, if devices have leases.
     pub(crate) fleet: Option<Fleet>,
+    /// When each node notices that paths have shrunk; empty as long as they have not.
+    pub(crate) noticed: Vec<Time>,
     pub(crate) phase: Phase,
     hash: rustc_hash::FxHasher,
     /// Packets delivered and turns taken.
@@ -200,6 +208,11 @@ impl World {
         let crowded = more.next_u64().is_multiple_of(CROWDED_EVERY);
         let config = match plan.without {
             None if crowded => config.crowded(),
+            _ => config,
+        };
+        let narrow = more.next_u64().is_multiple_of(PATHS_EVERY);
+        let config = match plan.without {
+            None if narrow => config.with_paths(&mut more),
             _ => config,
         };
         World::with_config(seed, config, random, trace)
@@ -291,6 +304,7 @@ impl World {
             history: History::default(),
             calm: false,
             fleet: None,
+            noticed: Vec::new(),
             phase: Phase::Load,
             hash: rustc_hash::FxHasher::default(),
             busy: 0,
@@ -386,6 +400,7 @@ impl World {
             self.schedule(5 * MILLISECOND, Event::Accident);
         }
         self.begin_fleet();
+        self.plan_paths();
         while self.phase != Phase::Done
             && self.report.events < EVENTS_MAX
             && let Some(((time, _), event)) = self.queue.pop_first()
@@ -461,6 +476,8 @@ impl World {
             Event::StormEnds => self.server.store.set_storm(false),
             Event::DetourEnds => self.detour = None,
             Event::Wire => self.wire_joiner(),
+            Event::PathsShrink => self.paths_shrink(),
+            Event::PathNoticed { node } => self.wake(node, 0),
             Event::Fleet(step) => self.fleet_goes_on(step),
             Event::Standby(step) => self.standby_goes_on(step),
             Event::Accident => self.accident(),
@@ -563,8 +580,12 @@ impl World {
 
     fn device_turn(&mut self, node: usize) -> Option<Time> {
         let now = self.clocks[node].local(self.now);
+        let path = self.path_of(node);
         let device = &mut self.devices[node];
         let running = device.running.as_mut()?;
+        if let Some(size) = path {
+            running.set_path(now, size);
+        }
         if running.machine().is_serving() {
             device.declares = false;
             device.served = true;
@@ -605,7 +626,11 @@ impl World {
         let now = self.clocks[node].local(self.now);
         let mut out = std::mem::take(&mut self.server.out);
         self.server.store.set_now(self.now);
+        let path = self.path_of(node);
         let running = self.server.running.as_mut()?;
+        if let Some(size) = path {
+            running.machine_mut().set_path(size);
+        }
         let worked = match running.step(now, &mut out) {
             Ok(worked) => worked,
             Err(stop) => {
@@ -637,6 +662,9 @@ impl World {
     fn client_turn(&mut self, node: usize) -> Option<Time> {
         let at = node - self.config.devices - 1;
         let mut out = Outbox::new();
+        if let Some(size) = self.path_of(node) {
+            self.clients[at].machine.set_path(size);
+        }
         let clock = &self.clocks[node];
         let next = self.clients[at].turn(clock, self.now, &self.config, &mut out);
         self.note_calls(at);

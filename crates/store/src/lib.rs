@@ -26,7 +26,7 @@ pub use types::Names;
 
 use bytes::Bytes;
 use pmnet_server::Store;
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX};
+pub(crate) use pmnet_wire::REPLY_BYTES_MAX;
 
 /// Why a store could not be opened; the text says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -122,10 +122,8 @@ pub(crate) fn malformed_reply(error: pmnet_wire::command::CommandError) -> bytes
     pmnet_resp::reply::error(&format!("ERR pmnet: malformed request: {error}"))
 }
 
-/// Longest reply that the server can pass on, in bytes. All records are read at each load, so a longer reply
-/// is not kept either.
-pub(crate) const REPLY_BYTES_MAX: usize = FRAGMENTS_MAX as usize * FRAGMENT_BYTES;
-/// The answer, and record, instead of a longer reply.
+/// The answer, and record, instead of a reply that is longer than the server can pass on ([`REPLY_BYTES_MAX`]). All records are read at
+/// each load, so a longer one is not kept either.
 pub(crate) const REPLY_TOO_LONG: &[u8] = b"-ERR pmnet: the reply is larger than 16 MiB\r\n";
 
 /// Longest head of the reply to a pack, in bytes.

@@ -8,6 +8,7 @@
 mod known_as;
 mod lease;
 mod owner;
+mod path;
 mod server_words;
 mod socket;
 mod spin;
@@ -15,6 +16,7 @@ mod wait;
 
 pub use lease::{LeaseWords, Standing};
 pub use owner::owner_of_port;
+pub use path::{Paths, path_mtu};
 pub use server_words::{OnRecord, ServerWords};
 pub use socket::{Socket, SocketCounters};
 pub use spin::Spin;

@@ -3,8 +3,12 @@
 use crate::known_as::KnownAs;
 use crate::owner::owner_of_port;
 use crate::wait::Stop;
-use pmnet_proto::{Outbox, PORT_FIRST, PORT_LAST, Peer, Place};
+use nix::sys::socket::{setsockopt, sockopt::Ipv6DontFrag};
+use pmnet_proto::{FragmentSize, Outbox, PORT_FIRST, PORT_LAST, Peer, Place};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+};
 use socket2::{Domain, Protocol, Type};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, UdpSocket};
@@ -36,6 +40,8 @@ pub struct SocketCounters {
     pub send_errors: u64,
     /// Datagrams from port 0, which nobody can answer.
     pub from_nowhere: u64,
+    /// Datagrams that were longer than their path carries, and were sent as IP fragments.
+    pub fragmented: u64,
 }
 
 /// A non-blocking UDP socket.
@@ -47,6 +53,9 @@ pub struct Socket {
     metas: Vec<RecvMeta>,
     counters: SocketCounters,
     speaks_for: Option<SpeaksFor>,
+    /// Longest datagram that the path to each of these peers carries, if that is less than a datagram may have; and the least of all.
+    limits: Vec<(Peer, usize)>,
+    limit: usize,
     /// Bound to all addresses of this machine.
     known_as: Option<KnownAs>,
     /// The last receive took everything.
@@ -89,6 +98,8 @@ impl Socket {
             metas: vec![RecvMeta::default(); BATCH_SIZE],
             counters: SocketCounters::default(),
             speaks_for: None,
+            limits: Vec::new(),
+            limit: usize::MAX,
             known_as: address.ip().is_unspecified().then(KnownAs::default),
             drained: false,
         })
@@ -172,6 +183,27 @@ impl Socket {
         if let Some(other) = &mut self.speaks_for {
             other.before = peer;
         }
+    }
+
+    /// The paths to these carry packets of ours with so much payload: what is longer is sent to them as IP fragments.
+    pub fn set_limits(&mut self, paths: impl IntoIterator<Item = (Peer, FragmentSize)>) {
+        self.limits.clear();
+        let small = paths
+            .into_iter()
+            .filter(|(_, size)| *size < FragmentSize::MAX);
+        self.limits
+            .extend(small.map(|(peer, size)| (peer, size.datagram_bytes())));
+        let least = self.limits.iter().map(|(_, bytes)| *bytes).min();
+        self.limit = least.unwrap_or(usize::MAX);
+    }
+
+    /// Whether a datagram is longer than the path carries.
+    fn is_too_long(&self, to: Peer, bytes: usize) -> bool {
+        bytes > self.limit
+            && self
+                .limits
+                .iter()
+                .any(|(peer, limit)| *peer == to && bytes > *limit)
     }
 
     /// The address that the socket is bound to.
@@ -333,6 +365,10 @@ impl Socket {
             segment_size: (segments > 1).then_some(size),
             src_ip: source,
         };
+        if self.is_too_long(to, size) {
+            self.transmit_fragments(&transmit, size, hops);
+            return;
+        }
         let sent = match hops {
             None => self.state.try_send(UdpSockRef::from(&self.io), &transmit),
             Some(hops) => self.set_hops(to, hops.into()).and_then(|()| {
@@ -345,6 +381,9 @@ impl Socket {
                 io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
                     self.counters.send_dropped += u64::try_from(segments).unwrap_or(u64::MAX);
                 }
+                _ if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {
+                    self.transmit_fragments(&transmit, size, hops);
+                }
                 kind => {
                     self.counters.send_errors += 1;
                     if kind == io::ErrorKind::InvalidInput
@@ -355,6 +394,55 @@ impl Socket {
                 }
             }
         }
+    }
+
+    /// The same where the path carries less: IP may cut these into fragments, which the receiver's system puts together. Slow; only
+    /// for what was cut into packets before the path was known to be like that.
+    fn transmit_fragments(&mut self, transmit: &Transmit<'_>, size: usize, hops: Option<u8>) {
+        let to = transmit.destination;
+        let prepared = self
+            .let_fragment(to, true)
+            .and_then(|()| hops.map_or(Ok(()), |hops| self.set_hops(to, hops.into())));
+        for datagram in transmit.contents.chunks(size.max(1)) {
+            let one = Transmit {
+                contents: datagram,
+                segment_size: None,
+                ..transmit.clone()
+            };
+            let sent = match &prepared {
+                Ok(()) => self.state.try_send(UdpSockRef::from(&self.io), &one),
+                Err(error) => Err(error.kind().into()),
+            };
+            match sent {
+                Ok(()) => self.counters.fragmented += 1,
+                Err(_) => self.counters.send_errors += 1,
+            }
+        }
+        // If this fails, packets that are too long are cut, and none is lost.
+        let _ = self.let_fragment(to, false);
+        if hops.is_some() {
+            let _ = self.set_hops(to, HOPS_USUAL);
+        }
+    }
+
+    /// Whether packets to `to` may become IP fragments. Otherwise the system refuses those that are longer than the interface
+    /// carries.
+    fn let_fragment(&self, to: Peer, allowed: bool) -> io::Result<()> {
+        if to.ip().to_canonical().is_ipv4() {
+            let how = if allowed {
+                Ipv4PathMtuDiscovery::DONT
+            } else {
+                Ipv4PathMtuDiscovery::PROBE
+            };
+            return Ok(set_ip_mtu_discover(&self.io, how)?);
+        }
+        let how = if allowed {
+            Ipv6PathMtuDiscovery::WANT
+        } else {
+            Ipv6PathMtuDiscovery::PROBE
+        };
+        set_ipv6_mtu_discover(&self.io, how)?;
+        Ok(setsockopt(&self.io, Ipv6DontFrag, &!allowed)?)
     }
 
     /// Sets how many hops packets to `to` may make from now on.

@@ -6,6 +6,7 @@
 
 pub mod command;
 mod escape;
+mod fragment_size;
 pub mod guard;
 pub mod header;
 pub mod packet;
@@ -15,6 +16,7 @@ pub mod slots;
 pub mod store_name;
 
 pub use escape::percent_decode;
+pub use fragment_size::FragmentSize;
 pub use header::{Flags, HEADER_LEN, Header, Kind, MAGIC, Packet, Place, Reject, raw};
 pub use store_name::{StoreName, StoreNameError};
 
@@ -24,8 +26,12 @@ pub const PORT_FIRST: u16 = 51_000;
 pub const PORT_LAST: u16 = 51_999;
 
 /// Payload bytes of one packet that fit a 1500-byte Ethernet MTU with IPv6 and the pmnet header,
-/// rounded down to a cache line: 1500 − 40 (IPv6) − 8 (UDP) − 88 = 1364 → 1344.
+/// rounded down to a cache line: 1500 − 40 (IPv6) − 8 (UDP) − 88 = 1364 → 1344. The largest that is sent or accepted; how much a
+/// sender takes depends on the path ([`FragmentSize`]).
 pub const FRAGMENT_BYTES: usize = 1344;
+/// Payload bytes that fit every path: the MTU that IPv6 guarantees, 1280 − 40 − 8 − 88. Packets that are sent before the shard's size
+/// is known have no longer payload.
+pub const FRAGMENT_BYTES_MIN: usize = 1144;
 
 /// Largest datagram that any hop sends or accepts, in bytes (header and payload).
 pub const DATAGRAM_BYTES_MAX: usize = HEADER_LEN + FRAGMENT_BYTES;
@@ -33,8 +39,11 @@ pub const DATAGRAM_BYTES_MAX: usize = HEADER_LEN + FRAGMENT_BYTES;
 /// Largest value in an update or bypass, in bytes; name, key and preamble come on top (protocol.md §11).
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Most fragments of one message: `MESSAGE_BYTES_MAX` plus the command preamble, in fragments.
-pub const FRAGMENTS_MAX: u16 = 12_500;
+/// Most fragments of one message: `MESSAGE_BYTES_MAX`, and what may be around it, in the smallest fragments.
+pub const FRAGMENTS_MAX: u16 = 15_000;
+
+/// Longest reply of a store, in bytes: what the most fragments carry if they are the smallest.
+pub const REPLY_BYTES_MAX: usize = FRAGMENTS_MAX as usize * FRAGMENT_BYTES_MIN;
 
 /// CRC32C (Castagnoli) of `bytes`.
 #[must_use]

@@ -1,6 +1,8 @@
 //! Payloads between hops: durable lists, recovery paths and recovery replies
 //! (`docs/spec/wire.md` §5). Fixed-size big-endian rows, bounded in number.
 
+use crate::FragmentSize;
+
 /// Most devices of one chain.
 pub const CHAIN_MAX: usize = 8;
 /// Bytes of one [`Member`].
@@ -12,9 +14,14 @@ pub const SESSION_ROW_BYTES: usize = 24;
 /// Bytes in front of the session rows of a recovery reply.
 const REPLY_FIXED_BYTES: usize = 16;
 
-/// Session rows that fit one part of a recovery reply beside a chain of full length.
-pub const SESSION_ROWS_PER_PART: usize =
-    (crate::FRAGMENT_BYTES - REPLY_FIXED_BYTES - CHAIN_MAX * MEMBER_BYTES) / SESSION_ROW_BYTES;
+const fn rows_beside_a_chain(bytes: usize) -> usize {
+    (bytes - REPLY_FIXED_BYTES - CHAIN_MAX * MEMBER_BYTES) / SESSION_ROW_BYTES
+}
+
+/// Session rows that one part of a recovery reply has, beside a chain of full length: it fits every path.
+pub const SESSION_ROWS_PER_PART: usize = rows_beside_a_chain(crate::FRAGMENT_BYTES_MIN);
+/// Session rows that a part may have: a server that knows one size of fragments only sends so many.
+pub const SESSION_ROWS_MAX: usize = rows_beside_a_chain(crate::FRAGMENT_BYTES);
 
 /// What DURABLE says of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +53,16 @@ pub struct Member {
     pub word_epoch: u32,
     /// The last incarnation that this log was marked to have served in.
     pub served: u32,
+    /// In RECOVER: what fits its paths to the hops beside it. In the record and in replies the smallest of all rows is the
+    /// shard's ([`shard_size`]).
+    pub size: FragmentSize,
+}
+
+/// The size of fragments of a shard whose record has these members.
+#[must_use]
+pub fn shard_size(members: &[Member]) -> FragmentSize {
+    let sizes = members.iter().map(|member| member.size);
+    sizes.min().unwrap_or(FragmentSize::MAX)
 }
 
 impl Member {
@@ -101,7 +118,7 @@ impl Reader<'_> {
 }
 
 fn read_member(r: &mut Reader<'_>) -> Option<Member> {
-    let member = Member {
+    Some(Member {
         device: r.u32()?,
         incarnation: r.u32()?,
         log_uuid: u128::from_be_bytes(r.take()?),
@@ -110,9 +127,8 @@ fn read_member(r: &mut Reader<'_>) -> Option<Member> {
         flags: r.u32()?,
         word_epoch: r.u32()?,
         served: r.u32()?,
-    };
-    r.u32()?;
-    Some(member)
+        size: FragmentSize::from_wire(r.u32()?.into()),
+    })
 }
 
 fn write_member(m: &Member, out: &mut Vec<u8>) {
@@ -124,7 +140,8 @@ fn write_member(m: &Member, out: &mut Vec<u8>) {
     out.extend_from_slice(&m.flags.to_be_bytes());
     out.extend_from_slice(&m.word_epoch.to_be_bytes());
     out.extend_from_slice(&m.served.to_be_bytes());
-    out.extend_from_slice(&[0; 4]);
+    let size = u32::try_from(m.size.on_wire()).expect("bounded");
+    out.extend_from_slice(&size.to_be_bytes());
 }
 
 /// Payload of DURABLE: one row a device, nearest the sender first.
@@ -158,25 +175,30 @@ pub fn read_durable(payload: &[u8]) -> Option<Vec<DurableRow>> {
         .collect()
 }
 
-/// Payload of RECOVER: the path so far, originator first, padded to a full fragment so that no
-/// reply part is longer than its request.
+/// Payload of RECOVER: the path so far, originator first, padded so that no reply part is longer than its request.
 #[must_use]
 pub fn write_path(path: &[Member]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(crate::FRAGMENT_BYTES);
+    write_padded_path(path, FragmentSize::MIN)
+}
+
+/// As [`write_path`], padded to `bytes`.
+#[must_use]
+pub fn write_padded_path(path: &[Member], bytes: FragmentSize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.bytes());
     let count = u32::try_from(path.len().min(CHAIN_MAX)).expect("bounded");
     out.extend_from_slice(&count.to_be_bytes());
     out.extend_from_slice(&[0; 4]);
     for member in path.iter().take(CHAIN_MAX) {
         write_member(member, &mut out);
     }
-    out.resize(crate::FRAGMENT_BYTES, 0);
+    out.resize(bytes.bytes(), 0);
     out
 }
 
-/// Reads the payload of RECOVER; `None` if it is malformed or shorter than a full fragment.
+/// Reads the payload of RECOVER; `None` if it is malformed or shorter than a reply may be.
 #[must_use]
 pub fn read_path(payload: &[u8]) -> Option<Vec<Member>> {
-    if payload.len() != crate::FRAGMENT_BYTES {
+    if !(crate::FRAGMENT_BYTES_MIN..=crate::FRAGMENT_BYTES).contains(&payload.len()) {
         return None;
     }
     let mut r = Reader(payload);
@@ -223,7 +245,7 @@ impl RecoverReply {
         let members = usize::try_from(r.u32()?).ok()?;
         let sessions = usize::try_from(r.u32()?).ok()?;
         if members > CHAIN_MAX
-            || sessions > SESSION_ROWS_PER_PART
+            || sessions > SESSION_ROWS_MAX
             || r.0.len() != members * MEMBER_BYTES + sessions * SESSION_ROW_BYTES
         {
             return None;

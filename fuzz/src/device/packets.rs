@@ -309,6 +309,7 @@ impl World {
             flags: 0,
             word_epoch: 0,
             served: input.near_word(0),
+            size: pmnet_wire::FragmentSize::MAX,
         };
         let path = vec![member; 1 + usize::from(!self.honest) * input.index(9)];
         let header = Header {

@@ -338,6 +338,7 @@ impl World {
             } else {
                 1
             },
+            size: pmnet_wire::FragmentSize::MAX,
         });
         let sessions = self
             .rows

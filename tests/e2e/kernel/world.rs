@@ -84,6 +84,10 @@ pub struct Plan {
     pub folder: Option<PathBuf>,
     /// Devices and server are a fleet, with an etcd and a controller on the server's machine.
     pub fleet: bool,
+    /// An ordinary device, on its UDP socket.
+    pub relay: bool,
+    /// MTU of every interface, in place of 1500.
+    pub mtu: Option<u16>,
     /// Shards, at most 2, each with a server of its own. One device has both, and every interface at its link has as
     /// many queues; or in the kernel [`World::start_beside`] starts another device.
     pub shards: u32,
@@ -103,6 +107,8 @@ impl Plan {
             region: false,
             folder: None,
             fleet: false,
+            relay: false,
+            mtu: None,
             shards: 1,
         }
     }
@@ -114,7 +120,7 @@ pub struct World {
     processes: BTreeMap<&'static str, Process>,
     pinned: Pinned,
     followers_pinned: Vec<Pinned>,
-    _pass: Plain,
+    _pass: Option<Plain>,
     network: Arc<Network>,
     scratch: Scratch,
     plan: Plan,
@@ -175,10 +181,15 @@ impl World {
                 assert!(output.status.success(), "{node}, {queues}: {output:?}");
             }
         }
+        if let Some(mtu) = plan.mtu {
+            network.set_mtu(mtu).expect("an MTU");
+        }
         // A veth takes what its peer transmits from XDP only if it has a program of its own.
-        let pass = network
-            .inside("client1", || plain::attach(Program::Pass, "eth0"))
-            .expect("a program that passes everything");
+        let pass = (!plan.relay).then(|| {
+            network
+                .inside("client1", || plain::attach(Program::Pass, "eth0"))
+                .expect("a program that passes everything")
+        });
         let mut world = World {
             processes: BTreeMap::new(),
             pinned: Pinned::new(number),
@@ -387,6 +398,13 @@ impl World {
         listen
     }
 
+    /// A front on the clients' machine, with more arguments: its address there.
+    pub fn start_front_with(&mut self, deadline_ms: u32, more: &str) -> SocketAddr {
+        let (listen, via) = (self.redis_address(), format!("{} {more}", self.head()));
+        self.front("front", listen, &via, deadline_ms);
+        listen
+    }
+
     fn front(&mut self, name: &'static str, listen: SocketAddr, via: &str, deadline_ms: u32) {
         let args = format!(
             "redis --anyone-may-connect --listen {listen} --via {via} --deadline-ms {deadline_ms} --cache log"
@@ -451,7 +469,7 @@ impl World {
 
     /// Whether the device goes on in the kernel while its process is dead.
     pub fn is_in_kernel(&self) -> bool {
-        self.plan.direct.is_none()
+        self.plan.direct.is_none() && !self.plan.relay
     }
 
     /// The device's command line.
@@ -483,6 +501,15 @@ impl World {
                 args.extend(words(&format!("--shards {}", self.shards())));
             }
             args.extend(words(&self.fleet_flags()));
+            args.extend(self.plan.args.iter().map(OsString::from));
+            return args;
+        }
+        if self.plan.relay {
+            let log = self.scratch.memory().join("device.log");
+            let mut args = words(&format!(
+                "device --listen {head} --next {next} --id 1 --media dram --log {}",
+                log.display()
+            ));
             args.extend(self.plan.args.iter().map(OsString::from));
             return args;
         }

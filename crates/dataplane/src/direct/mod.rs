@@ -6,7 +6,6 @@
 //! nobody knows the way to. Spec: `docs/spec/packet-buffers.md`. May not: decide anything about a packet.
 
 mod frame;
-mod interface;
 mod neighbours;
 mod port;
 mod queues;
@@ -22,6 +21,7 @@ use pmnet_proto::Peer;
 use pmnet_proto::device::DeviceConfig;
 use pmnet_udp::Stop;
 
+use crate::interface;
 use crate::relay::{Lease, RelayConfig, watch};
 use crate::xdp::KernelError;
 use port::Direct;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use pmnet_device::{Buffers, Port, Renewal, Taken, Wake};
-use pmnet_proto::{Outbox, Peer, Place, Time};
+use pmnet_proto::{FragmentSize, Outbox, Peer, Place, Time};
 use pmnet_udp::Stop;
 use pmnet_wire::MAGIC;
 
@@ -33,6 +33,8 @@ pub(super) struct Direct {
     /// Time of this turn.
     now: Cell<Time>,
     turn: u32,
+    /// Longest datagram that is sent past the stack.
+    longest: usize,
 }
 
 impl Direct {
@@ -63,6 +65,7 @@ impl Direct {
             arrived: Vec::new(),
             rest: Outbox::new(),
             turn: 0,
+            longest: FragmentSize::MAX.datagram_bytes(),
         })
     }
 
@@ -88,13 +91,14 @@ impl Direct {
             // Foreign datagrams go on as they came: with their hops, by whatever way the system knows.
             (Some(hops), _) => self.rest.pass(to, out.bytes(place.range), hops),
             (None, Some(frame)) => {
-                if !self.sockets.send_logged(now, to, &frame)? {
+                let long = frame.len() > self.longest;
+                if long || !self.sockets.send_logged(now, to, &frame)? {
                     self.rest.send_raw(to, self.sockets.logged(&frame));
                 }
             }
             (None, None) => {
                 let bytes = out.bytes(place.range);
-                if !self.sockets.send(now, to, bytes)? {
+                if bytes.len() > self.longest || !self.sockets.send(now, to, bytes)? {
                     self.rest.send_raw(to, bytes);
                 }
             }
@@ -147,6 +151,13 @@ impl Port for Direct {
 
     fn forwards_max(&self) -> usize {
         FORWARDS_MAX
+    }
+
+    fn paths(&mut self, now: Time, next: Peer, before: Option<Peer>) -> Option<FragmentSize> {
+        let size = self.stack.paths(now, next, before)?;
+        // Nobody behind these sockets says that a packet is too long. Those go by the kernel's stack.
+        self.longest = size.min(self.sockets.carries()).datagram_bytes();
+        Some(size)
     }
 
     fn renewal(&mut self) -> Option<Renewal> {

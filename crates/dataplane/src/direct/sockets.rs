@@ -9,13 +9,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use pmnet_device::{Buffers, Taken};
 use pmnet_log::{FrameSpace, Parameters};
 use pmnet_media::Memory;
-use pmnet_proto::{Peer, Time};
+use pmnet_proto::{FragmentSize, Peer, Time};
 
 use super::frame::{self, Came, Way};
 use super::neighbours::{Neighbour, Neighbours};
 use super::queues::{FrameMemory, Queues};
 use super::{Bound, DirectError, Mode, Part, fits};
 use crate::af_xdp::{AfXdpError, BusyPoll, Frame, Places, Received, Transport};
+use crate::interface::mtu;
 
 /// Packets taken from a queue at once.
 const BURST: usize = 64;
@@ -116,6 +117,9 @@ pub struct Sockets {
     queues: Queues,
     neighbours: Neighbours,
     port: u16,
+    /// They send to addresses of this family.
+    ipv6: bool,
+    interfaces: Vec<String>,
     transport: Transport,
     burst: Vec<Received>,
 }
@@ -152,6 +156,8 @@ impl Sockets {
             queues: Queues::open(config, memory, buffer_bytes, buffers)?,
             neighbours: Neighbours::default(),
             port: listen.port(),
+            ipv6: listen.is_ipv6(),
+            interfaces: config.interfaces.clone(),
             transport: config.transport,
             burst: Vec::with_capacity(BURST),
         })
@@ -179,6 +185,16 @@ impl Sockets {
     #[must_use]
     pub const fn send_dropped(&self) -> u64 {
         self.queues.send_dropped()
+    }
+
+    /// Largest fragments that all interfaces carry at the moment.
+    #[must_use]
+    pub fn carries(&self) -> FragmentSize {
+        let mtus = self.interfaces.iter().filter_map(|name| mtu(name).ok());
+        let least = mtus.min().and_then(|mtu| usize::try_from(mtu).ok());
+        least.map_or(FragmentSize::MAX, |mtu| {
+            FragmentSize::of_mtu(mtu, self.ipv6)
+        })
     }
 
     /// What becomes readable when something arrives.

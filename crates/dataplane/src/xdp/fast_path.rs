@@ -134,6 +134,8 @@ impl Hold for Held<'_> {
         shard.token.store(token, Relaxed);
         shard.epoch.store(stamp.epoch, Relaxed);
         shard.incarnation.store(stamp.incarnation, Relaxed);
+        let longest = u32::try_from(chain.size.bytes()).expect("bounded");
+        shard.longest.store(longest, Relaxed);
         shard.alone.store(u32::from(copies == 1), Relaxed);
         shard.copies.store(u32::from(kernel.copies), Relaxed);
         let talks = kernel.copies > 1 && chain.next.is_ipv4() == kernel.is_ipv4;

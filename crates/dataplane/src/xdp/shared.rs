@@ -134,6 +134,8 @@ shared! {
         room_places: AtomicU32,
         /// The lock: 1 while a CPU is inside. User space takes it only by the programs that it runs.
         taken: AtomicU32,
+        /// Longest payload of an update that is shown to a reader: the shard's size of fragments. User space, held.
+        longest: AtomicU32,
         /// [`LAYOUT`] of the version that made these maps. User space.
         layout: AtomicU64,
         /// How far the maps are in their life (`stage.rs`). User space, under the lock of their folder.

@@ -100,6 +100,7 @@ impl Chain {
                 flags: 0,
                 word_epoch: 0,
                 served: 0,
+                size: pmnet_wire::FragmentSize::MAX,
             });
         }
         let server = ServerSide {

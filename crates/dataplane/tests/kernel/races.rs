@@ -514,6 +514,7 @@ fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
 /// What the pipeline is told of a chain of one device.
 pub fn alone() -> ChainState {
     ChainState {
+        size: pmnet_wire::FragmentSize::MAX,
         position: 0,
         behind: Vec::new(),
         before: None,

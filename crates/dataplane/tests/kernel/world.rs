@@ -646,6 +646,7 @@ fn other(device: u32) -> Member {
         flags: 0,
         word_epoch: 0,
         served: 1,
+        size: pmnet_wire::FragmentSize::MAX,
     }
 }
 

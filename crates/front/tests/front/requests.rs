@@ -3,7 +3,7 @@
 use pmnet_front::limits::{BULK_BYTES_MAX, COMMAND_BYTES_MAX, REQUESTS};
 use pmnet_resp::{Parser, ProtocolError, Status, write_command};
 use pmnet_wire::command::{Commands, Form, PREAMBLE_LEN, Protocol, preamble};
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX};
+use pmnet_wire::{FRAGMENT_BYTES_MIN, FRAGMENTS_MAX};
 use proptest::prelude::*;
 
 /// The arguments of the command at the head of `input`, once as the front and once as the store reads them.
@@ -45,7 +45,7 @@ fn a_value_of_sixteen_mebibytes_is_one_command() {
     write_command(&mut input, &command);
     let [front, store] = both_sides(&input);
     assert!(front == command && store == command);
-    let room = usize::from(FRAGMENTS_MAX) * FRAGMENT_BYTES;
+    let room = usize::from(FRAGMENTS_MAX) * FRAGMENT_BYTES_MIN;
     assert!(
         COMMAND_BYTES_MAX + PREAMBLE_LEN <= room,
         "the largest command fits into its fragments"

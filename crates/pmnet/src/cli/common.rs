@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use pmnet_cli::{ConfigError, address};
 use pmnet_fleet::Names;
+use pmnet_wire::FragmentSize;
 
 use super::names::Named;
 
@@ -60,6 +61,21 @@ pub fn in_etcd(
     let endpoints = pmnet_fleet::endpoints(members).map_err(ConfigError)?;
     let names = Names::new(fleet, shard).map_err(ConfigError)?;
     Ok((endpoints, names))
+}
+
+/// The largest fragments of messages if packets are to be no longer than this.
+pub fn size_max(mtu: Option<u32>, ipv6: bool) -> Result<FragmentSize, ConfigError> {
+    let Some(mtu) = mtu else {
+        return Ok(FragmentSize::MAX);
+    };
+    let bytes = usize::try_from(mtu).unwrap_or(usize::MAX);
+    if bytes < FragmentSize::MTU_MIN {
+        return Err(ConfigError(format!(
+            "--mtu {mtu}: at least {}, which IPv6 guarantees on every path",
+            FragmentSize::MTU_MIN
+        )));
+    }
+    Ok(FragmentSize::of_mtu(bytes, ipv6))
 }
 
 /// The UDP address of another process.

@@ -17,7 +17,7 @@ use pmnet_server::{Feed, ServerConfig, Stop as Stopped, TAKEN_OVER};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::common::{CommonArgs, in_etcd, required, udp_address};
+use super::common::{CommonArgs, in_etcd, required, size_max, udp_address};
 use super::ready;
 use super::stop::{stop_on_signals, unless_asked_to_stop};
 
@@ -93,6 +93,9 @@ pub struct ServerArgs {
     /// store. One serves; the others wait until it is gone.
     #[arg(long)]
     standby: bool,
+    /// Send no packet longer than this, with its IP header, whatever routes and interfaces allow [default: what they allow].
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
     /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core
     /// [default: 0].
     #[arg(long, value_name = "US")]
@@ -208,10 +211,12 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let standby = fleet.as_ref().is_some_and(|config| config.standby);
     let by_hand = fleet.is_none() && listen.port() != 0 && !(flags.no_ctl || file.no_ctl);
     let words = (fleet.is_some() || by_hand).then(|| Arc::new(ServerWords::default()));
+    let mut server = ServerConfig::new(shard);
+    server.size_max = size_max(flags.mtu.or(file.mtu), listen.is_ipv6())?;
     let mut config = ServeConfig {
         listen,
         words: words.clone(),
-        server: ServerConfig::new(shard),
+        server,
         spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
     };
     let stop = stop_on_signals()?;

@@ -5,18 +5,26 @@ use crate::time::Nanos;
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
 use pmnet_wire::packet::{Progress, Response};
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Packet};
+use pmnet_wire::{Flags, FragmentSize, Header, Packet};
 
 /// Fragments sent ahead of what the other side has confirmed.
 pub(crate) const TRANSFER_WINDOW: u16 = 32;
 
 /// Timeouts without progress after which a half-received reply is asked for from its start.
 const RESTART_AFTER: u32 = 6;
+/// Timeouts without any answer after which a message is sent in small packets.
+const NARROW_AFTER: u32 = 6;
 
 /// A message in flight and its reply so far.
 #[derive(Debug)]
 pub(super) struct Transfer {
     payload: Bytes,
+    /// Bytes of each fragment. As long as it is under way: the server puts together what it gets.
+    part: usize,
+    /// Timeouts since the last answer of any kind.
+    unanswered: u32,
+    /// Nothing came back for long: large packets may be lost on the way there, or back.
+    narrow: bool,
     count: u16,
     confirmed: u16,
     sent: u16,
@@ -33,15 +41,30 @@ pub(super) struct Transfer {
 struct Assembly {
     crc: u64,
     parts: Vec<Option<Bytes>>,
+    /// Of each but the last one, once it is known.
+    part_bytes: Option<usize>,
     contiguous: usize,
 }
 
+impl Assembly {
+    /// Whether this is a part of the same reply, cut in the same way: the server may be asked for smaller parts meanwhile.
+    fn takes(&self, response: &Response, bytes: usize) -> bool {
+        let last = usize::from(response.fragment.index) + 1 == self.parts.len();
+        let fits = |part| bytes == part || (last && bytes < part);
+        self.crc == response.reply_crc
+            && self.parts.len() == usize::from(response.fragment.count)
+            && self.part_bytes.is_none_or(fits)
+    }
+}
+
 impl Transfer {
-    pub(super) fn new(payload: Bytes) -> Transfer {
-        let count = u16::try_from(payload.len().div_ceil(FRAGMENT_BYTES).max(1))
-            .expect("checked at submit");
+    pub(super) fn new(payload: Bytes, size: FragmentSize) -> Transfer {
+        let count = u16::try_from(size.count(payload.len())).expect("checked at submit");
         Transfer {
             payload,
+            part: size.bytes(),
+            unanswered: 0,
+            narrow: false,
             count,
             confirmed: 0,
             sent: 0,
@@ -58,6 +81,10 @@ impl Transfer {
     pub(super) fn retry(&mut self) {
         self.resent = true;
         self.stalled += 1;
+        self.unanswered += 1;
+        if self.unanswered >= NARROW_AFTER {
+            self.become_narrow();
+        }
         if self.reply.is_some() && self.stalled < RESTART_AFTER {
             self.want_more = true;
         } else {
@@ -67,6 +94,29 @@ impl Transfer {
             // The last fragment again: it makes a server that has them all answer, and one that
             // has fewer say how far it got.
             self.sent = self.confirmed.min(self.count - 1);
+        }
+    }
+
+    /// From now on in small packets, and so is the answer to be. Into another number of them: so the server never takes old and new ones
+    /// for parts of one message.
+    fn become_narrow(&mut self) {
+        self.narrow = true;
+        let (bytes, least) = (self.payload.len(), FragmentSize::MIN);
+        if self.confirmed > 0 || bytes.min(self.part) <= least.bytes() {
+            return;
+        }
+        let count = least.count(bytes).max(usize::from(self.count) + 1);
+        if let Ok(count) = u16::try_from(count) {
+            (self.count, self.part, self.sent) = (count, bytes.div_ceil(count.into()), 0);
+        }
+    }
+
+    /// Which fragments of a reply it can receive, if the paths carry these.
+    pub(super) fn reply_size(&self, paths: FragmentSize) -> FragmentSize {
+        if self.narrow {
+            FragmentSize::MIN
+        } else {
+            paths
         }
     }
 
@@ -90,8 +140,8 @@ impl Transfer {
             .saturating_add(TRANSFER_WINDOW)
             .min(self.count);
         while self.sent < limit {
-            let start = usize::from(self.sent) * FRAGMENT_BYTES;
-            let end = (start + FRAGMENT_BYTES).min(self.payload.len());
+            let start = usize::from(self.sent) * self.part;
+            let end = (start + self.part).min(self.payload.len());
             let fragment = Header {
                 fragment_index: self.sent,
                 fragment_count: self.count,
@@ -106,6 +156,7 @@ impl Transfer {
     /// Takes in a response; gives the whole reply once it is complete.
     pub(super) fn on_response(&mut self, packet: &Packet<'_>) -> Option<Bytes> {
         let header = &packet.header;
+        self.unanswered = 0;
         if header.flags.has(Flags::PROGRESS) {
             let Ok(confirmed) = u16::try_from(Progress::read(header).received) else {
                 return None;
@@ -136,15 +187,19 @@ impl Transfer {
         if self
             .reply
             .as_ref()
-            .is_none_or(|r| r.crc != response.reply_crc || r.parts.len() != count)
+            .is_none_or(|reply| !reply.takes(&response, packet.payload.len()))
         {
             self.reply = Some(Assembly {
                 crc: response.reply_crc,
                 parts: vec![None; count],
+                part_bytes: None,
                 contiguous: 0,
             });
         }
         let reply = self.reply.as_mut()?;
+        if usize::from(response.fragment.index) + 1 < count {
+            reply.part_bytes = Some(packet.payload.len());
+        }
         let slot = &mut reply.parts[usize::from(response.fragment.index)];
         if slot.is_some() {
             return None;
@@ -173,6 +228,11 @@ impl Transfer {
             .flatten()
             .flat_map(|part| part.iter().copied())
             .collect();
+        if u64::from(pmnet_wire::crc(&whole)) != reply.crc {
+            // Parts of two sizes, as many of each: it is asked for anew.
+            self.reply = None;
+            return None;
+        }
         Some(Bytes::from(whole))
     }
 

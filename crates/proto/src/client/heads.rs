@@ -53,6 +53,11 @@ impl Heads {
         self.current = at.unwrap_or(0);
     }
 
+    /// All addresses.
+    pub(super) fn all(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.peers.iter().copied()
+    }
+
     /// Where to send to.
     pub(super) fn current(&self) -> Peer {
         self.peers[self.current]

@@ -9,6 +9,7 @@ mod bypass;
 mod heads;
 mod reads;
 mod session;
+mod size;
 
 use crate::rules::Rules;
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
@@ -19,13 +20,14 @@ use core::fmt;
 pub use heads::HEAD_SILENCE;
 use heads::Heads;
 pub use pmnet_wire::packet::LetGo;
-use pmnet_wire::packet::{Stamp, is_mark};
-use pmnet_wire::{Flags, Kind, MESSAGE_BYTES_MAX, Packet};
-use reads::Reads;
+use pmnet_wire::packet::{OpenReply, Pong, Stamp, is_mark};
+use pmnet_wire::{Flags, FragmentSize, Kind, MESSAGE_BYTES_MAX, Packet};
+use reads::{Hits, Reads};
 pub use reads::{READ_TIMEOUT, ReadAnswer};
 use rustc_hash::FxHashMap;
 pub use session::CROWDED;
 use session::Session;
+use size::Size;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Settings of a client.
@@ -60,6 +62,8 @@ pub struct ClientConfig {
     /// A HIT may show what the store has applied already, as long as the log has it: right only if nobody else writes to
     /// the store (reads.md §2).
     pub kept: bool,
+    /// No larger fragments, whatever the paths carry.
+    pub size_max: FragmentSize,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
 }
@@ -82,6 +86,7 @@ impl ClientConfig {
             ping_every: 60 * SECOND,
             name: (0, 0),
             kept: false,
+            size_max: FragmentSize::MAX,
             rules: Rules::ALL,
         }
     }
@@ -246,6 +251,7 @@ pub struct Client {
     heads: Heads,
     random: Random,
     epoch: u32,
+    size: Size,
     sessions: FxHashMap<SessionHandle, Session>,
     by_id: FxHashMap<u64, SessionHandle>,
     by_token: FxHashMap<u64, SessionHandle>,
@@ -258,6 +264,8 @@ pub struct Client {
     dirty: Vec<SessionHandle>,
     events: VecDeque<Event>,
     counters: ClientCounters,
+    /// Large packets are lost, and the caller has not been told yet.
+    large_lost: bool,
     next_handle: u32,
     next_call: u64,
 }
@@ -269,6 +277,8 @@ struct Context<'a> {
     /// The head is looked for.
     searches: bool,
     epoch: u32,
+    /// Of the fragments of what begins now, and of replies.
+    size: FragmentSize,
     events: &'a mut VecDeque<Event>,
     counters: &'a mut ClientCounters,
 }
@@ -279,6 +289,7 @@ impl Client {
     pub fn new(config: ClientConfig, random: Random) -> Client {
         Client {
             heads: Heads::new(config.heads()),
+            size: Size::new(config.size_max),
             config,
             random,
             epoch: 0,
@@ -292,6 +303,7 @@ impl Client {
             dirty: Vec::new(),
             events: VecDeque::new(),
             counters: ClientCounters::default(),
+            large_lost: false,
             next_handle: 0,
             next_call: 0,
         }
@@ -433,7 +445,11 @@ impl Client {
     pub fn next_timeout(&self) -> Option<Time> {
         let session = self.timers.first().map(|(time, _)| *time);
         let own = earliest(self.reads.next_timeout(), self.heads.next_timeout());
-        earliest(session, own)
+        let size = self.size.next_timeout(self.epoch);
+        earliest(
+            session,
+            earliest(own, size.filter(|_| !self.by_id.is_empty())),
+        )
     }
 
     /// Sessions that are open or opening.
@@ -496,6 +512,11 @@ impl Client {
         }
         let later = self.epoch != 0 && header.epoch > self.epoch;
         self.epoch = header.epoch;
+        match header.kind {
+            Kind::OpenReply => self.size.told(self.epoch, OpenReply::read(header).size),
+            Kind::Pong => self.size.told(self.epoch, Pong::read(header).size),
+            _ => {}
+        }
         if self.heads.answered(from, header.kind) | later {
             self.head_changed(now);
             session = self.sessions.get_mut(&handle).expect("looked up above");
@@ -505,6 +526,7 @@ impl Client {
             head: self.heads.current(),
             searches: self.heads.searches(),
             epoch: self.epoch,
+            size: self.size.of_fragments(self.config.rules),
             events: &mut self.events,
             counters: &mut self.counters,
         };
@@ -531,6 +553,10 @@ impl Client {
             }
             Kind::Nack => session.on_nack(now, header, &mut context),
             Kind::NotLogged => session.on_not_logged(now, header, &mut context),
+            Kind::Pong if session.loses_large(header) => {
+                session.fall_back_in_small(&mut context);
+                self.large_lost |= self.size.lose();
+            }
             Kind::Response => session.on_response(now, &packet, &mut context),
             _ => {}
         }
@@ -561,6 +587,41 @@ impl Client {
         }
     }
 
+    /// Tells the client the largest fragments that its own paths to the devices carry. New messages are cut by it, and replies asked for.
+    /// Messages under way keep their fragments, since these may be in the log.
+    pub fn set_path(&mut self, size: FragmentSize) {
+        self.size.set_path(size.min(self.config.size_max));
+    }
+
+    /// Where the head may be.
+    pub fn heads(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.heads.all()
+    }
+
+    /// The size of fragments that the shard and the client's own paths carry.
+    #[must_use]
+    pub fn fragment_size(&self) -> FragmentSize {
+        self.size.of_fragments(self.config.rules)
+    }
+
+    /// Whether it has turned out since the last call that large packets do not arrive at the head, and small ones do: from then on it sends small
+    /// ones only.
+    pub const fn take_large_lost(&mut self) -> bool {
+        std::mem::replace(&mut self.large_lost, false)
+    }
+
+    /// Asks for the shard's size, which may be another one in each epoch: by the PING of an open session.
+    fn ask_for_size(&mut self, now: Time, out: &mut Outbox) {
+        if !self.size.is_due(now, self.epoch) {
+            return;
+        }
+        let open = self.by_id.values().next();
+        if let Some(session) = open.and_then(|handle| self.sessions.get(handle)) {
+            self.size.asked(now);
+            session.ask(&self.config, self.epoch, self.heads.current(), false, out);
+        }
+    }
+
     /// Asks at all addresses who the head is, if that is due: by the PING of an open session, or by the OPEN of one that is not
     /// open yet.
     fn ask_for_head(&mut self, now: Time, out: &mut Outbox) {
@@ -586,6 +647,7 @@ impl Client {
         let sent_before = out.len();
         let mut requests = false;
         self.ask_for_head(now, out);
+        self.ask_for_size(now, out);
         if self.reads.is_over(now)
             && let Some(reader) = self.reader.take()
         {
@@ -604,6 +666,7 @@ impl Client {
                     head: self.heads.current(),
                     searches: self.heads.searches(),
                     epoch: self.epoch,
+                    size: self.size.of_fragments(self.config.rules),
                     events: &mut self.events,
                     counters: &mut self.counters,
                 };
@@ -624,6 +687,7 @@ impl Client {
                 head: self.heads.current(),
                 searches: self.heads.searches(),
                 epoch: self.epoch,
+                size: self.size.of_fragments(self.config.rules),
                 events: &mut self.events,
                 counters: &mut self.counters,
             };
@@ -664,17 +728,15 @@ impl Client {
             (session.id(), stamp)
         });
         let events = &mut self.events;
-        self.reads.flush(
-            now,
-            session,
-            self.config.kept,
-            self.heads.current(),
-            out,
-            |call| {
+        let hits = Hits {
+            kept: self.config.kept,
+            size: self.size.of_hits(),
+        };
+        self.reads
+            .flush(now, session, hits, self.heads.current(), out, |call| {
                 let answer = ReadAnswer::None;
                 events.push_back(Event::Read { call, answer });
-            },
-        );
+            });
     }
 
     /// The session of the READs closed: nobody is told, and the next READ opens another.

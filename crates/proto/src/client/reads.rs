@@ -8,7 +8,7 @@ use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
 use pmnet_wire::packet::{Hit, Miss, READ_KEYS_MAX, ReadKeys, Stamp, write_hashes};
-use pmnet_wire::{Kind, Packet};
+use pmnet_wire::{FragmentSize, Kind, Packet};
 use std::collections::VecDeque;
 
 /// How long a READ is asked again. Beyond it, to ask the server is the faster way.
@@ -60,6 +60,15 @@ struct Asked {
     replicas: bool,
     deadline: Time,
     last_sent: Option<Time>,
+}
+
+/// Which updates a HIT may show.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hits {
+    /// Those that are applied, too.
+    pub(super) kept: bool,
+    /// No larger ones.
+    pub(super) size: FragmentSize,
 }
 
 /// The READs under way, oldest first.
@@ -161,13 +170,12 @@ impl Reads {
         Some((asked.call, answer))
     }
 
-    /// Gives up those whose time is up, and sends those that are due if there is a session. `kept`: a HIT may show what is
-    /// applied.
+    /// Gives up those whose time is up, and sends those that are due if there is a session.
     pub(super) fn flush(
         &mut self,
         now: Time,
         session: Option<(u64, Stamp)>,
-        kept: bool,
+        hits: Hits,
         head: Peer,
         out: &mut Outbox,
         mut given_up: impl FnMut(CallId),
@@ -196,8 +204,9 @@ impl Reads {
             {
                 let read = ReadKeys {
                     session: *session,
+                    size: hits.size.on_wire(),
                     request: asked.request,
-                    kept,
+                    kept: hits.kept,
                     replicas: asked.replicas,
                 };
                 out.send(head, &read.header(stamp), &asked.payload);

@@ -10,9 +10,9 @@ use crate::Time;
 use crate::rto::Rto;
 use crate::time::earliest;
 use bytes::Bytes;
-use pmnet_wire::packet::{Ack, LetGo, Nack, NotLogged, OpenReply, Response};
+use pmnet_wire::packet::{Ack, LetGo, Nack, NotLogged, OpenReply, Pong, Response};
 use pmnet_wire::{
-    FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, MESSAGE_BYTES_MAX, Packet, command,
+    FRAGMENTS_MAX, Flags, FragmentSize, Header, Kind, MESSAGE_BYTES_MAX, Packet, command,
 };
 use std::collections::VecDeque;
 
@@ -48,6 +48,8 @@ struct Update {
     key_hash: u64,
     deadline: Time,
     kind: Kind,
+    /// Of its fragments, as long as it is under way: a seq is never given to other bytes.
+    size: FragmentSize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +79,17 @@ struct Fallback {
     transfer: Transfer,
 }
 
+impl Fallback {
+    fn of(update: &Update, size: FragmentSize) -> Fallback {
+        Fallback {
+            first_seq: update.first_seq,
+            last_seq: update.last_seq,
+            key_hash: update.key_hash,
+            transfer: Transfer::new(update.payload.clone(), size),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Opening { last_sent: Option<Time> },
@@ -100,6 +113,9 @@ struct Logged {
     next_send: u64,
     /// The seq that a NACK asked for last, and when.
     nacked: Option<(u64, Time)>,
+    /// Timeouts since the last progress, and whether the head is to be asked how far it is.
+    stalled: u32,
+    asks: bool,
 }
 
 /// How many updates may be in flight.
@@ -158,9 +174,11 @@ pub(super) struct Session {
 /// What a value of 16 MiB may have around it: preamble, command name, key, RESP framing.
 const MESSAGE_OVERHEAD_BYTES: usize = command::PREAMBLE_LEN + 16 * 1024;
 const _: () = assert!(
-    (MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES).div_ceil(FRAGMENT_BYTES) <= FRAGMENTS_MAX as usize
+    FragmentSize::MIN.count(MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES) <= FRAGMENTS_MAX as usize
 );
 
+/// Timeouts after which a large packet that the head has not got counts as one that its way does not carry.
+const LOST_AFTER: u32 = 6;
 /// The outcome of a call that could not be sent since there is no session for it.
 pub const CROWDED: &str =
     "deadline passed before the call could be sent: the device has no room for another session";
@@ -192,6 +210,8 @@ impl Session {
                 next_seq: 1,
                 next_send: 1,
                 nacked: None,
+                stalled: 0,
+                asks: false,
             },
             window: Window {
                 size: WINDOW_INITIAL.min(config.window_max),
@@ -332,6 +352,7 @@ impl Session {
     }
 
     fn committed_upto(&mut self, seq: u64, copies: u8, context: &mut Context<'_>) {
+        self.log.stalled = 0;
         while self.log.acked < seq {
             self.log.sent.pop_front();
             self.log.acked += 1;
@@ -502,12 +523,36 @@ impl Session {
             return;
         }
         context.counters.fallbacks += 1;
-        self.direct.fallback = Some(Fallback {
-            first_seq: update.first_seq,
-            last_seq: update.last_seq,
-            key_hash: update.key_hash,
-            transfer: Transfer::new(update.payload.clone()),
-        });
+        self.direct.fallback = Some(Fallback::of(update, context.size));
+    }
+
+    /// Payload bytes of the oldest packet that is not acknowledged.
+    fn oldest_bytes(&self) -> usize {
+        let Some(update) = self.log.updates.front() else {
+            return 0;
+        };
+        let index = (self.log.acked + 1).saturating_sub(update.first_seq);
+        let start = usize::try_from(index).expect("bounded") * update.size.bytes();
+        let rest = update.payload.len().saturating_sub(start);
+        rest.min(update.size.bytes())
+    }
+
+    /// Whether a PONG shows that the way to the head loses large packets: it has not got the oldest one, which is large and was sent again and
+    /// again, and gets small ones.
+    pub(super) fn loses_large(&self, pong: &Header) -> bool {
+        let expected = Pong::read(pong).expected;
+        self.direct.fallback.is_none()
+            && self.log.stalled >= LOST_AFTER
+            && expected == self.log.acked + 1
+            && self.oldest_bytes() > FragmentSize::MIN.bytes()
+    }
+
+    /// The oldest update goes to the server by itself, in small packets: its seqs keep their bytes, and so cannot be sent in others.
+    pub(super) fn fall_back_in_small(&mut self, context: &mut Context<'_>) {
+        if let Some(update) = self.log.updates.front() {
+            context.counters.fallbacks += 1;
+            self.direct.fallback = Some(Fallback::of(update, FragmentSize::MIN));
+        }
     }
 
     pub(super) fn on_response(
@@ -590,6 +635,8 @@ impl Session {
             && now >= oldest.at + self.update_rto.timeout()
         {
             self.update_rto.back_off();
+            self.log.stalled += 1;
+            self.log.asks = self.oldest_bytes() > FragmentSize::MIN.bytes();
             self.window.threshold = (self.window.size / 2).max(WINDOW_MIN);
             self.window.size = self.window.threshold;
             self.resend_from(self.log.acked + 1, context);

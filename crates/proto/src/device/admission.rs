@@ -110,6 +110,7 @@ impl Device {
             self.counters.not_ready += 1;
             let reply = OpenReply {
                 session: 0,
+                size: self.fragment_size().on_wire(),
                 room: 0,
                 copies: self.copies(),
                 short: self.short,
@@ -273,7 +274,10 @@ impl Device {
         header: &Header,
         out: &mut Outbox,
     ) {
-        if self.chain.position == 0 && self.known_session(now, from, header, out).is_some() {
+        if self.chain.position != 0 {
+            return;
+        }
+        if let Some(expected) = self.known_session(now, from, header, out) {
             let Ping { client, start, .. } = Ping::read(header);
             if let Some(session) = self.table.sessions.get_mut(&header.session)
                 && client != 0
@@ -283,6 +287,8 @@ impl Device {
             }
             let pong = Pong {
                 session: header.session,
+                size: self.fragment_size().on_wire(),
+                expected,
             };
             out.send(from, &pong.header(&self.stamp().tagged(header.tag)), &[]);
         }

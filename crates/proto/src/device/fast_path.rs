@@ -11,7 +11,7 @@ use crate::Peer;
 use crate::time::Time;
 use pmnet_wire::packet::{Append, Bypass, EntryKind};
 use pmnet_wire::record::{CHAIN_MAX, DurableRow};
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Flags, FragmentSize, Header, Kind, Packet};
 
 /// What a fast path must know to admit updates of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct ChainState {
     pub window: u64,
     /// Entries that this device can take in at once.
     pub receive_window: u64,
+    /// Size of the shard's fragments.
+    pub size: FragmentSize,
 }
 
 /// What a fast path has done with the hops beside it. All numbers except the credit only grow.
@@ -164,6 +166,7 @@ impl Device {
 
     /// The chain as a fast path must know it.
     pub fn chain_state(&mut self) -> ChainState {
+        let size = self.fragment_size();
         let behind = self.phase.serving().downstream.clone();
         if let Some(ledger) = &mut self.fast_path {
             ledger.untold = false;
@@ -181,6 +184,7 @@ impl Device {
             credit: self.link.credit(),
             window: self.config.link_window_max,
             receive_window: self.config.receive_window,
+            size,
         }
     }
 

@@ -7,9 +7,11 @@ use crate::rules::Rule;
 use crate::time::Nanos;
 use crate::{Outbox, Time};
 use pmnet_wire::packet::{Append, Ping, Retrans};
-use pmnet_wire::{Header, Packet};
+use pmnet_wire::{FragmentSize, Header, Packet};
 use std::ops::Range;
 
+/// Timeouts after which a large entry that the next hop has not got counts as one that the way there does not carry.
+const LOST_AFTER: u32 = 8;
 /// Window after a timeout, in entries.
 const WINDOW_MIN: u64 = 16;
 /// So many entries are sent without waiting for more.
@@ -37,6 +39,11 @@ pub(super) struct Link {
     told: u64,
     /// A bypass that passed waits for these entries: no lingering until they are sent.
     hurry: bool,
+    /// The order that was given out last for sending.
+    polled: u64,
+    /// Bytes of the oldest entry that is not confirmed, if it was sent, and timeouts since something was confirmed.
+    oldest_bytes: usize,
+    stalled: u32,
 }
 
 impl Link {
@@ -54,6 +61,9 @@ impl Link {
             held_since: None,
             told: acked,
             hurry: false,
+            polled: 0,
+            oldest_bytes: 0,
+            stalled: 0,
         }
     }
 
@@ -88,6 +98,18 @@ impl Link {
         self.acked = upto;
         self.cursor = self.cursor.max(upto + 1);
         self.since = Some(now);
+        (self.oldest_bytes, self.stalled) = (0, 0);
+    }
+
+    /// An entry of `bytes` is sent.
+    const fn sends(&mut self, bytes: usize) {
+        if self.polled == self.acked + 1 {
+            self.oldest_bytes = bytes;
+        }
+    }
+
+    const fn oldest_is_large(&self) -> bool {
+        self.oldest_bytes > FragmentSize::MIN.datagram_bytes()
     }
 
     /// What the next hop can take.
@@ -177,6 +199,7 @@ impl Device {
             link.cursor = limit;
         }
         let order = link.cursor;
+        link.polled = order;
         link.told = link.told.max(order);
         link.cursor += 1;
         if link.since.is_none() {
@@ -191,6 +214,7 @@ impl Device {
     /// Sends one frame of the log to the next hop. Frames of an earlier epoch are sent in this one.
     pub fn forward(&mut self, frame: &[u8], frame_epoch: u32, out: &mut Outbox) {
         self.counters.forwarded += 1;
+        self.link.sends(frame.len());
         if frame_epoch == self.epoch {
             out.send_raw(self.config.next, frame);
             return;
@@ -208,7 +232,22 @@ impl Device {
     pub fn forward_logged(&mut self, frame: Range<usize>, frame_epoch: u32, out: &mut Outbox) {
         assert_eq!(frame_epoch, self.epoch, "the header stays as it is");
         self.counters.forwarded += 1;
+        self.link.sends(frame.len());
         out.send_logged(self.config.next, frame);
+    }
+
+    /// The next hop has all entries up to here, and can take so many more. Large packets may be lost on the way there, and nobody says why: then
+    /// this device's paths count as the narrowest from now on, which the server hears with the next look at them.
+    pub(super) fn hear(&mut self, upto: u64, room: u64) {
+        let link = &self.link;
+        let lost = upto == link.acked && link.stalled >= LOST_AFTER && link.oldest_is_large();
+        self.loses_large |= lost && room > 0;
+    }
+
+    /// Whether it has turned out that large packets do not arrive at the next hop, and small ones do.
+    #[must_use]
+    pub const fn loses_large(&self) -> bool {
+        self.loses_large
     }
 
     pub(super) fn on_retrans(&mut self, now: Time, header: &Header, out: &mut Outbox) {
@@ -243,11 +282,14 @@ impl Device {
         link.rto.back_off();
         link.since = Some(now);
         link.timed = None;
-        if link.acked + 1 < link.cursor {
+        let arrived = link.acked + 1 >= link.cursor;
+        if !arrived {
             link.window = (link.window / 2).max(WINDOW_MIN);
             link.cursor = link.acked + 1;
-        } else {
-            // Everything has arrived; only APPLIED is missing.
+            link.stalled += 1;
+        }
+        // Everything has arrived, and only APPLIED is missing; or large entries may be lost on the way, and a PING is not.
+        if arrived || link.oldest_is_large() {
             let ping = Ping {
                 session: 0,
                 client: 0,

@@ -30,7 +30,7 @@ use let_go::Leaving;
 use link::Link;
 use pmnet_wire::packet::{EntryKind, StaleEpoch, Stamp};
 use pmnet_wire::record::{DurableRow, Member};
-use pmnet_wire::{HEADER_LEN, Header, Kind, Packet};
+use pmnet_wire::{FragmentSize, HEADER_LEN, Header, Kind, Packet};
 use reads::Reads;
 use recover::{Recovering, Relayed};
 use rustc_hash::FxHashMap;
@@ -78,6 +78,8 @@ pub struct DeviceConfig {
     /// The epoch that these statements are about, if whoever makes them knows it: a controller does (§14). Otherwise the
     /// server's first refusal says.
     pub word_epoch: Option<u32>,
+    /// No larger fragments, whatever the paths carry.
+    pub size_max: FragmentSize,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
 }
@@ -104,6 +106,7 @@ impl DeviceConfig {
             leased: false,
             flags: 0,
             word_epoch: None,
+            size_max: FragmentSize::MAX,
             rules: Rules::ALL,
         }
     }
@@ -155,8 +158,8 @@ pub enum Verdict {
     Done,
     /// Append this header with the packet's payload; its `order` is the next of the log.
     Append(Header),
-    /// Answer a READ: send this header with the payload of the entry that it names.
-    Hit(Peer, Header),
+    /// Answer a READ: send this header with the payload of the entry that it names, if that is no larger than this.
+    Hit(Peer, Header, FragmentSize),
     /// The server's answer is complete: bring the log to this state, then call [`Device::serve`].
     Resume(Recovery),
     /// This device is no member and is to join: mark its log to serve and erase it, durably, then call
@@ -267,6 +270,8 @@ struct OwnChain {
     /// Place of this device; 0 is the head.
     position: usize,
     shard_token: u64,
+    /// Of fragments.
+    size: FragmentSize,
 }
 
 /// What the log says when it is folded over the server's session table.
@@ -352,6 +357,10 @@ pub struct Device {
     short: bool,
     /// It has also said that no session is to begin.
     full: bool,
+    /// Largest fragments that its paths to the hops beside it carry.
+    path: FragmentSize,
+    /// Large packets to the next hop were lost without a word.
+    loses_large: bool,
     /// Somebody else may append to its log while this device asks.
     goes_on: bool,
     /// Nonce of the last [`Device::probe`], and when it was sent.
@@ -378,7 +387,7 @@ impl Device {
     pub fn new(config: DeviceConfig, log: LogState, mut random: Random, now: Time) -> Device {
         assert!(config.id != 0, "device id 0 is reserved");
         let link = Link::new(&config, log.applied);
-        let word_epoch = config.word_epoch.unwrap_or(0);
+        let (word_epoch, size_max) = (config.word_epoch.unwrap_or(0), config.size_max);
         let phase = Phase::Recovering(Recovering::new(random.next_nonzero(), now));
         Device {
             config,
@@ -406,6 +415,8 @@ impl Device {
             joining: false,
             short: false,
             full: false,
+            path: size_max,
+            loses_large: false,
             goes_on: false,
             probe: None,
             owed: Owed {
@@ -582,6 +593,32 @@ impl Device {
         None
     }
 
+    /// Tells the device the largest fragments that its paths to the hops beside it carry. If that is less than the shard's size, the server is asked to begin an epoch
+    /// with a smaller one (protocol.md §7).
+    pub fn set_path(&mut self, now: Time, size: FragmentSize, out: &mut Outbox) {
+        self.path = if self.loses_large {
+            FragmentSize::MIN
+        } else {
+            size.min(self.config.size_max)
+        };
+        if self.is_serving() && self.path < self.chain.size {
+            self.probe(now, out);
+        }
+    }
+
+    /// The size of the shard's fragments, as far as this device knows.
+    #[must_use]
+    pub fn fragment_size(&self) -> FragmentSize {
+        self.chain.size.min(self.path)
+    }
+
+    /// The next hop, and the one before it, if it is known.
+    #[must_use]
+    pub fn hops(&self) -> (Peer, Option<Peer>) {
+        let relayed = self.relayed.back().map(|one| one.from);
+        (self.config.next, self.predecessor.or(relayed))
+    }
+
     /// Where the hop before was last heard from.
     #[must_use]
     pub const fn hop_before(&self) -> Option<Peer> {
@@ -653,6 +690,7 @@ impl Device {
             },
             word_epoch: self.log.word_epoch,
             served: self.log.served,
+            size: self.path,
         }
     }
 }

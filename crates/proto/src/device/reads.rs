@@ -11,7 +11,7 @@ use crate::{Outbox, Peer, Random, Time};
 use pmnet_wire::packet::{
     Append, Bypass, EntryKind, Fallback, Hit, Miss, ReadKeys, Response, is_mark, read_hashes,
 };
-use pmnet_wire::{Flags, Header, Packet};
+use pmnet_wire::{Flags, FragmentSize, Header, Packet};
 
 /// What a READ is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -535,6 +535,7 @@ impl Device {
         }
         let ReadKeys {
             session,
+            size,
             request,
             kept,
             replicas,
@@ -553,7 +554,8 @@ impl Device {
                     order,
                     request,
                 };
-                Verdict::Hit(from, hit.header(&stamp))
+                let most = FragmentSize::from_wire(size).min(self.fragment_size());
+                Verdict::Hit(from, hit.header(&stamp), most)
             }
             Answer::Miss(need) => {
                 self.counters.read_misses += 1;

@@ -10,9 +10,10 @@ use crate::time::{MILLISECOND, Nanos, SECOND};
 use crate::{Outbox, Peer, Time};
 use pmnet_wire::packet::{self, Fragment, Recover, Stamp};
 use pmnet_wire::record::{
-    CHAIN_MAX, DurableRow, Member, RecoverReply, SessionRow, read_path, write_path,
+    CHAIN_MAX, DurableRow, Member, RecoverReply, SessionRow, read_path, shard_size,
+    write_padded_path, write_path,
 };
-use pmnet_wire::{Flags, Header, Packet};
+use pmnet_wire::{Flags, FragmentSize, Header, Packet};
 
 /// [`Device::probe`] asks the server no more often than this.
 const PROBE_EVERY: Nanos = SECOND;
@@ -59,7 +60,7 @@ pub enum Served {
 #[derive(Debug)]
 pub(super) struct Relayed {
     nonce: u64,
-    from: Peer,
+    pub(super) from: Peer,
     /// Replies that may pass back: one for each time that it was asked. Otherwise a reply could circle for ever among
     /// devices that are wired in a circle.
     due: u32,
@@ -71,6 +72,8 @@ pub(super) struct Recovering {
     last_sent: Option<Time>,
     started: Time,
     rto: Rto,
+    /// Of the question.
+    padding: FragmentSize,
     /// Epoch and A of the first part; other parts must agree.
     found: Option<Found>,
 }
@@ -94,7 +97,18 @@ impl Recovering {
             last_sent: None,
             started: now,
             rto,
+            padding: FragmentSize::MIN,
             found: None,
+        }
+    }
+    /// Nobody has answered: a server or a device of an earlier version takes only the longest question.
+    fn turn_padding(&mut self, path: FragmentSize) {
+        if self.found.is_none() && path == FragmentSize::MAX {
+            self.padding = if self.padding == FragmentSize::MIN {
+                FragmentSize::MAX
+            } else {
+                FragmentSize::MIN
+            };
         }
     }
     pub(super) fn due(&self) -> Time {
@@ -137,8 +151,7 @@ impl Device {
     }
 
     pub(super) fn tick_recovery(&mut self, now: Time, out: &mut Outbox) {
-        let path = write_path(&[self.member()]);
-        let next = self.config.next;
+        let (member, next, own) = (self.member(), self.config.next, self.path);
         let Phase::Recovering(recovering) = &mut self.phase else {
             return;
         };
@@ -147,7 +160,9 @@ impl Device {
         }
         if recovering.last_sent.replace(now).is_some() {
             recovering.rto.back_off();
+            recovering.turn_padding(own);
         }
+        let path = write_padded_path(&[member], recovering.padding);
         let nonce = recovering.nonce;
         let asked = match &recovering.found {
             None => vec![Fragment::WHOLE],
@@ -206,7 +221,13 @@ impl Device {
             due: (due + 1).min(REPLIES_DUE_MAX),
         });
         path.push(self.member());
-        out.send(self.config.next, &packet.header, &write_path(&path));
+        let padding = u64::try_from(packet.payload.len()).expect("checked by read_path");
+        let padding = FragmentSize::from_wire(padding).min(self.path);
+        out.send(
+            self.config.next,
+            &packet.header,
+            &write_padded_path(&path, padding),
+        );
     }
 
     /// This device's id is on the path already. This only informs the operator, because a stray
@@ -331,10 +352,11 @@ impl Device {
                 header.epoch, self.epoch
             ));
         }
-        let path = write_path(&[self.member()]);
+        let member = self.member();
         let Phase::Recovering(recovering) = &mut self.phase else {
             return Verdict::Done;
         };
+        let path = write_padded_path(&[member], recovering.padding);
         let count = usize::from(told.part.count);
         let found = recovering.found.get_or_insert_with(|| Found {
             epoch: header.epoch,
@@ -466,6 +488,7 @@ impl Device {
         self.epoch = epoch;
         self.goes_on = false;
         self.chain = OwnChain {
+            size: shard_size(&members),
             members,
             position,
             shard_token,

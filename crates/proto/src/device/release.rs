@@ -73,6 +73,7 @@ impl Device {
             room, short, full, ..
         } = Durable::read(&packet.header);
         self.link.confirm(now, rows[0].order, room);
+        self.hear(rows[0].order, room);
         (self.short, self.full) = (short, full);
         self.owed.tell_durable = true;
         self.commit();
@@ -139,6 +140,7 @@ impl Device {
     pub(super) fn on_applied(&mut self, now: Time, header: &Header, out: &mut Outbox) -> Verdict {
         let Applied {
             applied,
+            received,
             room,
             short,
             full,
@@ -159,6 +161,9 @@ impl Device {
         let applied = applied.min(self.cursors.last);
         if self.chain.position + 1 == self.chain.members.len() {
             self.link.confirm(now, applied, room);
+            if received > 0 {
+                self.hear(received, room);
+            }
             // Said to the hop before until it is over, and then once more.
             self.owed.tell_durable |= self.short || short;
             (self.short, self.full) = (short, full);
@@ -248,6 +253,7 @@ impl Device {
         if std::mem::take(&mut self.owed.tell_applied) {
             let applied = Applied {
                 applied: self.cursors.applied,
+                received: 0,
                 room: 0,
                 short: false,
                 full: false,
@@ -308,6 +314,7 @@ impl Device {
         let token = session.token;
         let reply = OpenReply {
             session: id,
+            size: self.fragment_size().on_wire(),
             room: room.entries,
             copies: self.copies(),
             short: self.short,

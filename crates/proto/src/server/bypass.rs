@@ -11,7 +11,8 @@ use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
 use pmnet_wire::packet::{Bypass, Fragment, Nack};
 use pmnet_wire::record::Member;
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Header, Packet};
+use pmnet_wire::record::shard_size;
+use pmnet_wire::{FRAGMENT_BYTES, FragmentSize, Header, Packet, REPLY_BYTES_MAX};
 
 /// One request for the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ pub(super) struct Recent {
 const RECENT_MAX: usize = 1024;
 /// The reply as it can be sent, even if an earlier process of this server stored it.
 pub(super) fn bounded(reply: Bytes) -> Bytes {
-    if reply.len() > usize::from(FRAGMENTS_MAX) * FRAGMENT_BYTES {
+    if reply.len() > REPLY_BYTES_MAX {
         Bytes::from_static(b"-ERR pmnet: the reply is larger than 16 MiB\r\n")
     } else {
         reply
@@ -132,7 +133,7 @@ impl Server {
         let asked = Asked::read(&header);
         self.room.packets += 1;
         if more {
-            self.send_more(from, &asked, usize::from(fragment.index), out);
+            self.send_more(from, &asked, fragment, out);
             return;
         }
         if let What::Execute { request, .. } = asked.what
@@ -453,7 +454,8 @@ impl Server {
                 .get(&id)
                 .filter(|waiting| waiting.asked.identity() == (false, request));
             let asked = waiting.map(|waiting| (waiting.asked, waiting.from));
-            if read_only && reply.len() > FRAGMENT_BYTES {
+            let size = asked.map_or(FragmentSize::MIN, |(asked, _)| self.size_for(&asked));
+            if read_only && reply.len() > size.bytes() {
                 self.keep_recent(id, request, reply.clone());
             }
             if let Some(session) = self.sessions.get_mut(&id) {
@@ -516,7 +518,7 @@ impl Server {
     }
 
     /// A client fetches the next fragments of a long reply.
-    fn send_more(&mut self, from: Peer, asked: &Asked, first: usize, out: &mut Outbox) {
+    fn send_more(&mut self, from: Peer, asked: &Asked, wanted: Fragment, out: &mut Outbox) {
         let Some(session) = self.sessions.get(&asked.session) else {
             return;
         };
@@ -538,7 +540,20 @@ impl Server {
         let Some(reply) = stored.or_else(recent).cloned() else {
             return;
         };
+        // It has parts of another size, and begins anew.
+        let count = self.size_for(asked).count(reply.len());
+        let first = if count == usize::from(wanted.count) {
+            usize::from(wanted.index)
+        } else {
+            0
+        };
         self.send_reply(from, asked, &reply, first, out);
+    }
+
+    /// Largest fragments for the way back: the shard's size, and the client's own.
+    fn size_for(&self, asked: &Asked) -> FragmentSize {
+        let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
+        asked.size.min(shard_size(members)).min(self.path)
     }
 
     fn send_reply(
@@ -549,15 +564,16 @@ impl Server {
         first: usize,
         out: &mut Outbox,
     ) {
-        let count = reply.len().div_ceil(FRAGMENT_BYTES).max(1);
+        let size = self.size_for(asked);
+        let count = size.count(reply.len());
         let whole = if count > 1 {
             u64::from(pmnet_wire::crc(reply))
         } else {
             0
         };
         for index in first..count.min(first + usize::from(TRANSFER_WINDOW)) {
-            let start = index * FRAGMENT_BYTES;
-            let end = (start + FRAGMENT_BYTES).min(reply.len());
+            let start = index * size.bytes();
+            let end = (start + size.bytes()).min(reply.len());
             let fragment = Fragment {
                 index: u16::try_from(index).expect("checked when executed"),
                 count: u16::try_from(count).expect("checked when executed"),

@@ -9,9 +9,9 @@ use crate::{Outbox, Peer};
 use bytes::Bytes;
 use pmnet_wire::packet::{self, Fragment, Recover, Stamp};
 use pmnet_wire::record::{
-    CHAIN_MAX, Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path,
+    CHAIN_MAX, Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path, shard_size,
 };
-use pmnet_wire::{Header, Packet};
+use pmnet_wire::{FRAGMENT_BYTES_MIN, FragmentSize, Header, Packet};
 
 /// The chain of one epoch, head first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -344,6 +344,9 @@ pub fn decide(
             if member.device == origin.device {
                 (member.incarnation, member.served) = (origin.incarnation, origin.served);
             }
+            if let Some(came) = path.iter().find(|came| came.device == member.device) {
+                member.size = came.size;
+            }
         }
         return Decision::Keep(kept);
     }
@@ -437,6 +440,15 @@ pub fn decide(
     ))
 }
 
+fn smaller(next: &Chain) -> String {
+    format!(
+        "epoch {}: a path between devices and server carries less than before. From now on a message is cut into packets with \
+         {} bytes of it",
+        next.epoch,
+        shard_size(&next.members)
+    )
+}
+
 /// How a RECOVER is refused.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusal {
@@ -490,7 +502,10 @@ impl Server {
             // It asks again; one change of the chain at a time.
             return;
         }
-        let path = self.as_registered(path);
+        let mut path = self.as_registered(path);
+        for came in &mut path {
+            came.size = came.size.min(self.path);
+        }
         let members = self.members_as_judged();
         let members = &members[..];
         let had_sessions = !self.sessions.is_empty() || !self.entries.queue.is_empty();
@@ -521,10 +536,17 @@ impl Server {
             }
             Decision::Keep(kept) => {
                 let present = self.chain.as_ref().expect("kept members are of a chain");
-                self.recovers.next_chain = Some(Chain {
+                let mut next = Chain {
                     members: kept,
                     ..present.clone()
-                });
+                };
+                if shard_size(&next.members) < shard_size(members) {
+                    // The other devices, and the clients, must hear of it.
+                    next.epoch += 1;
+                    next.store = self.store.clone();
+                    self.notice(smaller(&next));
+                }
+                self.recovers.next_chain = Some(next);
                 self.recovers
                     .pending
                     .push_back(PendingRecover { from, header });
@@ -611,7 +633,7 @@ impl Server {
     }
 
     fn refuse(&self, to: Peer, asked: &Header, how: Refusal, text: &str, out: &mut Outbox) {
-        let text = &text.as_bytes()[..text.len().min(pmnet_wire::FRAGMENT_BYTES)];
+        let text = &text.as_bytes()[..text.len().min(FRAGMENT_BYTES_MIN)];
         let refused = packet::RecoverReply {
             applied: 0,
             nonce: Recover::read(asked).nonce,
@@ -692,6 +714,33 @@ impl Server {
             "epoch {}: the chain stays; a device that was to join was lost meanwhile",
             next.epoch
         ));
+        self.recovers.next_chain = Some(next);
+    }
+
+    /// Somebody asks to belong to the chain, by a path that carries this. What it asks is judged accordingly.
+    pub fn asked_by(&mut self, size: FragmentSize) {
+        self.path = self.path.min(size);
+    }
+
+    /// Tells the server how much its path to the tail carries. If that is less than the shard's size, the next epoch begins, with the
+    /// same members and the smaller size (protocol.md §7).
+    pub fn set_path(&mut self, size: FragmentSize) {
+        let size = size.min(self.config.size_max);
+        self.path = size;
+        let Some(chain) = &self.chain else { return };
+        if size >= shard_size(&chain.members) || !self.loaded || self.recovers.next_chain.is_some()
+        {
+            return;
+        }
+        let mut next = Chain {
+            epoch: chain.epoch + 1,
+            store: self.store.clone(),
+            ..chain.clone()
+        };
+        for member in &mut next.members {
+            member.size = member.size.min(size);
+        }
+        self.notice(smaller(&next));
         self.recovers.next_chain = Some(next);
     }
 

@@ -8,7 +8,7 @@ use super::Session;
 use crate::rules::{Rule, Rules};
 use bytes::Bytes;
 use pmnet_wire::packet::{Bypass, Fallback, Fragment, Progress, Response};
-use pmnet_wire::{FRAGMENTS_MAX, Flags, Header};
+use pmnet_wire::{FRAGMENTS_MAX, Flags, FragmentSize, Header};
 
 /// What a bypass asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub(super) struct Asked {
     pub(super) last_seq: u64,
     pub(super) barrier: u64,
     pub(super) what: What,
+    /// Of the fragments of a reply that its client can receive.
+    pub(super) size: FragmentSize,
 }
 
 impl Asked {
@@ -40,6 +42,7 @@ impl Asked {
                 what: What::FallBack {
                     first_seq: fallback.first_seq,
                 },
+                size: FragmentSize::MAX,
             }
         } else {
             let bypass = Bypass::read(header);
@@ -51,6 +54,7 @@ impl Asked {
                     request: bypass.request,
                     read_only: bypass.read_only,
                 },
+                size: FragmentSize::of_flags(header.flags),
             }
         }
     }
@@ -222,6 +226,7 @@ mod tests {
             last_seq,
             barrier: 0,
             what,
+            size: FragmentSize::MAX,
         }
     }
 

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use chain::{PendingRecover, Snapshot};
 use doubts::{Doubt, Doubts};
 use pmnet_wire::packet::{Append, Applied, Retrans, StaleEpoch, Stamp};
-use pmnet_wire::{Kind, Packet};
+use pmnet_wire::{FragmentSize, Kind, Packet};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -47,6 +47,8 @@ pub struct ServerConfig {
     pub replies_bytes_max: usize,
     /// Requests executed at once, at most.
     pub execute_max: usize,
+    /// No larger fragments, whatever the paths carry.
+    pub size_max: FragmentSize,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
 }
@@ -64,6 +66,7 @@ impl ServerConfig {
             waiting_bytes_max: 256 << 20,
             replies_bytes_max: 256 << 20,
             execute_max: 256,
+            size_max: FragmentSize::MAX,
             rules: Rules::ALL,
         }
     }
@@ -246,6 +249,8 @@ struct Recovers {
 #[derive(Debug)]
 pub struct Server {
     config: ServerConfig,
+    /// Largest fragments that the server's path to the tail carries.
+    path: FragmentSize,
     /// What the store that was loaded calls itself.
     store: Bytes,
     random: Random,
@@ -282,6 +287,7 @@ impl Server {
     #[must_use]
     pub fn new(config: ServerConfig, random: Random) -> Server {
         Server {
+            path: config.size_max,
             config,
             store: Bytes::new(),
             random,
@@ -319,6 +325,11 @@ impl Server {
     pub fn confirmed_requests(&self) -> impl Iterator<Item = (u64, u64)> {
         let replies = self.sessions.iter();
         replies.filter_map(|(id, session)| Some((*id, session.reply.as_ref()?.0)))
+    }
+    /// Where the tail was heard of last, in this epoch.
+    #[must_use]
+    pub const fn tail(&self) -> Option<Peer> {
+        self.tail
     }
     /// Counters since the start.
     #[must_use]
@@ -518,6 +529,7 @@ impl Server {
             };
             let applied = Applied {
                 applied,
+                received: self.entries.received,
                 room: u64::try_from(room).expect("a queue is bounded"),
                 short: self.short,
                 full: self.full,

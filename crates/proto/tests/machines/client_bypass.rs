@@ -166,6 +166,8 @@ fn a_long_reply_is_fetched_in_windows() {
     let call = bench.bypass(true);
     bench.flush();
     let count = 70u16;
+    let whole: Vec<u8> = (0..count).flat_map(u16::to_be_bytes).collect();
+    let crc = u64::from(pmnet_wire::crc(&whole));
     let fragment = |bench: &mut Bench, index: u16, crc: u64| {
         let header = Header {
             request: raw(1),
@@ -179,8 +181,8 @@ fn a_long_reply_is_fetched_in_windows() {
     // Part of another reply to the same read, made before the server restarted.
     fragment(&mut bench, 3, 1);
     for index in (0..32).rev() {
-        fragment(&mut bench, index, 2);
-        fragment(&mut bench, index, 2);
+        fragment(&mut bench, index, crc);
+        fragment(&mut bench, index, crc);
     }
     let more = only(bench.flush());
     assert!(more.is(Kind::Bypass, Flags::READ_ONLY.with(Flags::CONTINUE)));
@@ -194,13 +196,12 @@ fn a_long_reply_is_fetched_in_windows() {
         "asked again"
     );
     for index in 32..64 {
-        fragment(&mut bench, index, 2);
+        fragment(&mut bench, index, crc);
     }
     assert_eq!(only(bench.flush()).header.fragment_index, 64);
     for index in 64..count {
-        fragment(&mut bench, index, 2);
+        fragment(&mut bench, index, crc);
     }
-    let whole: Vec<u8> = (0..count).flat_map(u16::to_be_bytes).collect();
     assert_eq!(bench.outcomes(), [(call, Outcome::Reply(whole.into()))]);
 }
 

@@ -23,6 +23,7 @@ mod device_reads;
 mod device_recovery;
 mod device_replicas;
 mod device_sessions;
+mod fragment_size;
 mod server_apply;
 mod server_background;
 mod server_bypass;

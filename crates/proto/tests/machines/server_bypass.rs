@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pmnet_proto::server::{ServerConfig, Work};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_wire::packet::TimeLeft;
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, Header, Kind, raw};
+use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, REPLY_BYTES_MAX, raw};
 
 /// A bypass that changes state, of a session whose last seq is `seq`.
 fn bypass(barrier: u64, seq: u64, request: u64) -> Header {
@@ -351,20 +351,22 @@ fn a_long_reply_is_kept_and_fetched() {
         }
         let whole: Vec<u8> = got.iter().flat_map(|s| s.payload.iter().copied()).collect();
         assert_eq!((whole == long, bench.store.executed.len()), (true, 1));
-        let beyond = Header {
+        let beyond = |fragment_count| Header {
             flags: Flags::CONTINUE,
-            fragment_index: 99,
-            fragment_count: 100,
+            fragment_index: 69,
+            fragment_count,
             ..header
         };
-        assert_eq!(ask(&mut bench, &beyond, b""), []);
+        assert_eq!(ask(&mut bench, &beyond(70), b""), got[69..]);
+        // It has parts of another size.
+        assert_eq!(ask(&mut bench, &beyond(83), b""), got[..32]);
     }
 }
 
 #[test]
 fn a_reply_that_no_packet_count_can_carry_is_an_error() {
     let mut bench = Bench::new();
-    let bytes = usize::from(FRAGMENTS_MAX) * FRAGMENT_BYTES + 1;
+    let bytes = REPLY_BYTES_MAX + 1;
     bench.store.reply = Some(vec![0; bytes].into());
     let reply = only(ask(&mut bench, &bypass(1, 0, 1), b"GET"));
     assert!(

@@ -138,6 +138,7 @@ fn member(device: u32) -> Member {
         flags: Member::SHRINK,
         word_epoch: 7,
         served: INCARNATION,
+        size: pmnet_wire::FragmentSize::MAX,
     }
 }
 
@@ -209,6 +210,16 @@ pub fn kinds() -> Vec<Named> {
             Header {
                 copies: raw(3),
                 request: raw(65_000),
+                ..head(Kind::OpenReply)
+            },
+            vec![],
+        ),
+        (
+            "open_reply_smaller_fragments",
+            Header {
+                copies: raw(3),
+                request: raw(65_000),
+                seq: 1_280,
                 ..head(Kind::OpenReply)
             },
             vec![],
@@ -494,6 +505,14 @@ pub fn kinds() -> Vec<Named> {
         ("ping_of_a_client", client(Kind::Ping), vec![]),
         ("ping_of_a_hop", hop(Kind::Ping), vec![]),
         ("pong", head(Kind::Pong), vec![]),
+        (
+            "pong_smaller_fragments",
+            Header {
+                seq: 1_280,
+                ..head(Kind::Pong)
+            },
+            vec![],
+        ),
         (
             "end",
             Header {

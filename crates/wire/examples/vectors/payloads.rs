@@ -7,11 +7,12 @@ use super::vector::{
 use pmnet_resp::write_command;
 use pmnet_wire::command::{CommandError, Commands, Form, Protocol, preamble};
 use pmnet_wire::record::{
-    CHAIN_MAX, DURABLE_ROW_BYTES, DurableRow, MEMBER_BYTES, Member, RecoverReply,
-    SESSION_ROWS_PER_PART, SessionRow, read_durable, read_path, write_durable, write_path,
+    CHAIN_MAX, DURABLE_ROW_BYTES, DurableRow, MEMBER_BYTES, Member, RecoverReply, SESSION_ROWS_MAX,
+    SESSION_ROWS_PER_PART, SessionRow, read_durable, read_path, write_durable, write_padded_path,
+    write_path,
 };
 use pmnet_wire::store_name::STORE_NAME_PART_BYTES_MAX;
-use pmnet_wire::{FRAGMENT_BYTES, StoreName};
+use pmnet_wire::{FRAGMENT_BYTES_MIN, FragmentSize, StoreName};
 use serde_json::Value;
 
 /// The name of a refusal in the vectors.
@@ -240,6 +241,7 @@ fn member(device: u32) -> Member {
         flags: 0,
         word_epoch: 7,
         served: 4,
+        size: FragmentSize::MAX,
     }
 }
 
@@ -272,6 +274,11 @@ fn path() -> Vec<Case> {
         flags: Member::SHRINK | Member::DECLARE_LOSS,
         ..member(3)
     };
+    let small = Member {
+        size: FragmentSize::of_mtu(1420, true),
+        ..member(3)
+    };
+    let longest = write_padded_path(&[member(1)], FragmentSize::MAX);
     let counted = |count: u8| {
         let mut bytes = of(1);
         bytes[3] = count;
@@ -291,10 +298,12 @@ fn path() -> Vec<Case> {
         ),
         (
             "one_byte_short",
-            of(1)[..FRAGMENT_BYTES - 1].to_vec(),
+            of(1)[..FRAGMENT_BYTES_MIN - 1].to_vec(),
             malformed,
         ),
-        ("one_byte_long", [&of(1)[..], &[0]].concat(), malformed),
+        ("of_an_earlier_version", longest.clone(), None),
+        ("one_byte_long", [&longest[..], &[0]].concat(), malformed),
+        ("with_sizes", write_path(&[small, member(4)]), None),
         ("empty", vec![], malformed),
     ]
 }
@@ -315,12 +324,18 @@ fn recover_reply() -> Vec<Case> {
         .write()
     };
     let whole = of(2, 3);
-    let rows_max = u64::try_from(SESSION_ROWS_PER_PART).expect("few rows");
+    let rows = u64::try_from(SESSION_ROWS_PER_PART).expect("few rows");
+    let rows_max = u64::try_from(SESSION_ROWS_MAX).expect("few rows");
     let malformed = Some("malformed");
     vec![
         ("one_member", of(1, 0), None),
         ("two_members_three_sessions", whole.clone(), None),
-        ("full_part", of(CHAIN_MAX, rows_max), None),
+        ("full_part", of(CHAIN_MAX, rows), None),
+        (
+            "full_part_of_an_earlier_version",
+            of(CHAIN_MAX, rows_max),
+            None,
+        ),
         ("nobody", of(0, 0), None),
         ("too_many_members", of(CHAIN_MAX + 1, 0), malformed),
         ("too_many_sessions", of(1, rows_max + 1), malformed),

@@ -106,6 +106,7 @@ fn member_fields(member: &Member) -> Value {
         "tail": long(member.tail),
         "applied": long(member.applied),
         "flags": member.flags,
+        "size": member.size.bytes(),
     })
 }
 

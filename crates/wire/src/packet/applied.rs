@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!          24    32    40        48     56    64
-//! Applied  |     |     | applied | room |     |    |   flags: SHORT, FULL
+//! Applied  |     | received | applied | room | |    |   flags: SHORT, FULL
 //! ```
 
 use super::view;
@@ -12,6 +12,8 @@ view! {
     Applied = Applied {
         /// A: everything up to here is applied.
         applied: order,
+        /// The server has all entries up to here, applied or not; 0: it is not said.
+        received: seq,
         /// Entries that the server can take now; between devices 0.
         room: request,
     }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!           24        32         40        48          56         64
-//! Bypass    | session | last_seq | barrier | request   | key_hash | fragment |   byte 5: time left; flags: READ_ONLY, CONTINUE
+//! Bypass    | session | last_seq | barrier | request   | key_hash | fragment |   byte 5: time left; flags: READ_ONLY, CONTINUE,
+//!                                                                         and what its client can receive
 //! Fallback  | session | last_seq | barrier | first_seq | key_hash | fragment |   flag: FALLBACK
 //! ```
 //! A client sends barrier 0; the head writes it, and stamps the packet (`docs/spec/protocol.md` §2 rule 8).

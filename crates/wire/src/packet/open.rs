@@ -4,7 +4,7 @@
 //!            24        32    40    48       56      64
 //! Open       |         |     |     | client | start |   tag: the session's token; payload: the same again;
 //!            |         |     |     |        |       |   byte 5: copies; flag: SEARCHES
-//! OpenReply  | session |     |     | room   |       |   byte 5: copies; flag: SHORT
+//! OpenReply  | session | size |    | room   |       |   byte 5: copies; flag: SHORT
 //! ```
 
 use super::view;
@@ -38,6 +38,8 @@ view! {
     OpenReply = OpenReply {
         /// The session: the order of its OPEN. 0: there is none, since the chain is shorter than the client wants.
         session: session,
+        /// Size of fragments that every hop can carry, from the client on ([`FragmentSize::from_wire`](crate::FragmentSize::from_wire)).
+        size: seq,
         /// Free entries of the head's log.
         room: request,
         /// Devices that hold the OPEN: the length of the chain.

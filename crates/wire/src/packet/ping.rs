@@ -3,7 +3,7 @@
 //! ```text
 //!             24        32    40    48       56      64
 //! Ping        | session |     |     | client | start |   between hops: 0
-//! Pong        | session |     |     |        |       |
+//! Pong        | session | size | expected | |       |
 //! StaleEpoch  |         |     |     |        |       |
 //! ```
 
@@ -26,6 +26,10 @@ view! {
     Pong = Pong {
         /// The session.
         session: session,
+        /// As in OPEN-REPLY.
+        size: seq,
+        /// The seq with which the session goes on at the head. 0: it is not said.
+        expected: order,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!           24        32    40      48        56   64
-//! ReadKeys  | session |     |       | request |    |    |   payload: the hashes of the keys; flags: KEPT, REPLICAS
+//! ReadKeys  | session | size |      | request |    |    |   payload: the hashes of the keys; flags: KEPT, REPLICAS
 //! Hit       | session |     | order | request |    |    |   payload: that of the update
 //! Miss      | session | version | need | request | replicas |    |   flag: BEHIND
 //! ```
@@ -20,6 +20,9 @@ view! {
     ReadKeys = Read {
         /// The session.
         session: session,
+        /// Largest update that its client's path carries, if that is less than the head has told
+        /// ([`FragmentSize::from_wire`](crate::FragmentSize::from_wire)).
+        size: seq,
         /// Its id, rising within the session; the answer repeats it.
         request: request,
     }

@@ -180,7 +180,7 @@ fn fields_stand_where_the_specification_says() {
 #[test]
 fn sizes_and_flags_are_those_of_the_specification() {
     assert_eq!((FRAGMENT_BYTES, DATAGRAM_BYTES_MAX), (1344, 1432));
-    assert_eq!((MESSAGE_BYTES_MAX, FRAGMENTS_MAX), (16_777_216, 12_500));
+    assert_eq!((MESSAGE_BYTES_MAX, FRAGMENTS_MAX), (16_777_216, 15_000));
     let flags = [
         Flags::READ_ONLY,
         Flags::FALLBACK,

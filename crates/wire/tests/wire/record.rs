@@ -1,18 +1,20 @@
 //! Records between hops: round trips, and every length but the right one refused.
 
-use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::record::{
-    CHAIN_MAX, DurableRow, MEMBER_BYTES, Member, RecoverReply, SESSION_ROW_BYTES,
-    SESSION_ROWS_PER_PART, SessionRow, read_durable, read_path, write_durable, write_path,
+    CHAIN_MAX, DurableRow, MEMBER_BYTES, Member, RecoverReply, SESSION_ROW_BYTES, SESSION_ROWS_MAX,
+    SESSION_ROWS_PER_PART, SessionRow, read_durable, read_path, shard_size, write_durable,
+    write_padded_path, write_path,
 };
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENT_BYTES_MIN, FragmentSize};
 use proptest::prelude::*;
 
 prop_compose! {
     fn member()(
         device: u32, incarnation: u32, log_uuid: u128, tail: u64, applied: u64, flags: u32,
-        word_epoch: u32, served: u32,
+        word_epoch: u32, served: u32, size: u64,
     ) -> Member {
-        Member { device, incarnation, log_uuid, tail, applied, flags, word_epoch, served }
+        let size = FragmentSize::from_wire(size % 1400);
+        Member { device, incarnation, log_uuid, tail, applied, flags, word_epoch, served, size }
     }
 }
 
@@ -51,7 +53,7 @@ proptest! {
     #[test]
     fn a_path_comes_back(path in prop::collection::vec(member(), 1..=CHAIN_MAX)) {
         let bytes = write_path(&path);
-        prop_assert_eq!(bytes.len(), FRAGMENT_BYTES);
+        prop_assert_eq!(bytes.len(), FRAGMENT_BYTES_MIN);
         prop_assert_eq!(read_path(&bytes[..bytes.len() - 1]), None);
         prop_assert_eq!(read_path(&bytes), Some(path));
     }
@@ -59,7 +61,7 @@ proptest! {
     #[test]
     fn a_reply_comes_back(reply in reply()) {
         let bytes = reply.write();
-        prop_assert!(bytes.len() <= FRAGMENT_BYTES, "a part fits one packet");
+        prop_assert!(bytes.len() <= FRAGMENT_BYTES_MIN, "a part fits one packet, on every path");
         for cut in 0..bytes.len() {
             prop_assert_eq!(RecoverReply::read(&bytes[..cut]), None);
         }
@@ -95,8 +97,8 @@ proptest! {
 #[test]
 fn a_full_part_fills_the_packet() {
     let used = 16 + CHAIN_MAX * MEMBER_BYTES + SESSION_ROWS_PER_PART * SESSION_ROW_BYTES;
-    assert!(used <= FRAGMENT_BYTES && used + SESSION_ROW_BYTES > FRAGMENT_BYTES);
-    assert_eq!(SESSION_ROWS_PER_PART, 36);
+    assert!(used <= FRAGMENT_BYTES_MIN && used + SESSION_ROW_BYTES > FRAGMENT_BYTES_MIN);
+    assert_eq!((SESSION_ROWS_PER_PART, SESSION_ROWS_MAX), (28, 36));
 }
 
 #[test]
@@ -131,16 +133,38 @@ fn what_has_more_or_fewer_rows_than_may_be_is_refused() {
         let reply = RecoverReply {
             shard_token: 7,
             members: Vec::new(),
-            sessions: vec![session; SESSION_ROWS_PER_PART + more],
+            sessions: vec![session; SESSION_ROWS_MAX + more],
         };
         assert_eq!(RecoverReply::read(&reply.write()).is_some(), good);
     }
 }
 
-/// The specification bounds a path; a writer that was given more keeps to it.
+/// A sender of an earlier version pads to the longest packet.
 #[test]
-fn a_path_is_written_up_to_the_longest_chain() {
-    let member = Member {
+fn a_path_may_be_padded_to_any_length_that_a_packet_has() {
+    let path = write_path(&[]);
+    for bytes in [0, 456, 1143, 1345] {
+        assert_eq!(read_path(&vec![0; bytes]), None);
+    }
+    assert_eq!(path.len(), 1144);
+    for bytes in (FRAGMENT_BYTES_MIN..=FRAGMENT_BYTES).step_by(8) {
+        let size = FragmentSize::from_wire(u64::try_from(bytes).unwrap());
+        let path = write_padded_path(&[member_of(FragmentSize::MIN)], size);
+        assert_eq!(path.len(), bytes);
+        assert_eq!(read_path(&path).map(|path| path.len()), Some(1));
+    }
+}
+
+#[test]
+fn the_size_of_a_shard_is_that_of_its_narrowest_hop() {
+    let sizes = [1344, 1280, 1144, 1328].map(FragmentSize::from_wire);
+    let members = sizes.map(member_of);
+    let least = |count: usize| shard_size(&members[..count]).bytes();
+    assert_eq!([0, 1, 2, 3, 4].map(least), [1344, 1344, 1280, 1144, 1144]);
+}
+
+fn member_of(size: FragmentSize) -> Member {
+    Member {
         device: 1,
         incarnation: 2,
         log_uuid: 3,
@@ -149,7 +173,14 @@ fn a_path_is_written_up_to_the_longest_chain() {
         flags: 6,
         word_epoch: 7,
         served: 8,
-    };
+        size,
+    }
+}
+
+/// The specification bounds a path; a writer that was given more keeps to it.
+#[test]
+fn a_path_is_written_up_to_the_longest_chain() {
+    let member = member_of(FragmentSize::MAX);
     let read = read_path(&write_path(&[member; CHAIN_MAX + 1])).expect("a path");
     assert_eq!(read.len(), CHAIN_MAX);
 }

@@ -260,6 +260,7 @@ impl Stand {
         self.turn()?;
         let mut applied = Vec::new();
         let word = packet::Applied {
+            received: 0,
             applied: self.pipeline.log().last(),
             room: u64::MAX,
             short: false,
@@ -319,6 +320,7 @@ impl Stand {
             _ if packet.is_read() => {
                 self.made += 1;
                 let read = packet::ReadKeys {
+                    size: 0,
                     session: client.session,
                     request: fastrand::u64(1..),
                     kept: false,

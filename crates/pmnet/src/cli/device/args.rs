@@ -122,6 +122,9 @@ pub struct DeviceArgs {
     /// With --detach: give up acknowledged writes that the server has not applied yet.
     #[arg(long, requires = "detach")]
     pub discard: bool,
+    /// Send no packet longer than this, with its IP header, whatever routes and interfaces allow [default: what they allow].
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<u32>,
     /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core
     /// [default: 50].
     #[arg(long, value_name = "US")]

@@ -50,6 +50,7 @@ pub fn announce<M: Media>(
         ("copies", json!(machine.copies())),
         ("media", json!(media)),
         ("survives", json!(survives)),
+        ("fragment", json!(machine.fragment_size().bytes())),
     ];
     fields.extend_from_slice(more);
     ready::announce(json, "device", &fields);

@@ -16,7 +16,7 @@ use super::direct::{DirectSettings, buffers};
 use super::fleet::FleetSettings;
 use super::kernel_settings::KernelSettings;
 use super::store;
-use crate::cli::common::{hop_addresses, required, udp_address};
+use crate::cli::common::{hop_addresses, required, size_max, udp_address};
 use crate::cli::names::Named;
 
 /// Poll for so long after activity.
@@ -153,6 +153,7 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
             .map_err(|error| ConfigError(error.to_string()))?;
     }
     let mut device = DeviceConfig::new(id, flags.shard.or(file.shard).unwrap_or(0), next);
+    device.size_max = size_max(flags.mtu.or(file.mtu), listen.is_ipv6())?;
     device.server_reads_log = flags.server_reads_log || file.server_reads_log;
     match (
         flags.shrink_chain || file.shrink_chain,

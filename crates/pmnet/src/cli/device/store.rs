@@ -23,6 +23,7 @@ use super::args::{DeviceArgs, Mode};
 use super::direct::{DirectSettings, described};
 use super::relay::announce;
 use super::settings::{FRAME_BYTES, SPIN_US, Settings, id};
+use crate::cli::common::size_max;
 
 /// Settings of such a device.
 pub fn settings(
@@ -86,6 +87,7 @@ pub fn settings(
     let region = RegionAddress::parse(url, id, shard, size.unwrap_or(FRAME_BYTES));
     let region = region.map_err(|error| ConfigError(format!("--store: {error}")))?;
     let mut device = DeviceConfig::new(id, shard, SERVER);
+    device.size_max = size_max(flags.mtu.or(file.mtu), listen.is_ipv6())?;
     if flags.shrink_chain || file.shrink_chain {
         device.flags |= Member::SHRINK;
     }

@@ -68,6 +68,9 @@ pub struct RedisArgs {
     /// Whether clients must show a certificate [default: required with --tls-ca, otherwise no].
     #[arg(long, value_enum)]
     pub(super) tls_clients: Option<TlsClients>,
+    /// Send no packet longer than this to the devices, with its IP header, whatever routes and interfaces allow [default: what they allow].
+    #[arg(long, value_name = "BYTES")]
+    pub(super) mtu: Option<u32>,
     /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core.
     #[arg(long, value_name = "US")]
     pub(super) spin_us: Option<u64>,
@@ -134,6 +137,7 @@ impl RedisArgs {
             tls_key: self.tls_key.or(below.tls_key),
             tls_ca: self.tls_ca.or(below.tls_ca),
             tls_clients: self.tls_clients.or(below.tls_clients),
+            mtu: self.mtu.or(below.mtu),
             spin_us: self.spin_us.or(below.spin_us),
             deadline_ms: self.deadline_ms.or(below.deadline_ms),
             connections_max: self.connections_max.or(below.connections_max),

@@ -12,7 +12,7 @@ use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret, clients_within};
 use pmnet_wire::record::CHAIN_MAX;
 
 use super::super::access::access;
-use super::super::common::{hop_addresses, in_etcd, required};
+use super::super::common::{hop_addresses, in_etcd, required, size_max};
 use super::super::names::Named;
 use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
@@ -136,6 +136,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
     client.name = name(front.listen);
     client.shard = shard;
+    client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
     client.copies_min = copies;
     client.kept = front.cache == Cache::Log;
     Ok(Settings {

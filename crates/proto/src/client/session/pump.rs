@@ -7,7 +7,7 @@ use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
 use pmnet_wire::command::barrier;
 use pmnet_wire::packet::{self, Fallback, Fragment, Open, Ping, Stamp, TimeLeft};
-use pmnet_wire::{FRAGMENT_BYTES, Kind};
+use pmnet_wire::{FragmentSize, Kind};
 
 impl Session {
     /// Sends everything that may be sent now. True if that is more than a PING.
@@ -56,8 +56,11 @@ impl Session {
             let header = header.header(&stamp);
             fallback.transfer.send(now, context.head, &header, out);
         } else {
-            self.begin_calls(config);
+            self.begin_calls(config, context.size);
             self.send_updates(now, out, context, &stamp);
+            if std::mem::take(&mut self.log.asks) {
+                out.send(context.head, &self.ping(config).header(&stamp), &[]);
+            }
             let ready = self.all_sent();
             if let Some(bypass) = self.direct.bypass.as_mut().filter(|_| ready) {
                 let header = packet::Bypass {
@@ -71,7 +74,10 @@ impl Session {
                     read_only: bypass.read_only,
                     more: false,
                 };
-                let header = header.header(&stamp);
+                let mut header = header.header(&stamp);
+                header.flags = header
+                    .flags
+                    .with(bypass.transfer.reply_size(context.size).flags());
                 bypass.transfer.send(now, context.head, &header, out);
             }
         }
@@ -133,7 +139,7 @@ impl Session {
     }
 
     /// Gives waiting calls their seqs or request ids, as far as order and window allow.
-    fn begin_calls(&mut self, config: &ClientConfig) {
+    fn begin_calls(&mut self, config: &ClientConfig, size: FragmentSize) {
         while self.direct.bypass.is_none() && self.in_flight() < u64::from(config.window_max) {
             if matches!(
                 self.queue.front(),
@@ -149,7 +155,7 @@ impl Session {
                 && config.rules.hold(Rule::AfterUnknown)
                 && let Some(deadline) = self.next_bypass()
             {
-                self.begin_fence(deadline);
+                self.begin_fence(deadline, size);
                 return;
             }
             let Some(call) = self.queue.pop_front() else {
@@ -158,7 +164,7 @@ impl Session {
             match call.work {
                 // A promise that the store may not be able to keep is not asked for; it answers what it can do.
                 Work::Update { payload, key_hash } if self.window.short => {
-                    self.begin_bypass(Some(call.id), payload, key_hash, false, call.deadline);
+                    self.begin_bypass(Some(call.id), payload, key_hash, false, call.deadline, size);
                 }
                 Work::Update { payload, key_hash } => {
                     self.begin_update(
@@ -167,15 +173,25 @@ impl Session {
                         payload,
                         key_hash,
                         call.deadline,
+                        size,
                     );
                 }
-                Work::End => self.begin_update(None, Kind::End, Bytes::new(), 0, call.deadline),
+                Work::End => {
+                    self.begin_update(None, Kind::End, Bytes::new(), 0, call.deadline, size);
+                }
                 Work::Bypass {
                     payload,
                     key_hash,
                     read_only,
                 } => {
-                    self.begin_bypass(Some(call.id), payload, key_hash, read_only, call.deadline);
+                    self.begin_bypass(
+                        Some(call.id),
+                        payload,
+                        key_hash,
+                        read_only,
+                        call.deadline,
+                        size,
+                    );
                 }
             }
         }
@@ -194,8 +210,8 @@ impl Session {
 
     /// A bypass of the session's own that does nothing, but that the store records: after it no older bypass
     /// is executed, whatever restarts.
-    fn begin_fence(&mut self, deadline: Time) {
-        self.begin_bypass(None, barrier().into(), 0, false, deadline);
+    fn begin_fence(&mut self, deadline: Time, size: FragmentSize) {
+        self.begin_bypass(None, barrier().into(), 0, false, deadline, size);
     }
 
     fn begin_bypass(
@@ -205,6 +221,7 @@ impl Session {
         key_hash: u64,
         read_only: bool,
         deadline: Time,
+        size: FragmentSize,
     ) {
         self.direct.bypass = Some(Bypass {
             call,
@@ -213,7 +230,7 @@ impl Session {
             key_hash,
             deadline,
             nacked: None,
-            transfer: Transfer::new(payload),
+            transfer: Transfer::new(payload, size),
         });
         self.direct.next_request += 1;
     }
@@ -225,9 +242,9 @@ impl Session {
         payload: Bytes,
         key_hash: u64,
         deadline: Time,
+        size: FragmentSize,
     ) {
-        let fragments =
-            u64::try_from(payload.len().div_ceil(FRAGMENT_BYTES).max(1)).expect("bounded");
+        let fragments = u64::try_from(size.count(payload.len())).expect("bounded");
         let first_seq = self.log.next_seq;
         let last_seq = first_seq + fragments - 1;
         self.log.next_seq = last_seq + 1;
@@ -240,6 +257,7 @@ impl Session {
             key_hash,
             deadline,
             kind,
+            size,
         });
     }
 
@@ -262,10 +280,11 @@ impl Session {
                 break;
             }
             let count = update.last_seq - update.first_seq + 1;
+            let size = update.size.bytes();
             while self.log.next_send <= update.last_seq && self.log.next_send < limit {
                 let index = self.log.next_send - update.first_seq;
-                let start = usize::try_from(index).expect("bounded") * FRAGMENT_BYTES;
-                let end = (start + FRAGMENT_BYTES).min(update.payload.len());
+                let start = usize::try_from(index).expect("bounded") * size;
+                let end = (start + size).min(update.payload.len());
                 let (session, seq) = (self.id, self.log.next_send);
                 let header = if update.kind == Kind::End {
                     packet::End { session, seq }.header(stamp)

@@ -43,6 +43,7 @@ pub fn member(id: u32) -> Member {
         flags: 0,
         word_epoch: 0,
         served: 99,
+        size: pmnet_wire::FragmentSize::MAX,
     }
 }
 
@@ -83,6 +84,7 @@ pub fn ask() -> Header {
         ..Stamp::of(&from_client(Kind::Read, 0))
     };
     let read = ReadKeys {
+        size: 0,
         session: SESSION,
         request: 5,
         kept: false,

@@ -323,5 +323,6 @@ pub fn member(id: u32) -> Member {
         flags: 0,
         word_epoch: 0,
         served: 1,
+        size: pmnet_wire::FragmentSize::MAX,
     }
 }

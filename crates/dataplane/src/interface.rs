@@ -6,7 +6,7 @@
 
 use std::io;
 use std::mem::zeroed;
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 /// `ETHTOOL_GCHANNELS` of the kernel's `ethtool.h`.
@@ -37,8 +37,47 @@ struct Channels {
     combined: u32,
 }
 
+/// The interface that has an address.
+#[derive(Debug)]
+pub(crate) struct Interface {
+    address: IpAddr,
+    name: Option<String>,
+}
+
+impl Interface {
+    pub(crate) const fn of(address: IpAddr) -> Interface {
+        Interface {
+            address,
+            name: None,
+        }
+    }
+
+    /// Its MTU. `None`: the address is that of every interface, or of none that is known.
+    pub(crate) fn mtu(&mut self) -> Option<usize> {
+        if self.address.is_unspecified() {
+            return None;
+        }
+        if self.name.is_none() {
+            let all = nix::ifaddrs::getifaddrs().ok()?;
+            let has = |one: &nix::ifaddrs::InterfaceAddress| {
+                let address = one.address.as_ref();
+                let ipv4 = address.and_then(|address| Some(address.as_sockaddr_in()?.ip().into()));
+                let ipv6 = address.and_then(|address| Some(address.as_sockaddr_in6()?.ip().into()));
+                ipv4.or(ipv6) == Some(self.address)
+            };
+            self.name = all.into_iter().find(has).map(|one| one.interface_name);
+        }
+        let found = mtu(self.name.as_ref()?);
+        if found.is_err() {
+            // It has another name now, or another interface has the address.
+            self.name = None;
+        }
+        usize::try_from(found.ok()?).ok()
+    }
+}
+
 /// Longest packet behind its Ethernet header, in bytes.
-pub(super) fn mtu(interface: &str) -> io::Result<u64> {
+pub(crate) fn mtu(interface: &str) -> io::Result<u64> {
     let request = ask(interface, libc::SIOCGIFMTU, |_| {})?;
     // SAFETY: this request fills in this member.
     let bytes = unsafe { request.ifr_ifru.ifru_mtu };
@@ -46,7 +85,7 @@ pub(super) fn mtu(interface: &str) -> io::Result<u64> {
 }
 
 /// Receive queues. Drivers that cannot tell have one.
-pub(super) fn receive_queues(interface: &str) -> u32 {
+pub(crate) fn receive_queues(interface: &str) -> u32 {
     let mut channels = Channels {
         command: GET_CHANNELS,
         ..Channels::default()
@@ -143,6 +182,18 @@ fn ask(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_leads_to_its_interface() {
+        for (address, mtu) in [
+            ("127.0.0.1", Some(65_536)),
+            ("0.0.0.0", None),
+            ("192.0.2.7", None),
+        ] {
+            let mut interface = Interface::of(address.parse().unwrap());
+            assert_eq!([interface.mtu(), interface.mtu()], [mtu; 2], "{address}");
+        }
+    }
 
     #[test]
     fn counters_of_what_a_driver_did_not_take_are_known_by_their_names() {

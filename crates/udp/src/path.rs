@@ -1,0 +1,204 @@
+//! How long the packets may be that the paths to others carry (`docs/spec/protocol.md` §7).
+//!
+//! The system knows: the MTU of the interface and of the route, and what routers on the way have reported (ICMP). It is asked now
+//! and then, and after each packet that was too long. May not: be asked for each packet.
+
+use crate::Socket;
+use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
+use pmnet_proto::{FragmentSize, Peer, Time};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+
+/// The system is asked this often,
+const LOOK_EVERY: Nanos = SECOND;
+/// and, while packets are too long, this often.
+const LOOK_AGAIN: Nanos = 50 * MILLISECOND;
+/// Packets that were too long are told of this often.
+const TELL_EVERY: Nanos = 5 * SECOND;
+const MTU_MIN: usize = FragmentSize::MTU_MIN;
+
+/// Longest IP packet that the path to this address carries, as far as the system knows, in bytes with the IP header.
+///
+/// # Errors
+/// The system has no route, or no socket.
+pub fn path_mtu(to: Peer) -> io::Result<usize> {
+    let ip = to.ip().to_canonical();
+    let any: IpAddr = if ip.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    let mut to = to;
+    to.set_ip(ip);
+    // Nothing is sent: this looks the route up.
+    socket.connect(to)?;
+    let mtu = if ip.is_ipv4() {
+        rustix::net::sockopt::ip_mtu(&socket)?
+    } else {
+        rustix::net::sockopt::ipv6_mtu(&socket)?
+    };
+    Ok(usize::try_from(mtu).unwrap_or(usize::MAX))
+}
+
+/// The paths of a socket to those that it sends most to.
+#[derive(Debug)]
+pub struct Paths {
+    /// No larger, whatever the system says.
+    most: FragmentSize,
+    size: Option<FragmentSize>,
+    peers: Vec<Peer>,
+    next_look: Time,
+    looked: Time,
+    /// How many packets of the socket had been too long when it was asked last, and when that was told last.
+    fragmented: u64,
+    told: (u64, Option<Time>),
+    /// The MTU that was last said to be too small.
+    too_small: Option<usize>,
+}
+
+impl Paths {
+    /// Not looked at yet. `most`: what a person says that they carry.
+    #[must_use]
+    pub const fn new(most: FragmentSize) -> Paths {
+        Paths {
+            most,
+            size: None,
+            peers: Vec::new(),
+            next_look: Time(0),
+            looked: Time(0),
+            fragmented: 0,
+            told: (0, None),
+            too_small: None,
+        }
+    }
+
+    /// Whether the system is to be asked, once it is told with which peers.
+    #[must_use]
+    pub fn is_due(&self, now: Time, socket: &Socket) -> bool {
+        now >= self.next_look
+            || (socket.counters().fragmented != self.fragmented
+                && now.since(self.looked) >= LOOK_AGAIN)
+    }
+
+    /// Whether the system was asked about this one last time.
+    #[must_use]
+    pub fn knows(&self, peer: Peer) -> bool {
+        self.peers.contains(&peer)
+    }
+
+    /// Largest fragments that the path to this peer carries, as far as the system knows.
+    #[must_use]
+    pub fn glance(&self, peer: Peer) -> FragmentSize {
+        let ipv6 = peer.ip().to_canonical().is_ipv6();
+        let size = path_mtu(peer).map_or(FragmentSize::MAX, |mtu| FragmentSize::of_mtu(mtu, ipv6));
+        size.min(self.most)
+    }
+
+    /// Asks the system what the paths to these carry, and gives the least of it. Longer packets of this socket to them are sent as IP
+    /// fragments from now on: what was cut before is not lost. `own`: what the interface carries by which others come, with its address.
+    pub fn look(
+        &mut self,
+        now: Time,
+        socket: &mut Socket,
+        peers: impl IntoIterator<Item = Peer>,
+        own: Option<(Peer, usize)>,
+    ) -> FragmentSize {
+        self.looked = now;
+        self.next_look = now + LOOK_EVERY;
+        self.peers.clear();
+        self.peers.extend(peers);
+        let mut least = (self.most, None);
+        let mut limits = Vec::new();
+        // Without a route nothing can be said, and nothing be sent.
+        let asked = self.peers.iter();
+        let asked = asked.filter_map(|peer| Some((*peer, path_mtu(*peer).ok()?, true)));
+        let own = own.map(|(address, mtu)| (address, mtu, false));
+        for (peer, mtu, is_sent_to) in asked.chain(own) {
+            let ipv6 = peer.ip().to_canonical().is_ipv6();
+            let size = FragmentSize::of_mtu(mtu, ipv6).min(self.most);
+            if is_sent_to {
+                limits.push((peer, size));
+            }
+            if size < least.0 || mtu < MTU_MIN {
+                least = (size, Some((peer, mtu)));
+            }
+        }
+        socket.set_limits(limits);
+        self.tell(now, socket, least);
+        least.0
+    }
+
+    fn tell(
+        &mut self,
+        now: Time,
+        socket: &Socket,
+        (size, path): (FragmentSize, Option<(Peer, usize)>),
+    ) {
+        let before = self.size.replace(size);
+        let shrank = before.is_some_and(|before| size < before);
+        if let Some((peer, mtu)) = path.filter(|_| before != Some(size)) {
+            if shrank {
+                tracing::warn!(
+                    %peer, mtu, fragment = size.bytes(),
+                    "the path to, or by, {peer} carries less than before: packets of {mtu} bytes. What begins from now on is cut into \
+                     smaller packets; what is under way, or in a log, is sent as IP fragments"
+                );
+            } else {
+                tracing::info!(
+                    %peer, mtu, fragment = size.bytes(),
+                    "the path to, or by, {peer} carries packets of {mtu} bytes, so a packet has {size} bytes of a message"
+                );
+            }
+        }
+        let too_small = path.map(|(_, mtu)| mtu).filter(|mtu| *mtu < MTU_MIN);
+        if let Some((peer, mtu)) =
+            path.filter(|_| too_small != self.too_small && too_small.is_some())
+        {
+            tracing::warn!(
+                %peer, mtu,
+                "the path to, or by, {peer} carries packets of {mtu} bytes only, and pmnet needs {MTU_MIN}: larger ones are sent as IP \
+                 fragments, which is slow, and they are lost where somebody drops IP fragments. Set a larger MTU"
+            );
+        }
+        self.too_small = too_small;
+        self.fragmented = socket.counters().fragmented;
+        let (known, at) = self.told;
+        if self.fragmented > known && at.is_none_or(|at| now.since(at) >= TELL_EVERY) {
+            tracing::warn!(
+                packets = self.fragmented - known,
+                "so many packets were longer than their path carries, and were sent as IP fragments. Did an MTU change, or does a \
+                 peer of an earlier version send them?"
+            );
+            self.told = (self.fragmented, Some(now));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_carries_the_largest_fragments() {
+        for address in ["127.0.0.1:9", "[::1]:9", "[::ffff:127.0.0.1]:9"] {
+            let peer: Peer = address.parse().unwrap();
+            assert!(path_mtu(peer).unwrap() >= 16_384, "{peer}");
+        }
+        let mut socket = Socket::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let mut paths = Paths::new(FragmentSize::MAX);
+        assert!(paths.is_due(Time(0), &socket));
+        let peer = "127.0.0.1:9".parse().unwrap();
+        let size = paths.look(Time(0), &mut socket, [peer], None);
+        assert_eq!(size, FragmentSize::MAX);
+        assert!(paths.knows(peer) && !paths.is_due(Time(SECOND - 1), &socket));
+        assert!(paths.is_due(Time(SECOND), &socket));
+        // A person knows better.
+        let small = FragmentSize::of_mtu(1400, false);
+        let size = Paths::new(small).look(Time(0), &mut socket, [peer], None);
+        assert_eq!(size, small);
+        // By another interface others come.
+        let own = Some((peer, 1400));
+        assert_eq!(paths.look(Time(0), &mut socket, [peer], own), small);
+    }
+}
