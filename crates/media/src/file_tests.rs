@@ -203,7 +203,7 @@ fn of_a_large_file_only_what_is_used_is_written() {
     let path = directory.path().join("store");
     image::create(&path, crate::Kind::File, LARGE).unwrap();
     let written = || crate::sys::written(&File::open(&path).unwrap(), LARGE);
-    if written() == [0..LARGE] {
+    if written().first() == Some(&(0..LARGE)) {
         skip("this file system does not say what was written");
         return;
     }
@@ -214,12 +214,12 @@ fn of_a_large_file_only_what_is_used_is_written() {
         // As recovery does: all of a table of which nothing was used.
         persist(&mut media, &[0..8 << 20, LARGE - 8192..LARGE]);
         media.store(at + 5000, b"used");
-        persist(&mut media, &[at + 5000..at + 5004]);
+        persist(&mut media, std::slice::from_ref(&(at + 5000..at + 5004)));
         // A used block that is zero again is so durably.
         media.store(at + 9000, b"gone");
-        persist(&mut media, &[at + 9000..at + 9004]);
+        persist(&mut media, std::slice::from_ref(&(at + 9000..at + 9004)));
         media.store(at + 9000, &[0; 4]);
-        persist(&mut media, &[at + 8192..at + 12_288]);
+        persist(&mut media, std::slice::from_ref(&(at + 8192..at + 12_288)));
         drop(media);
         let seen = FileMedia::open(&path).unwrap();
         assert_eq!(&seen.bytes()[at + 5000..at + 5004], b"used");

@@ -355,7 +355,7 @@ impl<M: Media> Scan<M> {
     }
 
     /// Shows every record that is what was written.
-    pub fn each_record(&self, visit: &mut dyn FnMut(&[u8], &Meta, &[u8])) {
+    pub fn each_record(&self, mut visit: impl FnMut(&[u8], &Meta, &[u8])) {
         let reader = self.reader();
         let mut scratch = Vec::new();
         for &slot in &self.live {

@@ -41,18 +41,12 @@ pub fn back_up_packet_store(path: &Path, to: &Path) -> Result<Backup, GrowError>
     name.push(".new");
     let copy = Path::new(&name);
     let made = (1..=TRIES).find_map(|tries| {
-        let tried = try_once(path, copy);
-        let found = match tried {
-            Ok(found) => found.map(|(commit, records)| {
-                Ok(Backup {
-                    commit,
-                    records,
-                    tries,
-                })
-            }),
-            Err(error) => Some(Err(error)),
-        };
-        found
+        let found = try_once(path, copy).transpose()?;
+        Some(found.map(|(commit, records)| Backup {
+            commit,
+            records,
+            tries,
+        }))
     });
     let placed = match made {
         Some(Ok(backup)) => fs::rename(copy, to)

@@ -65,7 +65,7 @@ pub fn mend_packet_store(map: &mut Map<AnyMedia>) -> Result<u64, Fault> {
 #[must_use]
 pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
     let mut names = types::Names::default();
-    scan.each_record(&mut |key, meta, value| {
+    scan.each_record(|key, meta, value| {
         names.note(
             key,
             Row {

@@ -120,7 +120,7 @@ fn server(call: &Call<'_, '_>) -> Lines {
 }
 
 fn memory(about: &About) -> Lines {
-    let human = |bytes: u64| format!("{}.{:02}M", bytes >> 20, (bytes % (1 << 20)) * 100 >> 20);
+    let human = |bytes: u64| format!("{}.{:02}M", bytes >> 20, ((bytes % (1 << 20)) * 100) >> 20);
     lines(&[
         ("used_memory", about.used_bytes.to_string()),
         ("used_memory_human", human(about.used_bytes)),
