@@ -219,7 +219,7 @@ fn too_many_clients_and_a_port_in_use_are_said() {
         .map(|error| error.to_string())
         .unwrap_or_default();
     assert!(
-        error.contains("cannot listen on 127.0.0.1:") && error.contains("another process"),
+        error.contains("cannot listen on 127.0.0.1:") && error.contains("listens there"),
         "{error}"
     );
 }

@@ -161,7 +161,7 @@ impl Device {
     /// room: a fast path does not know the word that each DURABLE, and each answer, has to carry then.
     #[must_use]
     pub const fn admits(&self) -> bool {
-        self.is_serving() && !self.short && !(self.is_head() && self.joining)
+        self.is_serving() && !(self.short || self.full) && !(self.is_head() && self.joining)
     }
 
     /// The chain as a fast path must know it.

@@ -165,7 +165,7 @@ impl Device {
                 self.hear(received, room);
             }
             // Said to the hop before until it is over, and then once more.
-            self.owed.tell_durable |= self.short || short;
+            self.owed.tell_durable |= self.short || short || self.full || full;
             (self.short, self.full) = (short, full);
         }
         if applied <= self.cursors.applied {
