@@ -165,7 +165,7 @@ impl Places {
         command
     }
 
-    /// The same, but for the path of its log.
+    /// A device whose log has no path yet.
     pub fn device_without_log(&self, listen: &str, next: &str, media: &str) -> Command {
         let mut command = Command::new(pmnet());
         command

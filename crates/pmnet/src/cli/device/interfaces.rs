@@ -44,9 +44,9 @@ impl Interfaces {
 
 struct Watched {
     name: String,
-    /// What was there at first.
+    /// Its number at first.
     first: Option<u32>,
-    /// What was there lately.
+    /// Its number lately.
     number: Option<u32>,
     refused: u64,
 }
