@@ -84,6 +84,12 @@ pub(crate) fn mtu(interface: &str) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
+/// The number of an interface. One that is removed and made anew has another one. `None`: there is no such interface.
+#[must_use]
+pub fn number(interface: &str) -> Option<u32> {
+    nix::net::if_::if_nametoindex(interface).ok()
+}
+
 /// Receive queues. Drivers that cannot tell have one.
 pub(crate) fn receive_queues(interface: &str) -> u32 {
     let mut channels = Channels {

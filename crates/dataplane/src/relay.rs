@@ -392,11 +392,14 @@ pub(crate) fn watch<M: Media>(
         {
             // Repeated, as long as it lasts.
             out_of_service = Some(clock.now());
-            tracing::warn!(
-                "no answer from the server by way of {next} for {} s: this device serves nobody. Is the next hop \
-                 running, and the server behind it?",
-                PATIENCE / SECOND
-            );
+            match machine.waits_for() {
+                Some(text) => tracing::warn!("still waiting, as the server said last: {text}"),
+                None => tracing::warn!(
+                    "no answer from the server by way of {next} for {} s: this device serves nobody. Is the next hop \
+                     running, and the server behind it?",
+                    PATIENCE / SECOND
+                ),
+            }
         }
         if machine.waits_for() != waits.as_deref() {
             waits = machine.waits_for().map(str::to_owned);

@@ -71,7 +71,9 @@ fn hint(error: &io::Error) -> &'static str {
     };
     match errno {
         Errno::PERM | Errno::ACCESS => " (it needs root, or CAP_NET_RAW and CAP_NET_ADMIN)",
-        Errno::AFNOSUPPORT => " (this kernel was built without CONFIG_XDP_SOCKETS)",
+        Errno::AFNOSUPPORT => {
+            " (a filter forbids AF_XDP, as RestrictAddressFamilies= of systemd does, or this kernel was built without CONFIG_XDP_SOCKETS)"
+        }
         Errno::NODEV => " (no such interface in this network namespace)",
         Errno::NOBUFS => " (more memory must be lockable: ulimit -l unlimited)",
         Errno::OPNOTSUPP => " (memory of this kind cannot be used, or the driver has no such mode)",

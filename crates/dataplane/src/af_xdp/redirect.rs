@@ -125,7 +125,9 @@ impl Redirect {
             .expect("build.rs compiled an object that has it")
             .try_into()
             .map_err(failed)?;
-        program.load().map_err(failed)?;
+        program
+            .load()
+            .map_err(|source| KernelError::load(NAME, source))?;
         let attached = program
             .attach(interface, XdpMode::Driver)
             .map_err(failed)

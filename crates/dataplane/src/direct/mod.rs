@@ -27,7 +27,7 @@ use crate::xdp::KernelError;
 use port::Direct;
 
 pub use crate::af_xdp::{AfXdpError, BusyPoll, Mode, Places, Transport, knows_busy_poll};
-pub use interface::refused_by_driver;
+pub use interface::{number, refused_by_driver};
 pub use shards::Part;
 pub use sockets::{Arrived, BufferSpace, Sockets, SocketsConfig};
 
@@ -168,16 +168,20 @@ impl DirectDevice {
     }
 }
 
+/// Bytes of a packet buffer, where they are large.
+const LARGE: u32 = 4096;
+
 /// Refuses an interface whose packets may be longer than a buffer takes.
 fn fits(name: &str, buffer_bytes: u32) -> Result<(), DirectError> {
     let mtu = interface::mtu(name).map_err(|error| DirectError::interface(name, &error))?;
-    let most = u64::from(buffer_bytes).saturating_sub(queues::ROOM_IN_FRONT + 14);
+    let takes = |buffer: u32| u64::from(buffer).saturating_sub(queues::ROOM_IN_FRONT + 14);
+    let most = takes(buffer_bytes);
     if mtu > most {
         return Err(DirectError::Unfit(format!(
             "packets of {name} may have {mtu} bytes, and a buffer of {buffer_bytes} bytes takes {most}: set a smaller one \
              (ip link set {name} mtu 1500){}",
-            if buffer_bytes < 4096 {
-                ", or make the log with buffers of 4096 bytes"
+            if buffer_bytes < LARGE && mtu <= takes(LARGE) {
+                ", or make the log with buffers of 4096 bytes (--media file has them)"
             } else {
                 ""
             }

@@ -56,7 +56,7 @@ impl Dispatcher {
         }
         program(&mut ebpf, NAME)?
             .load()
-            .map_err(|source| KernelError::Program { name: NAME, source })?;
+            .map_err(|source| KernelError::load(NAME, source))?;
         Ok(Dispatcher {
             ebpf,
             programs: Some(programs),

@@ -1,11 +1,13 @@
 //! Why the pipeline in the kernel, or the device that it belongs to, cannot be had; and what to do.
 
+use std::io;
 use std::path::PathBuf;
 
 use aya::maps::MapError;
 use aya::pin::PinError;
 use aya::programs::ProgramError;
 use pmnet_log::LogError;
+use rustix::io::Errno;
 
 /// Why the kernel's part of a device cannot be set up, used or removed.
 #[derive(Debug, thiserror::Error)]
@@ -36,9 +38,7 @@ pub enum KernelError {
     )]
     NotWhole(PathBuf),
     /// The BPF file system, where maps outlive their process, cannot be used.
-    #[error(
-        "{path}: {source}: the BPF file system is needed there (mount -t bpf bpf /sys/fs/bpf, as root)"
-    )]
+    #[error("{path}: {source}: {}", advice(source))]
     FileSystem {
         /// Where it should be.
         path: PathBuf,
@@ -64,13 +64,26 @@ pub enum KernelError {
         /// Why.
         source: ProgramError,
     },
+    /// The kernel refused one program.
+    #[error(
+        "program {name}: the kernel did not take it: {source}{}. {verifier}",
+        rights(source)
+    )]
+    Refused {
+        /// Which one.
+        name: &'static str,
+        /// The system's answer.
+        source: io::Error,
+        /// The end of what the verifier says.
+        verifier: String,
+    },
     /// The link to an interface could not be pinned or taken over.
     #[error("the attachment to the interface: {0} (before Linux 5.9 it cannot outlive a process)")]
     Link(#[from] aya::programs::links::LinkError),
     /// The program could not be attached to an interface.
     #[error(
-        "cannot attach to {interface} (is it there? has its driver native XDP, for its MTU? else --xdp-generic; is another \
-         XDP program on it? `ip link show {interface}` tells): {source}"
+        "cannot attach to {interface} ({}): {source}",
+        question(interface, source)
     )]
     Attach {
         /// Which one.
@@ -145,6 +158,59 @@ pub enum OpenError {
     InUse(PathBuf),
 }
 
+/// Advice about the BPF file system.
+fn advice(error: &io::Error) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::ROFS) => {
+            "the BPF file system can only be read here: leave ProtectKernelTunables= out of the systemd unit, or give the container a \
+             /sys/fs/bpf that it may write to"
+        }
+        Some(Errno::PERM | Errno::ACCESS) => {
+            "this user may not write to the BPF file system: it takes root, or the user who has /sys/fs/bpf/pmnet and /sys/fs/bpf/pmnet-at"
+        }
+        _ => "the BPF file system is needed there (mount -t bpf bpf /sys/fs/bpf, as root)",
+    }
+}
+
+/// Advice about an interface that takes no program.
+fn question(interface: &str, error: &KernelError) -> String {
+    match cause(error) {
+        Some(Errno::RANGE) => format!(
+            "an MTU is too large for native XDP, its own or that of a veth's other end, which may be 3506: ip link set {interface} mtu 1500, and \
+             the same there; else --xdp-generic"
+        ),
+        Some(Errno::BUSY) => format!(
+            "another XDP program is on it, `ip link show {interface}` tells: take that one off"
+        ),
+        Some(Errno::OPNOTSUPP) => "its driver has no native XDP: --xdp-generic".to_owned(),
+        _ => format!(
+            "is it there? has its driver native XDP, for its MTU? else --xdp-generic; is another XDP program on it? `ip link show \
+             {interface}` tells"
+        ),
+    }
+}
+
+/// Lines at the end of what the verifier says that are shown; it may have thousands.
+const VERIFIER_LINES: usize = 8;
+
+/// Rights that are missing, if it may be that.
+fn rights(error: &io::Error) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::PERM | Errno::ACCESS) => {
+            " (programs need root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN)"
+        }
+        _ => "",
+    }
+}
+
+/// The system's answer at the bottom of an error.
+fn cause(error: &(dyn std::error::Error + 'static)) -> Option<Errno> {
+    let below = std::iter::successors(Some(error), |error| error.source());
+    below
+        .filter_map(|error| error.downcast_ref::<io::Error>())
+        .find_map(Errno::from_io_error)
+}
+
 impl KernelError {
     pub(crate) fn file(path: &std::path::Path, source: std::io::Error) -> KernelError {
         KernelError::FileSystem {
@@ -156,6 +222,24 @@ impl KernelError {
         KernelError::Map {
             what: what.into(),
             source: Box::new(source),
+        }
+    }
+    /// A program could not be loaded.
+    pub(crate) fn load(name: &'static str, source: ProgramError) -> KernelError {
+        let ProgramError::LoadError {
+            io_error,
+            verifier_log,
+        } = source
+        else {
+            return KernelError::Program { name, source };
+        };
+        let log = verifier_log.to_string();
+        let lines: Vec<&str> = log.lines().collect();
+        let end = lines[lines.len().saturating_sub(VERIFIER_LINES)..].join("\n");
+        KernelError::Refused {
+            name,
+            source: io_error,
+            verifier: format!("The verifier's last lines:\n{end}"),
         }
     }
     pub(crate) fn pin(what: impl Into<String>, source: PinError) -> KernelError {

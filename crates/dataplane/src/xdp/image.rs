@@ -18,17 +18,22 @@ use pmnet_log::{Media, MediaError};
 pub struct MapMedia {
     map: MmapRaw,
     bytes: usize,
+    outlives: bool,
 }
 
 impl MapMedia {
-    /// The first `bytes` bytes of a mapped map are the image.
+    /// The first `bytes` bytes of a mapped map are the image. `outlives`: it is pinned where it outlives this process.
     ///
     /// # Panics
     /// If the mapping is shorter.
     #[must_use]
-    pub fn new(map: MmapRaw, bytes: usize) -> MapMedia {
+    pub fn new(map: MmapRaw, bytes: usize, outlives: bool) -> MapMedia {
         assert!(bytes <= map.len(), "the map holds the image");
-        MapMedia { map, bytes }
+        MapMedia {
+            map,
+            bytes,
+            outlives,
+        }
     }
 }
 
@@ -73,7 +78,11 @@ impl Media for MapMedia {
     }
 
     fn survives(&self) -> &'static str {
-        "death of the process, not power loss"
+        if self.outlives {
+            "death of the process, not power loss"
+        } else {
+            "nothing, not even the death of the process"
+        }
     }
 
     fn name(&self) -> &'static str {

@@ -83,6 +83,7 @@ impl Kernel {
         )?;
         let wakeups = RingBuf::try_from(take_map(&mut ebpf, names::WAKEUPS))
             .map_err(|error| KernelError::map(names::WAKEUPS, error))?;
+        let outlives = pins.outlives_the_process();
         let mut kernel = Kernel {
             ebpf,
             pins,
@@ -99,7 +100,7 @@ impl Kernel {
         };
         kernel.shard().layout.store(LAYOUT, Relaxed);
         kernel.held = !kernel.admits();
-        Ok((kernel, MapMedia::new(image, image_bytes)))
+        Ok((kernel, MapMedia::new(image, image_bytes, outlives)))
     }
 
     /// The size of the log that is pinned.
@@ -108,7 +109,7 @@ impl Kernel {
     /// [`KernelError`]: there is none, or it cannot be read.
     pub fn parameters(pins: &Pins) -> Result<Parameters, KernelError> {
         let (map, bytes) = map_image(pins, None)?;
-        pmnet_log::parameters(MapMedia::new(map, bytes).bytes())
+        pmnet_log::parameters(MapMedia::new(map, bytes, true).bytes())
             .map_err(|error| KernelError::Parameters(error.to_string()))
     }
 
@@ -118,7 +119,7 @@ impl Kernel {
     /// [`KernelError`]: there is none.
     pub fn image(pins: &Pins) -> Result<MapMedia, KernelError> {
         let (map, bytes) = map_image(pins, None)?;
-        Ok(MapMedia::new(map, bytes))
+        Ok(MapMedia::new(map, bytes, pins.outlives_the_process()))
     }
 }
 
@@ -196,7 +197,7 @@ fn load_object(config: &KernelConfig, pins: &Pins) -> Result<Ebpf, KernelError> 
     for name in ["pipeline", "hold", "release", "wake_me"] {
         program(&mut ebpf, name)?
             .load()
-            .map_err(|source| KernelError::Program { name, source })?;
+            .map_err(|source| KernelError::load(name, source))?;
     }
     Ok(ebpf)
 }

@@ -14,6 +14,11 @@ use super::names::IMAGE;
 const USUAL: &str = "/sys/fs/bpf";
 /// `f_type` of a BPF file system (linux/magic.h).
 const MAGIC: u64 = 0xcafe_4a11;
+/// Mounts of the first process. Anybody may read it, unless `/proc` is restricted.
+const FIRST_MOUNTS: &str = "/proc/1/mountinfo";
+/// The first namespace of processes, the machine's own (linux/proc_ns.h).
+const PROCESSES: &str = "/proc/self/ns/pid";
+const FIRST_PROCESSES: &str = "pid:[4026531836]";
 /// First part of the name of a mark: a symbolic link to the interface's folder.
 const MARK: &str = "at-";
 /// First part of the name of a pinned link. Devices have none here, but others use such folders too.
@@ -23,6 +28,8 @@ const LINK: &str = "link";
 #[derive(Clone, Debug)]
 pub struct Pins {
     folder: PathBuf,
+    /// This process has mounted the file system.
+    mounted: bool,
 }
 
 impl Pins {
@@ -34,12 +41,14 @@ impl Pins {
     pub fn open(name: &str) -> Result<Pins, KernelError> {
         let root = Path::new(USUAL);
         let failed = |error| KernelError::file(root, error);
-        if !is_bpf(root) {
+        let mounted = !is_bpf(root);
+        if mounted {
             rustix::mount::mount("bpf", root, "bpf", rustix::mount::MountFlags::empty(), None)
                 .map_err(|error| failed(error.into()))?;
         }
         let pins = Pins {
             folder: root.join("pmnet").join(name),
+            mounted,
         };
         pins.make_folder()?;
         Ok(pins)
@@ -56,7 +65,26 @@ impl Pins {
     pub fn existing(name: &str) -> Pins {
         Pins {
             folder: Path::new(USUAL).join("pmnet").join(name),
+            mounted: false,
         }
+    }
+
+    /// Whether what is pinned here outlives this process. It does not if the file system is mounted only where this process is: in a
+    /// container, or in mounts of its own. If the mounts of the first
+    /// process cannot be read, it does.
+    #[must_use]
+    pub fn outlives_the_process(&self) -> bool {
+        let Ok(root) = rustix::fs::stat(USUAL) else {
+            return true;
+        };
+        let device = (
+            rustix::fs::major(root.st_dev),
+            rustix::fs::minor(root.st_dev),
+        );
+        let in_container = std::fs::read_link(PROCESSES)
+            .is_ok_and(|namespace| namespace != Path::new(FIRST_PROCESSES));
+        std::fs::read_to_string(FIRST_MOUNTS).map_or(true, |mounts| has_mounted(&mounts, device))
+            && !(self.mounted && in_container)
     }
 
     /// The folder.
@@ -217,6 +245,14 @@ fn decoded(file: &str) -> String {
     name
 }
 
+/// Whether a list of mounts (proc_pid_mountinfo(5)) has the file system with this device number.
+fn has_mounted(mounts: &str, (major, minor): (u32, u32)) -> bool {
+    let device = format!("{major}:{minor}");
+    mounts
+        .lines()
+        .any(|line| line.split(' ').nth(2) == Some(&device))
+}
+
 fn is_bpf(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| u64::try_from(found.f_type) == Ok(MAGIC))
 }
@@ -224,6 +260,16 @@ fn is_bpf(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_of_mounts_is_searched_for_the_device_number() {
+        let mounts = "24 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n35 29 0:29 / /sys/fs/bpf rw - bpf bpf rw\n";
+        assert!(has_mounted(mounts, (0, 29)));
+        for other in [(0, 2), (29, 0), (0, 290), (1, 24)] {
+            assert!(!has_mounted(mounts, other), "{other:?}");
+        }
+        assert!(!has_mounted("", (0, 29)));
+    }
 
     #[test]
     fn names_of_interfaces_stay_apart() {

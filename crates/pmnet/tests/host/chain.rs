@@ -160,11 +160,17 @@ impl Places {
     }
 
     pub fn device_with(&self, listen: &str, next: &str, media: &str) -> Command {
+        let mut command = self.device_without_log(listen, next, media);
+        command.arg("--log").arg(self.path("device.pmlog"));
+        command
+    }
+
+    /// A device whose log has no path yet.
+    pub fn device_without_log(&self, listen: &str, next: &str, media: &str) -> Command {
         let mut command = Command::new(pmnet());
         command
             .args(["device", "--listen", listen, "--next", next])
-            .args(["--media", media, "--log-size", "1M", "--log"])
-            .arg(self.path("device.pmlog"));
+            .args(["--media", media, "--log-size", "1M"]);
         command
     }
 

@@ -19,4 +19,5 @@ mod names;
 mod namespaces;
 mod output;
 mod signals;
+mod spare;
 mod veth;

@@ -74,6 +74,16 @@ impl Two {
         inside
     }
 
+    /// The same, and with the machine's own mounts.
+    pub fn in_network(&self, place: usize, command: &Command) -> Command {
+        let mut inside = Command::new("nsenter");
+        inside
+            .arg(format!("--net=/run/netns/{}", self.0[place]))
+            .arg(command.get_program())
+            .args(command.get_args());
+        inside
+    }
+
     /// A client of a front in the second one.
     pub fn client(&self, at: &str) -> Client {
         let namespace = std::fs::File::open(format!("/run/netns/{}", self.0[1])).unwrap();

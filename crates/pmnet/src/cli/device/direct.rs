@@ -11,6 +11,7 @@ use pmnet_media::{AnyMedia, Kind};
 use serde_json::{Value, json};
 
 use super::args::{DeviceArgs, Mode, ZeroCopy};
+use super::interfaces::Interfaces;
 use super::relay::{announce, open_log};
 use super::settings::Settings;
 
@@ -145,6 +146,7 @@ pub fn serve_if(
     let memory = log.medium().memory();
     let about = (settings.relay.device.id, settings.relay.device.shard);
     let (media, survives) = (log.media_name(), log.survives());
+    let names = direct.interfaces.clone();
     let config = DirectConfig {
         relay: settings.relay,
         interfaces: direct.interfaces,
@@ -162,6 +164,7 @@ pub fn serve_if(
         drop(opened);
         return Ok(log.close()?);
     }
+    let _watched = Interfaces::watch(names, false);
     opened.serve(log, |address, node, bound| {
         let more = described(bound, direct.busy_poll);
         announce(json, address, node, about, (media, survives), &more);

@@ -1,16 +1,14 @@
 //! `pmnet device --mode nic|router|switch`: the device's fast path in the kernel.
 
 use std::fs::File;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
 
 use anyhow::Context;
 use pmnet_cli::tell;
 use pmnet_client::Stop;
-use pmnet_dataplane::direct::refused_by_driver;
 use pmnet_dataplane::xdp::{self, Found, Kernel, KernelConfig, MapMedia, OpenConfig, Own, Pins};
 use pmnet_log::Log;
 
+use super::interfaces::Interfaces;
 use super::kernel_settings::KernelSettings;
 use super::relay::{new_identity, run_relay};
 use super::settings::{FRAME_BYTES, Settings, from_size};
@@ -87,6 +85,14 @@ pub fn take(settings: &Settings, anew: bool) -> anyhow::Result<Taken> {
         ),
         Found::Loaded => tracing::info!(last = log.last(), "loaded the saved log"),
     }
+    if !pins.outlives_the_process() {
+        tracing::warn!(
+            "{} is mounted only where this process is (a container, ip netns exec, unshare): the log is gone when the process ends, and nobody goes \
+             on acknowledging. Mount it for the whole machine (mount -t bpf bpf /sys/fs/bpf), and let this process see that one: docker \
+             -v /sys/fs/bpf:/sys/fs/bpf, nsenter --net in place of ip netns exec",
+            pins.folder().display()
+        );
+    }
     if kernel.generic {
         tracing::warn!("generic XDP, as asked for: slower than the native one by far");
     }
@@ -140,7 +146,7 @@ impl Taken {
             .kernel
             .as_ref()
             .map(|kernel| kernel.interfaces.clone());
-        let _refused = Refused::watch(interfaces.unwrap_or_default());
+        let _watched = Interfaces::watch(interfaces.unwrap_or_default(), true);
         let served = run_relay(
             relay,
             self.log,
@@ -151,46 +157,6 @@ impl Taken {
         );
         drop(self.lock);
         served
-    }
-}
-
-/// Says how many answers of the kernel the drivers did not take, whenever these become more; until it is dropped.
-struct Refused {
-    /// Without it the thread ends.
-    _sender: Sender<()>,
-}
-
-/// Between two looks.
-const REFUSED_LOOK: Duration = Duration::from_secs(5);
-
-impl Refused {
-    fn watch(interfaces: Vec<String>) -> Option<Refused> {
-        let (sender, over) = channel();
-        let look = move || {
-            let count = |name: &String| refused_by_driver(name).unwrap_or(0);
-            let mut known: Vec<u64> = interfaces.iter().map(count).collect();
-            while over.recv_timeout(REFUSED_LOOK) == Err(RecvTimeoutError::Timeout) {
-                for (name, known) in interfaces.iter().zip(&mut known) {
-                    let now = count(name);
-                    let more = now.saturating_sub(*known);
-                    *known = now;
-                    if more > 0 {
-                        tracing::warn!(
-                            "{name}: its driver did not take {more} packets that the kernel's part of this device sent in the last {} s: \
-                             nobody hears them. Is the other end of a veth without an XDP program, or the link down? ethtool -S {name}",
-                            REFUSED_LOOK.as_secs()
-                        );
-                    }
-                }
-            }
-        };
-        let thread = std::thread::Builder::new()
-            .name("refused".into())
-            .spawn(look);
-        thread
-            .inspect_err(|error| tracing::warn!("nobody counts what drivers do not take: {error}"))
-            .is_ok()
-            .then_some(Refused { _sender: sender })
     }
 }
 
@@ -221,6 +187,12 @@ pub fn leave(
             Ok(_) => return served,
             Err(error) => tracing::warn!("{error:#}"),
         }
+    }
+    if !Pins::existing(&kernel.name).outlives_the_process() {
+        tracing::warn!(
+            "the log in the kernel ends with this process, since its BPF file system is mounted only here"
+        );
+        return served;
     }
     let goes_on = match (&served, &settings.fleet) {
         (Err(_), _) => "",

@@ -4,6 +4,7 @@ mod args;
 mod direct;
 mod fleet;
 mod hand;
+mod interfaces;
 mod kernel;
 mod kernel_settings;
 mod relay;

@@ -21,6 +21,7 @@ use serde_json::json;
 
 use super::args::{DeviceArgs, Mode};
 use super::direct::{DirectSettings, described};
+use super::interfaces::Interfaces;
 use super::relay::announce;
 use super::settings::{FRAME_BYTES, SPIN_US, Settings, id};
 use crate::cli::common::size_max;
@@ -152,6 +153,7 @@ pub fn serve(
         let own = u64::from(region.log_frames(kind));
         let space = BufferSpace::beside_a_store(memory, start, &parameters, own)?;
         let busy_poll = direct.busy_poll;
+        let names = direct.interfaces.clone();
         let config = DirectConfig {
             relay: settings.relay,
             interfaces: direct.interfaces,
@@ -165,6 +167,7 @@ pub fn serve(
                 tracing::warn!(path = %region.path().display(), %error, "cannot remove the new region");
             }
         })?;
+        let _watched = Interfaces::watch(names, false);
         opened.serve_with(log, make, observe, |address, node, bound| {
             let mut more = described(bound, busy_poll);
             more.push(store);

@@ -1,0 +1,99 @@
+//! Interfaces at which a device's programs are: what is said of them while it serves.
+//!
+//! May not: change anything there.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use pmnet_dataplane::direct::{number, refused_by_driver};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Looks at them every five seconds, until it is dropped.
+pub struct Interfaces {
+    /// Without it the thread ends.
+    _sender: Sender<()>,
+}
+
+impl Interfaces {
+    /// Says when one is not the one any more that it was, and, if `answers`, how many answers of the kernel their drivers did
+    /// not take, whenever these become more. `None`: there is no thread for it, which is said.
+    pub fn watch(names: Vec<String>, answers: bool) -> Option<Interfaces> {
+        let (sender, over) = channel();
+        let mut watched: Vec<Watched> = names.into_iter().map(Watched::new).collect();
+        let look = move || {
+            while over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                for one in &mut watched {
+                    one.look_for_it();
+                    if answers {
+                        one.count();
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("interfaces".into())
+            .spawn(look);
+        thread
+            .inspect_err(|error| tracing::warn!("nobody watches the interfaces: {error}"))
+            .is_ok()
+            .then_some(Interfaces { _sender: sender })
+    }
+}
+
+struct Watched {
+    name: String,
+    /// Its number at first.
+    first: Option<u32>,
+    /// Its number lately.
+    number: Option<u32>,
+    refused: u64,
+}
+
+impl Watched {
+    fn new(name: String) -> Watched {
+        let found = number(&name);
+        Watched {
+            first: found,
+            number: found,
+            refused: refused_by_driver(&name).unwrap_or(0),
+            name,
+        }
+    }
+
+    /// A program goes with its interface. Another one of the same name does not have it.
+    fn look_for_it(&mut self) {
+        let now = number(&self.name);
+        if now == self.number || now == self.first {
+            self.number = now;
+            return;
+        }
+        self.number = now;
+        let name = &self.name;
+        if now.is_none() {
+            tracing::warn!(
+                "there is no interface {name} any more: nothing comes by it to this device"
+            );
+            return;
+        }
+        tracing::warn!(
+            "{name} was removed and made anew: this device has no program there any more. What comes by it passes, or is served by this \
+             process, which is slower. Start this device again with the same flags"
+        );
+    }
+
+    fn count(&mut self) {
+        let now = refused_by_driver(&self.name).unwrap_or(0);
+        let more = now.saturating_sub(self.refused);
+        self.refused = now;
+        if more > 0 {
+            tracing::warn!(
+                "{}: its driver did not take {more} packets that the kernel's part of this device sent in the last {} s: nobody hears \
+                 them. Is the other end of a veth without an XDP program, or the link down? ethtool -S {0}",
+                self.name,
+                LOOK.as_secs()
+            );
+        }
+    }
+}
