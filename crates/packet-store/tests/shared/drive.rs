@@ -85,9 +85,10 @@ pub fn made(geometry: &Geometry) -> Vec<u8> {
 fn grown(image: Vec<u8>) -> Result<Vec<u8>, String> {
     let told = |error: pmnet_packet_store::OpenError| error.to_string();
     let scan = Scan::open(Plain::new(image), Some(IDENTITY.shard)).map_err(told)?;
-    let frames = u64::from(scan.geometry().frames) + 8;
-    let size = frames * u64::from(scan.geometry().frame_bytes);
-    let to = scan.geometry().grown(size).map_err(told)?;
+    let old = scan.geometry();
+    let more = 12 * u64::from(old.frame_bytes);
+    let size = u64::try_from(old.image_bytes()).expect("small") + more;
+    let to = old.grown(size).map_err(told)?;
     let mut target = Plain::new(vec![0; to.image_bytes()]);
     scan.copy_to(&mut target, &to, &mut |_, _| Ok(()))
         .map_err(told)?;
