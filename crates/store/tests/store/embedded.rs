@@ -442,8 +442,8 @@ fn every_string_can_be_read() {
         }
         for command in [
             [&b"APPEND"[..], b"long", &tail].as_slice(),
-            &[b"SETRANGE", b"long", b"16900000", b"x"],
-            &[b"SETBIT", b"long", b"135300000", b"1"],
+            &[b"SETRANGE", b"long", b"17200000", b"x"],
+            &[b"SETBIT", b"long", b"137600000", b"1"],
         ] {
             let reply = change(&mut *store, arguments(command));
             assert!(

@@ -652,13 +652,13 @@ fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
         (Form::Transaction, &twice[..]),
         (
             Form::Pipeline,
-            &["SETRANGE large 17000000 x", "GETSET large z"],
+            &["SETRANGE large 17200000 x", "GETSET large z"],
         ),
         // By MULTI.
         (
             Form::Transaction,
             &[
-                "SETRANGE large 17000000 x",
+                "SETRANGE large 17200000 x",
                 "BLPOP none 0",
                 "GETSET large z",
             ],

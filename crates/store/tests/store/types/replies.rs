@@ -76,6 +76,8 @@ enum Comparison {
     Time(i64),
     /// The second part in any order, the cursor being of no interest.
     Page,
+    /// Redis compares with strcoll(3), to which a zero byte is the end: elements with the same bytes before it come in any order.
+    Collated,
 }
 
 fn comparison(name: &[u8]) -> Comparison {
@@ -90,6 +92,7 @@ fn comparison(name: &[u8]) -> Comparison {
         b"TTL" | b"EXPIRETIME" => Comparison::Time(1000),
         b"PTTL" | b"PEXPIRETIME" => Comparison::Time(1),
         b"SCAN" | b"HSCAN" | b"SSCAN" | b"ZSCAN" => Comparison::Page,
+        b"SORT" | b"SORT_RO" => Comparison::Collated,
         _ => Comparison::Exact,
     }
 }
@@ -137,6 +140,7 @@ pub fn same(name: &[u8], ours: &[u8], theirs: &[u8]) -> bool {
     let (a, b) = (parse(ours).0, parse(theirs).0);
     match comparison(&name.to_ascii_uppercase()) {
         Comparison::Exact => false,
+        Comparison::Collated => ours.contains(&0) && sorted(a, false) == sorted(b, false),
         Comparison::Unordered => sorted(a, false) == sorted(b, false),
         Comparison::UnorderedPairs => sorted(a, true) == sorted(b, true),
         Comparison::Shape => shape(a) == shape(b),
