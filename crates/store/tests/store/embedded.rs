@@ -224,10 +224,12 @@ fn leaves_whole_batches(variable: &str, url: &str) {
         let mut store = pmnet_store::open(url, 0).unwrap();
         let applied = watermark(&store.load().unwrap());
         let text = applied.to_string();
-        assert_eq!(
-            read(&mut *store, single("GET n")),
-            format!("${}\r\n{text}\r\n", text.len())
-        );
+        // On a busy machine it may not have come to its first batch.
+        let expected = match applied {
+            0 => "$-1\r\n".to_owned(),
+            _ => format!("${}\r\n{text}\r\n", text.len()),
+        };
+        assert_eq!(read(&mut *store, single("GET n")), expected);
         assert!(applied >= last, "{applied} after {last}");
         last = applied;
     }
