@@ -606,7 +606,7 @@ fn value_of<'a>(payload: &'a [u8], database: u32, key: &[u8]) -> Option<&'a [u8]
     }
 }
 
-/// Whether what the store says of it holds in that process alone: a cursor is a place in a table that each process hashes in its own way. TOUCH is
+/// Whether what the store says of it holds in that process alone: a cursor is a place in a table that each process hashes with its own seed. TOUCH is
 /// meant for the master.
 fn is_of_one_process(facts: &Facts) -> bool {
     matches!(facts.name, "TOUCH" | "HSCAN" | "SSCAN" | "ZSCAN")
