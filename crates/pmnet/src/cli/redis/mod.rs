@@ -176,14 +176,15 @@ impl Way {
     }
 }
 
-/// Tells a client whenever its devices are somewhere else. Where they were before is asked, too: who answers there is still the head.
+/// Tells a client whenever its devices are somewhere else. Where they were before is asked, too: who answers there is still the head, however often
+/// the names have changed since.
 fn watch(
     hosts: Vec<Named>,
     known: Vec<SocketAddr>,
     whereabouts: Arc<Whereabouts>,
 ) -> anyhow::Result<Watch> {
     let ipv4 = known[0].is_ipv4();
-    let mut before = known;
+    let (mut before, mut places) = (known.clone(), known);
     Watch::start(hosts, move |found| {
         let now = together(found, ipv4);
         let is_new = now.len() != before.len() || now.iter().any(|at| !before.contains(at));
@@ -191,9 +192,10 @@ fn watch(
             return;
         }
         tracing::info!(devices = ?now, "the devices of --via have these addresses now");
-        let old = std::mem::replace(&mut before, now.clone());
-        let both = now.into_iter().chain(old).collect();
-        whereabouts.tell(together(&[both], ipv4));
+        before = now.clone();
+        let all = now.into_iter().chain(places.drain(..)).collect();
+        places = together(&[all], ipv4);
+        whereabouts.tell(places.clone());
     })
 }
 
