@@ -1,8 +1,9 @@
 //! SIGTERM, SIGINT and SIGPWR: the first one asks for a clean end, the second one ends at once. SIGHUP: read a file again.
 
+use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -20,11 +21,18 @@ const ENDS: [i32; 3] = [SIGINT, SIGTERM, SIGPWR];
 /// The flag that the signals set.
 pub type Shutdown = Arc<AtomicBool>;
 
-/// Catches the signals in a flag.
+/// The flag of this process, once the signals are caught.
+static ASKED: Mutex<Option<Shutdown>> = Mutex::new(None);
+
+/// Catches the signals in a flag. It is one for the whole process: who asks later knows of a signal that came before.
 ///
 /// # Errors
 /// The kernel refuses.
 pub fn on_signals() -> anyhow::Result<Shutdown> {
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(flag) = &*asked {
+        return Ok(Arc::clone(flag));
+    }
     let flag = Arc::new(AtomicBool::new(false));
     for signal in ENDS {
         // In this order: at the first signal the flag is not yet set when the exit is considered.
@@ -36,18 +44,23 @@ pub fn on_signals() -> anyhow::Result<Shutdown> {
         .context("cannot catch signals")?;
         signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot catch signals")?;
     }
+    *asked = Some(Arc::clone(&flag));
     Ok(flag)
 }
 
-/// Writes a byte to this stream at every signal.
+/// Writes a byte to this stream at every signal, and now if one came already.
 ///
 /// # Errors
 /// The kernel refuses.
 pub fn write_on_signals(stream: &UnixStream) -> anyhow::Result<()> {
-    on_signals()?;
+    let asked = on_signals()?;
     for signal in ENDS {
         let stream = stream.try_clone().context("cannot catch signals")?;
         signal_hook::low_level::pipe::register(signal, stream).context("cannot catch signals")?;
+    }
+    if asked.load(Ordering::Acquire) {
+        let mut stream = stream;
+        stream.write_all(&[0]).context("cannot catch signals")?;
     }
     Ok(())
 }
@@ -75,17 +88,17 @@ pub fn call_on_hangup(again: impl Fn() + Send + 'static) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Calls `end` at the first signal, from a thread of its own.
+/// Calls `end` at the first signal, or now if one came already, from a thread of its own.
 ///
 /// # Errors
 /// The kernel refuses.
 pub fn call_on_signals(end: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
-    on_signals()?;
+    let asked = on_signals()?;
     let mut signals = Signals::new(ENDS).context("cannot catch signals")?;
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
-            if signals.forever().next().is_some() {
+            if asked.load(Ordering::Acquire) || signals.forever().next().is_some() {
                 end();
             }
         })

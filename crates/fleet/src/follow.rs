@@ -72,11 +72,15 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Waits until some device is known.
+    /// Waits until some device is known, or `stop` is set.
     ///
     /// # Errors
-    /// A sentence: none is within `wait`.
-    pub fn first(config: &FollowConfig, wait: Duration) -> Result<Vec<SocketAddr>, String> {
+    /// A sentence: none is by then, or within `wait`.
+    pub fn first(
+        config: &FollowConfig,
+        wait: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Vec<SocketAddr>, String> {
         let mut etcd = Etcd::new(config.endpoints.clone(), CALL_MAX);
         let deadline = Instant::now() + wait;
         let mut said = false;
@@ -86,7 +90,7 @@ impl Follower {
                 Ok(_) => "no device of this fleet and shard has registered in etcd".to_owned(),
                 Err(text) => format!("etcd: {text}"),
             };
-            if Instant::now() >= deadline {
+            if Instant::now() >= deadline || stop.load(Ordering::Relaxed) {
                 return Err(why);
             }
             if !std::mem::replace(&mut said, true) {

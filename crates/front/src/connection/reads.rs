@@ -267,8 +267,8 @@ impl Connection {
         }
         batch.all_keys |= listing.is_some();
         batch.add(frame, get, keys.into_iter().flatten());
-        // A client that keeps what it reads hears of changes from the master. TOUCH is meant for it. The cursor of a SCAN is of one process.
-        batch.fits_replicas &= !self.tracks.on && facts.name != "TOUCH" && listing.is_none();
+        // A client that keeps what it reads hears of changes from the master.
+        batch.fits_replicas &= !self.tracks.on && listing.is_none() && !is_of_one_process(facts);
         Ok(true)
     }
 
@@ -604,6 +604,12 @@ fn value_of<'a>(payload: &'a [u8], database: u32, key: &[u8]) -> Option<&'a [u8]
         }
         _ => None,
     }
+}
+
+/// Whether what the store says of it holds in that process alone: a cursor is a place in a table that each process hashes with its own seed. TOUCH is
+/// meant for the master.
+fn is_of_one_process(facts: &Facts) -> bool {
+    matches!(facts.name, "TOUCH" | "HSCAN" | "SSCAN" | "ZSCAN")
 }
 
 #[cfg(test)]

@@ -207,6 +207,17 @@ fn some_reads_are_for_the_master_alone() {
     for _ in 0..TRIES {
         assert_eq!(client.ask("TOUCH only-here"), ":0\r\n");
     }
+    // The cursor of another process leads past members. (Found: an iteration of a set of 2000 missed 480.)
+    for [write, scan] in [
+        ["HSET scanned-h f v", "HSCAN scanned-h 0"],
+        ["SADD scanned-s m", "SSCAN scanned-s 0"],
+        ["ZADD scanned-z 1 m", "ZSCAN scanned-z 0"],
+    ] {
+        plain.ask(write);
+        for _ in 0..TRIES {
+            assert_eq!(client.ask(scan), "*2\r\n$1\r\n0\r\n*0\r\n", "{scan}");
+        }
+    }
     // Who keeps what it reads is told by the master what has changed.
     let mut keeps = stores.front.client();
     keeps.ask("HELLO 3");

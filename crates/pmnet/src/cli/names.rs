@@ -80,7 +80,8 @@ pub fn wait_until_known<'a>(
             std::thread::sleep(FIRST_LOOK);
         }
     }
-    Ok(true)
+    // A resolver may take its time, and know the name in the end.
+    Ok(!stop.load(Ordering::Relaxed))
 }
 
 /// Looks where some hosts are, until it is dropped.

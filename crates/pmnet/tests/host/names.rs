@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use rustix::process::Signal;
+
 use crate::chain::{Client, Places, Running, eventually, serves};
 use crate::skip::skip;
 
@@ -83,8 +85,43 @@ fn a_name_is_waited_for_and_found_again_elsewhere() {
     let mut device = device_on("127.0.0.8");
     counts(&mut client);
     front.says("have these addresses now");
+    // A name that leads elsewhere, and elsewhere again, while its device stays. (Found: after the second time the front asked it no more.)
+    for elsewhere in ["127.0.0.9", "127.0.0.10", "127.0.0.11"] {
+        name(&hosts, "127.0.0.7", elsewhere);
+        front.says(&format!("now devices=[{elsewhere}:"));
+    }
+    counts(&mut client);
     // A name that is gone changes nothing.
     std::fs::write(&hosts, "").unwrap();
     device.says("The address that it had is used on");
     counts(&mut client);
+}
+
+/// A process that is asked to end while a resolver takes its time. (Found: if the name was known in the end, it served on.)
+#[test]
+fn who_is_asked_to_end_while_a_name_is_looked_up_does_not_begin() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("names of a test's own need a mount namespace, and that root");
+    }
+    let places = Places::new();
+    let hosts = places.path("hosts");
+    std::fs::write(&hosts, "").unwrap();
+    let port = |at: &str| at.rsplit_once(':').unwrap().1.to_owned();
+    let device = places.device_on(
+        &places.device_at(),
+        &format!("server.pmnet.test:{}", port(&places.server_at())),
+    );
+    let front = places.front(&format!("device.pmnet.test:{}", port(&places.device_at())));
+    for (role, command) in [("device", device), ("front", front)] {
+        let mut running = Running::logged(with_hosts(&command, &places), &places.path("asked.err"));
+        running.says("the name is not known");
+        // It looks again within this time, and then knows it.
+        running.signal(Signal::STOP);
+        name(&hosts, "127.0.0.1", "127.0.0.1");
+        running.signal(Signal::TERM);
+        running.signal(Signal::CONT);
+        let status = running.wait();
+        assert!(status.success(), "{role}: {}", running.log());
+        std::fs::write(&hosts, "").unwrap();
+    }
 }

@@ -1,4 +1,4 @@
-//! SIGHUP, which terminals, scripts and service managers send to daemons.
+//! SIGHUP, which terminals, scripts and service managers send to daemons, and the end of who only waits yet.
 
 use std::process::Command;
 
@@ -48,4 +48,29 @@ fn a_hangup_ends_nobody() {
     front.signal(Signal::HUP);
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert!(front.exited().is_none(), "{}", front.log());
+}
+
+/// (Found: a front that waited for the first device of its fleet went on for 30 s, and served then.)
+#[test]
+fn a_front_that_waits_for_etcd_ends_when_it_is_asked_to() {
+    let places = Places::new();
+    let shards = places.path("shards.toml");
+    let text = "[[shard]]\nslots = \"0-16383\"\nfleet = \"f\"\netcd = \"http://127.0.0.1:9\"\n";
+    std::fs::write(&shards, text).unwrap();
+    let shards = shards.display().to_string();
+    for way in [
+        &["--fleet", "f", "--etcd", "http://127.0.0.1:9"][..],
+        &["--shards", &shards],
+    ] {
+        let mut front = Command::new(pmnet());
+        let listen = places.front_at().to_string();
+        front.args(["redis", "--listen", &listen]).args(way);
+        let mut front = Running::logged(front, &places.path("front.err"));
+        front.says("waits for 30 s at most");
+        let asked = std::time::Instant::now();
+        front.signal(Signal::TERM);
+        let status = front.wait();
+        assert!(status.success(), "{way:?}: {}", front.log());
+        assert!(asked.elapsed().as_secs() < 10, "{way:?}");
+    }
 }

@@ -363,8 +363,8 @@ pub struct Device {
     loses_large: bool,
     /// Somebody else may append to its log while this device asks.
     goes_on: bool,
-    /// Nonce of the last [`Device::probe`], and when it was sent.
-    probe: Option<(u64, Time)>,
+    /// The last [`Device::probe`].
+    probe: Option<recover::Probe>,
     owed: Owed,
     leaving: Leaving,
     /// When its lease is over, by its own clock; `None`: it has had none in this life.

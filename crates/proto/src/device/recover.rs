@@ -22,6 +22,16 @@ const PARTS_AHEAD: usize = 16;
 /// Replies to one question that may pass back before it is asked again: those parts, several times.
 const REPLIES_DUE_MAX: u32 = 64;
 
+/// A question of [`Device::probe`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probe {
+    nonce: u64,
+    /// When it was sent last.
+    at: Time,
+    /// The next one is another question.
+    answered: bool,
+}
+
 /// The server's complete answer: the state to which the log is brought before the device serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovery {
@@ -122,14 +132,17 @@ impl Device {
     /// leaving service, whether this device's log and the server's store still belong together. Only a
     /// refusal has consequences, because the contradiction may come from an old packet.
     pub(super) fn probe(&mut self, now: Time, out: &mut Outbox) {
-        if self
-            .probe
-            .is_some_and(|(_, at)| now.since(at) < PROBE_EVERY)
-        {
-            return;
-        }
-        let nonce = self.random.next_nonzero();
-        self.probe = Some((nonce, now));
+        let nonce = match self.probe {
+            Some(last) if now.since(last.at) < PROBE_EVERY => return,
+            // A server that is to say something final reads its records first, and answers the same question when it comes again (§12).
+            Some(last) if !last.answered => last.nonce,
+            _ => self.random.next_nonzero(),
+        };
+        self.probe = Some(Probe {
+            nonce,
+            at: now,
+            answered: false,
+        });
         let header = self.question(nonce, Fragment::WHOLE);
         out.send(self.config.next, &header, &write_path(&[self.member()]));
     }
@@ -274,7 +287,8 @@ impl Device {
         if mine {
             return self.on_own_reply(now, packet, out);
         }
-        if self.probe.is_some_and(|(asked, _)| asked == nonce) {
+        if let Some(probe) = self.probe.as_mut().filter(|asked| asked.nonce == nonce) {
+            probe.answered = true;
             if header.flags == Flags::REFUSED {
                 self.phase = Phase::Stopped;
                 return Verdict::Stop(String::from_utf8_lossy(packet.payload).into_owned());

@@ -1,6 +1,7 @@
 //! `pmnet ctl drain`: one barrier, which the server answers when it has applied everything in front of it.
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -30,7 +31,7 @@ pub(super) fn in_fleet(place: &InFleet, wait: Duration) -> anyhow::Result<Client
         shard: place.shard,
         ..ClientConfig::new(NOWHERE)
     };
-    located(client, Some(&follow), wait).map_err(|text| anyhow!(text))
+    located(client, Some(&follow), wait, &AtomicBool::new(false)).map_err(|text| anyhow!(text))
 }
 
 /// Waits; false if the time was over before.

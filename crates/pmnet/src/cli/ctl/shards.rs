@@ -1,6 +1,7 @@
 //! `pmnet ctl shards`: a map of many shards, looked at; and what has to be done for another one.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
@@ -62,7 +63,12 @@ pub(super) fn of(args: &ShardsArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
 /// Asks a shard's server, through its devices, which Redis it has.
 fn ask(shard: &Settings, wait: Duration) -> Answer {
     let until = Instant::now() + wait;
-    let client = located(shard.client.clone(), shard.follow.as_ref(), wait)?;
+    let client = located(
+        shard.client.clone(),
+        shard.follow.as_ref(),
+        wait,
+        &AtomicBool::new(false),
+    )?;
     let left = until.saturating_duration_since(Instant::now());
     let reply = || -> Result<String, SessionError> {
         let mut session = Session::start(client, left)?;

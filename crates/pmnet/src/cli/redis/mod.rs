@@ -5,13 +5,15 @@ mod name;
 mod settings;
 mod sharded;
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use pmnet_cli::{call_on_signals, survive_hangup, warn_of_password};
+use pmnet_cli::{call_on_signals, on_signals, survive_hangup, warn_of_password};
 use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::Front;
@@ -21,7 +23,7 @@ use serde_json::json;
 use super::common::CommonArgs;
 use super::names::{Named, Watch, wait_until_known};
 use super::ready;
-use super::stop::nothing_to_read_again;
+use super::stop::{nothing_to_read_again, unless_asked_to_stop};
 pub use args::RedisArgs;
 pub(super) use settings::{NOWHERE, Settings, devices, located};
 use settings::{settings, together, via_text, within_files};
@@ -73,6 +75,10 @@ pub struct RedisCommand {
 
 /// Serves until asked to end.
 pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
+    serve(command, file).or_else(|error| unless_asked_to_stop(error).map(|()| true))
+}
+
+fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     if let Some(url) = &command.args.direct {
         let instead =
             "give it with --direct-password-file, or put the URL into the configuration file";
@@ -133,8 +139,14 @@ impl Way {
         hosts: Vec<Named>,
         follow: Option<FollowConfig>,
     ) -> anyhow::Result<Way> {
-        let client =
-            located(client, follow.as_ref(), DEVICES_WAIT).map_err(|text| anyhow!(text))?;
+        let stop = on_signals()?;
+        let client = located(client, follow.as_ref(), DEVICES_WAIT, &stop).map_err(|text| {
+            if stop.load(Ordering::Relaxed) {
+                io::Error::from(io::ErrorKind::Interrupted).into()
+            } else {
+                anyhow!(text)
+            }
+        })?;
         let known: Vec<SocketAddr> = client.heads().collect();
         let mut node = ClientNode::bind(client)?;
         let whereabouts = Arc::new(Whereabouts::default());
@@ -164,14 +176,15 @@ impl Way {
     }
 }
 
-/// Tells a client whenever its devices are somewhere else. Where they were before is asked, too: who answers there is still the head.
+/// Tells a client whenever its devices are somewhere else. Where they were before is asked, too: who answers there is still the head, however often
+/// the names have changed since.
 fn watch(
     hosts: Vec<Named>,
     known: Vec<SocketAddr>,
     whereabouts: Arc<Whereabouts>,
 ) -> anyhow::Result<Watch> {
     let ipv4 = known[0].is_ipv4();
-    let mut before = known;
+    let (mut before, mut places) = (known.clone(), known);
     Watch::start(hosts, move |found| {
         let now = together(found, ipv4);
         let is_new = now.len() != before.len() || now.iter().any(|at| !before.contains(at));
@@ -179,9 +192,10 @@ fn watch(
             return;
         }
         tracing::info!(devices = ?now, "the devices of --via have these addresses now");
-        let old = std::mem::replace(&mut before, now.clone());
-        let both = now.into_iter().chain(old).collect();
-        whereabouts.tell(together(&[both], ipv4));
+        before = now.clone();
+        let all = now.into_iter().chain(places.drain(..)).collect();
+        places = together(&[all], ipv4);
+        whereabouts.tell(places.clone());
     })
 }
 

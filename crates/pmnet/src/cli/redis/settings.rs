@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use pmnet_cli::{ConfigError, address, bytes, open_files, password};
@@ -57,14 +58,15 @@ pub fn via_text(devices: impl Iterator<Item = SocketAddr>) -> String {
     devices.join(",")
 }
 
-/// A client with the devices that etcd knows, if they are to be asked for there: waits until one is known.
+/// A client with the devices that etcd knows, if they are to be asked for there: waits until one is known, or `stop` is set.
 pub fn located(
     mut client: ClientConfig,
     follow: Option<&FollowConfig>,
     wait: Duration,
+    stop: &AtomicBool,
 ) -> Result<ClientConfig, String> {
     if let Some(follow) = follow {
-        let found = Follower::first(follow, wait)?;
+        let found = Follower::first(follow, wait, stop)?;
         let (head, others) = found.split_first().ok_or("no device is known")?;
         (client.head, client.others) = (*head, others.to_vec());
     }
