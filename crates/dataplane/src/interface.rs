@@ -1,4 +1,4 @@
-//! What an interface says of itself, in the calling thread's network namespace.
+//! Facts about an interface, in the calling thread's network namespace.
 //!
 //! May not: change it.
 

@@ -82,7 +82,7 @@ impl Candidate {
         let keeper = &mut self.keeper;
         let shard = Shard::read(&mut keeper.etcd, &keeper.config.names)?;
         let address = shard.server.as_ref().map(|record| record.address);
-        // Who had this address before has ended. (Not if that was this very process: then another one has the turn, and has not said yet
+        // The server that had this address before has ended. (Not if that was this very process: then another one has the turn, and has not said yet
         // where it is.)
         let ended = self.begins && address == Some(keeper.config.address);
         if shard.has_server() && !ended {

@@ -124,7 +124,7 @@ fn short(reply: &Reply) -> String {
     format!("{reply:?}").chars().take(120).collect()
 }
 
-/// What a packet carries of a message, as the device says when it is ready.
+/// Bytes of a message in a packet, as the device says when it is ready.
 fn fragment(world: &mut World) -> usize {
     let said = world.process("device").stdout();
     let size = said.split("fragment=").nth(1);
@@ -256,7 +256,7 @@ fn shrinks(plan: Plan, ipv6: bool, who_says: &[&str]) {
             process.stderr().contains(text)
         });
     }
-    // Whoever has not heard of it yet hears of it.
+    // Processes that have not heard of it yet hear of it.
     eventually("it is over", CALL_MAX, || {
         write(1);
         let before = ip_fragments(&world);
@@ -306,7 +306,7 @@ fn large_packets_that_vanish_are_noticed_by_the_front() {
         assert_eq!(set, ok(), "{key}");
     };
     set("before");
-    // Of the bridge itself first: it follows its ports until somebody has changed it.
+    // Of the bridge itself first: it follows its ports until its own MTU has been changed.
     for link in ["br0 mtu 1499", "br0 mtu 1500", "client1 mtu 1280"] {
         let args: Vec<&str> = "link set".split(' ').chain(link.split(' ')).collect();
         let status = world.inside("device1", || {

@@ -231,7 +231,7 @@ impl<U: Upstream> Front<U> {
     }
 
     /// Asks the server which store it works on, unless it has not answered yet. If that was doubted, by a barrier that the server must record
-    /// in its store: a Redis that was restarted, moved, or made a replica while nobody wrote is found out by that.
+    /// in its store: a Redis that was restarted, moved, or made a replica while no client wrote is found out by that.
     pub(super) fn ask_store_name(&mut self) {
         if self.vigil.call.is_some() {
             return;

@@ -39,7 +39,7 @@ fn a_client_cuts_updates_as_the_head_says() {
     assert_eq!(lengths(&sent), [1280, 1280, 1]);
     let last = Update::read(&sent[2].header).fragment;
     assert_eq!((last.index, last.count), (2, 3));
-    // Its own path carries even less: that is for what begins now. What has its seqs keeps its bytes.
+    // Its own path carries even less: that is for what begins now. An update that has its seqs keeps its bytes.
     bench.client.set_path(size(1144));
     bench.try_update(1281).expect("accepted");
     assert_eq!(lengths(&bench.flush()), [1144, 137]);
