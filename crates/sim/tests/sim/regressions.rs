@@ -76,14 +76,14 @@ fn an_empty_log_stays_empty_while_a_new_head_joins() {
 /// executed. Found: session order broken.
 #[test]
 fn nothing_goes_direct_while_an_earlier_call_can_arrive() {
-    let report = World::new(1105, &Plan::default(), false).run();
+    let report = World::new(2352, &Plan::default(), false).run();
     assert_eq!(report.violations, Vec::<String>::new());
     let without: Without = "after-unknown".parse().unwrap();
     let plan = Plan {
         without: Some(without),
         ..Plan::default()
     };
-    let report = World::new(1105, &plan, false).run();
+    let report = World::new(2352, &plan, false).run();
     let found = report.violations.first().expect("the rule is needed");
     assert!(found.contains("session order broken"), "{found}");
 }
