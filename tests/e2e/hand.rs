@@ -42,11 +42,14 @@ impl World {
             at.insert(u32::from(listens.port()), listens);
             ids.push(u32::from(listens.port()));
         }
+        // The head comes first: where nothing was ever written, a front begins there only.
+        let mut via: Vec<String> = ids.iter().map(|id| at[id].to_string()).collect();
         for _ in 0..spares {
             let port = free_port().unwrap();
-            at.insert(port.into(), SocketAddr::from(([127, 0, 0, 1], port)));
+            let spare = SocketAddr::from(([127, 0, 0, 1], port));
+            at.insert(port.into(), spare);
+            via.push(spare.to_string());
         }
-        let via: Vec<String> = at.values().map(SocketAddr::to_string).collect();
         let front = cluster.process(Role::Front).unwrap();
         front.set_flag("--via", Some(&via.join(",")));
         cluster.restart(Role::Front).unwrap();
