@@ -218,11 +218,14 @@ fn keys_are_listed_behind_everything_acknowledged() {
     bypassed(&front);
     client.ask("SCAN 0");
     assert_eq!(bypassed(&front), [(true, Form::Single, 1)]);
-    // The next one does not try at once.
-    let asked = front.knobs().reads.len();
-    client.ask("SCAN 0");
-    assert_eq!(bypassed(&front), [(true, Form::Single, 1)]);
-    assert_eq!(front.knobs().reads.len(), asked);
+    // The next one does not try at once, unless this machine is so slow that it may again.
+    let waits = (0..20).any(|_| {
+        let asked = front.knobs().reads.len();
+        client.ask("SCAN 0");
+        assert_eq!(bypassed(&front), [(true, Form::Single, 1)]);
+        front.knobs().reads.len() == asked
+    });
+    assert!(waits);
     front.knobs().answer = Some(miss);
     eventually("it tries again", || {
         client.ask("SCAN 0");
