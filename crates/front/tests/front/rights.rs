@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Client, Knobs, Redis, Running, command};
-use pmnet_front::{Access, Cache, FrontConfig};
+use crate::common::{Client, Redis, Running, command};
+use crate::users::{front, front_with};
 
 /// Longer than the front takes to see that rights have changed.
 const SEEN: Duration = Duration::from_millis(1300);
@@ -26,20 +26,6 @@ fn admin(redis: &Redis, lines: &[&str]) {
             "{line}: {said}"
         );
     }
-}
-
-fn front(redis: &Redis) -> Running {
-    front_with(redis, |_| {})
-}
-
-fn front_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
-    let direct = format!("redis://front:front@{}", redis.address);
-    Running::start_as(redis, Knobs::logged_in("front front"), |config| {
-        config.cache = Cache::Off;
-        config.access = Access::Redis;
-        config.direct = Some(direct);
-        change(config);
-    })
 }
 
 /// The reply, or that the connection has ended.

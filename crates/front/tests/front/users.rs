@@ -36,11 +36,12 @@ fn set_users(redis: &Redis, users: &[&str]) {
 }
 
 /// A front that has Redis's users, and logs in there as `front`.
-fn front(redis: &Redis) -> Running {
+pub fn front(redis: &Redis) -> Running {
     front_with(redis, |_| {})
 }
 
-fn front_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
+/// The same, with other settings.
+pub fn front_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
     let direct = format!("redis://front:front@{}", redis.address);
     Running::start_as(redis, Knobs::logged_in("front front"), |config| {
         config.cache = Cache::Off;

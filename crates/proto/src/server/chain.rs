@@ -717,7 +717,7 @@ impl Server {
         self.recovers.next_chain = Some(next);
     }
 
-    /// Somebody asks to belong to the chain, by a path that carries this. What it asks is judged accordingly.
+    /// Somebody asks to belong to the chain, by a path that carries this. Its question is judged accordingly.
     pub fn asked_by(&mut self, size: FragmentSize) {
         self.path = self.path.min(size);
     }

@@ -366,7 +366,7 @@ fn a_device_says_what_its_paths_carry_and_asks_when_they_shrink() {
 fn a_device_notices_that_large_entries_are_lost() {
     for (bytes, received, room, lost) in [
         (1300, 1, 100, true),
-        // Small ones are lost, too: nobody is there.
+        // Small ones are lost, too: no device is there.
         (1144, 1, 100, false),
         // The server has it, and its store is slow.
         (1300, 2, 100, false),
