@@ -18,6 +18,7 @@ mod promises;
 mod rights;
 mod runs;
 mod scripts;
+mod servers;
 mod settings;
 mod support;
 mod tls;
