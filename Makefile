@@ -24,7 +24,7 @@ BENCH_OPTIONS ?=
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat types-diff churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -43,6 +43,7 @@ help:
 	@echo "make redis-cluster RUNS=$(RUNS)   three shards over a Redis Cluster: everything killed at random, a slot moved there and back"
 	@echo "make compat          Redis's own suite, clients' own tests and random commands, direct and through the front (about an hour)"
 	@echo "make compat STORE=valkey-9.1   the same with another server (tests/compat/servers.py list); histories, failovers too"
+	@echo "make queues STORE=valkey-9.1   Celery and BullMQ through the front, a minute each, with kills: does every job run once?"
 	@echo "make types-diff COMMANDS=$(COMMANDS) SEED=$(SEED)   random commands: does the embedded store answer as Redis does?"
 	@echo "make churn OPERATIONS=$(OPERATIONS)   the packet store, written over and over: how much room does it take?"
 	@echo "make bench-store BENCH_OPTIONS=...   the packet store beside RocksDB, LMDB, redb and fjall, and Table 1 of its paper"
@@ -60,7 +61,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat types-diff kernel kernels nvdimm powercut fuzz soak: rust
+build demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff kernel kernels nvdimm powercut fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -128,6 +129,11 @@ compat:
 	@sh tests/setup.sh packages redis
 	@$(CARGO) build --release --locked -p pmnet
 	@python3 tests/compat/run.py $(if $(STORE),--store $(STORE))
+
+queues:
+	@sh tests/setup.sh packages redis
+	@$(CARGO) build --release --locked -p pmnet
+	@python3 tests/compat/queues.py $(if $(STORE),--store $(STORE))
 
 types-diff:
 	@sh tests/setup.sh packages redis
