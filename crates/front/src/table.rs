@@ -297,7 +297,7 @@ impl Table {
         for command in learned.commands() {
             let name = command.facts.name.as_bytes();
             let ours = |entry: &Entry| matches!(entry.decision.rule, Rule::Local(_));
-            // What the front itself answers does not depend on what the store could.
+            // The front's own answers do not depend on the store.
             if !table.entries.get(name).is_some_and(ours) {
                 let subcommands = command.subcommands.clone();
                 let entry = Entry::new(command.facts, subcommands, &table.assumed);

@@ -77,7 +77,7 @@ fn an_invented_read_goes_with_the_reads() {
     let hashes =
         |keys: &[&str]| -> Vec<u64> { keys.iter().map(|key| key_hash(key.as_bytes())).collect() };
     assert_eq!(reads[..2], [hashes(&["a"]), hashes(&["a", "b"])]);
-    // What does not fit, Redis says so itself.
+    // Redis itself says that something does not fit.
     assert_eq!(client.ask("INV.SUM 3 a b"), "-ERR wrong number of keys\r\n");
     assert_eq!(
         client.ask("inv.len"),
@@ -119,11 +119,19 @@ fn an_invented_command_that_keeps_something_for_its_connection_has_one() {
     let (mut a, mut b, mut other) = (front.client(), front.client(), front.client());
     let nothing = "-ERR nothing is prepared on this connection\r\n";
     assert_eq!(a.ask("inv.put k"), nothing);
+    assert_eq!(a.ask("GET k"), "$-1\r\n");
+    let mut plain = redis.client();
+    let ids = |plain: &mut Client| -> Vec<String> {
+        let list = plain.ask("CLIENT LIST TYPE normal");
+        let id = |line: &str| Some(line.split(' ').next()?.strip_prefix("id=")?.to_owned());
+        list.lines().filter_map(id).collect()
+    };
+    let before = ids(&mut plain);
     assert_eq!(a.ask("inv.prepare of-a"), "+OK\r\n");
     assert_eq!(b.ask("inv.prepare of-b"), "+OK\r\n");
     assert_eq!(a.ask("inv.put k:a"), "+OK\r\n");
     assert_eq!(b.ask("inv.put k:b"), "+OK\r\n");
-    // What the others send does not meet it.
+    // Commands of others do not meet it.
     assert_eq!(other.ask("inv.put k:o"), nothing);
     assert_eq!(a.ask("GET k:a"), "$4\r\nof-a\r\n");
     assert_eq!(b.ask("GET k:b"), "$4\r\nof-b\r\n");
@@ -136,15 +144,12 @@ fn an_invented_command_that_keeps_something_for_its_connection_has_one() {
     );
     assert!(a.ask("EXEC").starts_with("-EXECABORT"));
     // It is lost with that connection, and the client learns it, as it would from Redis.
-    let mut plain = redis.client();
-    let list = plain.ask("CLIENT LIST TYPE normal");
-    let ids: Vec<&str> = list
-        .lines()
-        .filter(|line| line.contains("cmd=inv."))
-        .filter_map(|line| line.split(' ').next()?.strip_prefix("id="))
+    let theirs: Vec<String> = ids(&mut plain)
+        .into_iter()
+        .filter(|id| !before.contains(id))
         .collect();
-    assert_eq!(ids.len(), 2, "{list}");
-    for id in ids {
+    assert_eq!(theirs.len(), 2);
+    for id in theirs {
         assert_eq!(plain.ask(&format!("CLIENT KILL ID {id}")), ":1\r\n");
     }
     assert_eq!(a.next(), None);
@@ -203,7 +208,7 @@ fn caches_are_told_of_what_invented_commands_read() {
     assert_eq!(client.ask("PING"), "+PONG\r\n");
 }
 
-/// A module that is loaded later is heard of when somebody uses it.
+/// A module that is loaded later is heard of when a client uses it.
 #[test]
 fn commands_that_come_later_are_learned_when_they_are_used() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -238,7 +243,7 @@ fn another_process_is_asked_anew() {
     let mut client = front.client();
     assert!(client.ask("inv.len k").starts_with("-ERR unknown command"));
     front.knobs().moved = Some(new.address);
-    // What passes through asks which store it is.
+    // A command that passes through asks which store it is.
     client.ask("BLPOP none 0.01");
     eventually("it is a read", || {
         client.ask("inv.len k");
@@ -246,7 +251,7 @@ fn another_process_is_asked_anew() {
     });
 }
 
-/// What Redis 7.0.15 says of the commands that are compiled in changes nothing.
+/// Redis 7.0.15 says of its commands nothing else than the compiled table.
 #[test]
 fn facts_of_the_compiled_version_are_the_compiled_ones() {
     let Some(redis) = Redis::start() else {
@@ -504,7 +509,7 @@ fn what_is_no_list_of_commands_is_refused() {
         Learned::parse(many.as_bytes()).err(),
         Some(LearnError::Many)
     );
-    // A name that nobody can ask for is left out.
+    // A name that is too long to be looked up is left out.
     let long = row(&"x".repeat(65), 1, "", NONE, "", &[]);
     assert!(Learned::parse(format!("*1\r\n{long}").as_bytes()).is_ok());
 }
