@@ -122,6 +122,12 @@ impl<U: Upstream> Front<U> {
         if !self.shared.learn_commands(&run_id, &learned) {
             return Err("it is another one by now".into());
         }
+        let (commands, new) = learned.counts();
+        tracing::info!(
+            commands,
+            new,
+            "the store has said which commands it has; new: those without a name in this program"
+        );
         if let Some(shelf) = &self.shelf {
             shelf.put(learned);
         }

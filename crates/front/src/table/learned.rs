@@ -104,6 +104,16 @@ impl Learned {
         Ok(learned)
     }
 
+    /// How many commands there are, and how many of them this program does not know by name.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        let new = self
+            .commands
+            .iter()
+            .filter(|command| command.facts.has(NEW));
+        (self.commands.len(), new.count())
+    }
+
     pub(super) fn commands(&self) -> &[Command] {
         &self.commands
     }
@@ -173,9 +183,12 @@ impl<'a> Row<'a> {
                     }
                 }
             }
-            // Before Redis 7 there are only the fixed places.
-            None if flags & MOVABLEKEYS != 0 => flags |= OPAQUE,
-            None => specs.extend(Spec::fixed(fixed)),
+            // Before Redis 7 there are only the fixed places, and what is not known by name is a module's.
+            None if flags & MOVABLEKEYS != 0 => flags |= MODULE | OPAQUE,
+            None => {
+                flags |= MODULE;
+                specs.extend(Spec::fixed(fixed));
+            }
         }
         Some(Row {
             name,
