@@ -420,6 +420,35 @@ fn what_a_store_says_decides() {
     }
 }
 
+/// Newer servers take other numbers of arguments.
+#[test]
+fn the_store_says_how_many_arguments_there_may_be() {
+    let getkeys = [row("command|getkeys", -3, "loading stale", NONE, "", &[])];
+    let table = table_of(&[
+        row("command", -1, "loading stale", NONE, "", &getkeys),
+        row("zrank", -3, "readonly fast", [1, 1, 1], "", &[]),
+    ]);
+    let compiled = Table::new::<&str>(&[]).expect("a table");
+    let fits = |table: &Table, line: &str| {
+        with(line, |arguments| {
+            table.verdict(arguments).arity_fits(arguments)
+        })
+    };
+    for (line, before, now) in [
+        ("COMMAND GETKEYS PING", false, true),
+        ("COMMAND GETKEYS", false, false),
+        ("ZRANK z m WITHSCORE", false, true),
+        ("ZRANK z", false, false),
+        ("COMMAND", true, true),
+    ] {
+        assert_eq!(
+            (fits(&compiled, line), fits(&table, line)),
+            (before, now),
+            "{line}"
+        );
+    }
+}
+
 #[test]
 fn keys_are_read_where_the_store_says_and_nowhere_else() {
     let table = table_of(&[
