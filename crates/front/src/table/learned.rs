@@ -9,13 +9,13 @@ use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 
 use pmnet_resp::read::{elements, integer, text};
-use pmnet_wire::guard::{keeps_state, spares_keys};
+use pmnet_wire::guard::keeps_state;
 
 use super::keys::{Begin, Find};
 use super::{
     ADMIN, BLOCKING, DENYOOM, FACTS, Facts, INTERNAL, KeySpec, MAY_REPLICATE, MODULE, MOVABLEKEYS,
-    NAME_BYTES_MAX, NEW, NO_MULTI, NONDETERMINISTIC, NOSCRIPT, OPAQUE, PUBSUB, READONLY,
-    SPARES_KEYS, STATE, SUBCOMMANDS, WRITE,
+    NAME_BYTES_MAX, NEW, NO_MULTI, NONDETERMINISTIC, NOSCRIPT, OPAQUE, PUBSUB, READONLY, STATE,
+    SUBCOMMANDS, WRITE,
 };
 
 /// Commands and subcommands of one store, at most. Redis 8 with its modules has some 700.
@@ -44,6 +44,28 @@ const FLAGS: [(&str, u32); 13] = [
 ];
 /// Those that facts of commands have that are known by name.
 const COMPILED_FLAGS: u32 = ((1 << 9) - 1) | INTERNAL;
+
+/// What names of commands of search modules begin with. These modules say of an index that it is a key, name no document, and say of much that it only
+/// reads, which it does not.
+const SEARCH_PREFIX: &str = "FT.";
+/// Those that only read.
+const SEARCHES: [&str; 15] = [
+    "FT._LIST",
+    "FT.AGGREGATE",
+    "FT.DICTDUMP",
+    "FT.EXPLAIN",
+    "FT.EXPLAINCLI",
+    "FT.GET",
+    "FT.HYBRID",
+    "FT.INFO",
+    "FT.MGET",
+    "FT.PROFILE",
+    "FT.SEARCH",
+    "FT.SPELLCHECK",
+    "FT.SUGGET",
+    "FT.SYNDUMP",
+    "FT.TAGVALS",
+];
 
 /// Why what a store says is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -189,6 +211,11 @@ impl<'a> Row<'a> {
                 flags |= MODULE;
                 specs.extend(Spec::fixed(fixed));
             }
+        }
+        if name.starts_with(SEARCH_PREFIX) {
+            let reads = SEARCHES.contains(&name.as_str());
+            flags = flags & !(READONLY | WRITE) | OPAQUE | if reads { READONLY } else { WRITE };
+            specs.clear();
         }
         Some(Row {
             name,
@@ -369,8 +396,7 @@ impl Kept {
         };
         if compiled.is_none() {
             let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-            let spares = spares_keys(row.name.as_bytes());
-            facts.flags = row.flags | NEW | flag(state, STATE) | flag(spares, SPARES_KEYS);
+            facts.flags = row.flags | NEW | flag(state, STATE);
             facts.keys = self.specs(&row.specs)?;
         }
         facts.name = match compiled {

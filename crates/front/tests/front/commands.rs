@@ -364,7 +364,8 @@ fn what_a_store_says_decides() {
             "",
             &[],
         ),
-        row("ft.search", -1, "readonly module", NONE, "", &[]),
+        row("ft.search", -1, "readonly module", [1, 1, 1], "", &[]),
+        row("ft.aliasadd", -1, "readonly module", [1, 2, 1], "", &[]),
         row("ft.create", -1, "write denyoom module", NONE, "", &[]),
         row("sflush", -3, "write", NONE, "", &[]),
         row("bpopnew", -3, "write blocking", [1, 1, 1], "", &[]),
@@ -387,6 +388,7 @@ fn what_a_store_says_decides() {
         ("hgetdel h FIELDS 1 f", bypass(false, false)),
         ("GRAPH.QUERY g q", bypass(false, true)),
         ("FT.SEARCH i q", bypass(true, false)),
+        ("FT.ALIASADD a i", bypass(false, false)),
         ("FT.CREATE i ON JSON", bypass(false, false)),
         ("BPOPNEW k 0", Action::Pass(Pass::Blocking)),
         ("WAITAOF 1 0 0", Action::Pass(Pass::Wait)),
@@ -463,6 +465,7 @@ fn keys_are_read_where_the_store_says_and_nowhere_else() {
             &[],
         ),
         row("none", -1, "readonly", NONE, "", &[]),
+        row("ft.search", -1, "readonly module", [1, 1, 1], "", &[]),
     ]);
     let found = |line: &str| {
         with(line, |arguments| {
@@ -474,6 +477,8 @@ fn keys_are_read_where_the_store_says_and_nowhere_else() {
     assert_eq!(found("ONE a b c").as_deref(), Some("a"));
     assert_eq!(found("PAIRS a 1 b 2 c").as_deref(), Some("a b c"));
     assert_eq!(found("NONE a"), None);
+    // An index is no key, and documents are not named.
+    assert_eq!(found("FT.SEARCH i q"), None);
     assert_eq!(found("ONE"), None);
 }
 
