@@ -2,6 +2,7 @@
 
 mod about;
 mod clients;
+mod commands;
 mod common;
 mod confirmed;
 mod deadlines;
