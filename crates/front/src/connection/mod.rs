@@ -15,6 +15,7 @@ mod client;
 mod confirm;
 mod deadline;
 mod direct;
+mod embedded;
 mod end;
 mod fence;
 mod gate;
@@ -57,6 +58,8 @@ pub use busy::{Busy, says_busy};
 pub(crate) use client::{ClientSocket, ClientsAsk, ClientsTold};
 use client::{Life, Skip};
 pub use deadline::HALF_CLOSED_TIMEOUT;
+use embedded::Watching;
+pub(crate) use embedded::integers;
 use end::End;
 use gate::Gate;
 pub use heart::{Heart, named_by};
@@ -175,6 +178,8 @@ pub struct Connection {
     wait: Wait,
     behind: Behind,
     mode: Mode,
+    /// Keys that it watches at a store that is no Redis.
+    watching: Option<Watching>,
     passing: Passing,
     end: End,
     life: Life,
@@ -206,6 +211,7 @@ impl Connection {
             wait: Wait::Nothing,
             behind: Behind::Unknown,
             mode: Mode::Ordinary,
+            watching: None,
             passing: Passing::default(),
             end: End::default(),
             life: Life::default(),

@@ -102,6 +102,8 @@ pub struct Shared {
     pub store: Option<StoreAddress>,
     /// Whether `store` was given by the operator: then only what is found there is compared.
     store_fixed: bool,
+    /// The store has said that it is no Redis.
+    pub(super) embedded: bool,
     /// The store that the server named last.
     pub name: Option<StoreName>,
     /// Run id of the store process that last gave a sign of life, and when.
@@ -170,6 +172,7 @@ impl Shared {
             call_timeout,
             store,
             store_fixed,
+            embedded: false,
             name: None,
             alive: None,
             counters: Counters::default(),
@@ -196,6 +199,7 @@ impl Shared {
 
     /// The server said which store it works on.
     pub fn store_named(&mut self, name: &StoreName) {
+        self.embedded = false;
         if self.name.as_ref() == Some(name) {
             return;
         }

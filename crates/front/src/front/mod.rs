@@ -24,6 +24,7 @@ mod tracking;
 mod unread;
 mod users;
 mod vigil;
+mod waiting;
 pub(crate) mod wire;
 mod witness;
 
@@ -58,6 +59,7 @@ use tracking::TrackingWire;
 use unread::UnreadOfAll;
 use users::UserLinks;
 use vigil::Vigil;
+use waiting::Waiting;
 use wire::Seen;
 use witness::{WITNESSES_MAX, Witnesses};
 
@@ -105,6 +107,7 @@ pub struct Front<U> {
     serial: u64,
     vigil: Vigil,
     marks: Marks,
+    waiting: Waiting,
     reads: StoreReads,
     users: UserLinks,
     tracking: TrackingWire,
@@ -194,6 +197,7 @@ impl<U: Upstream> Front<U> {
             serial: 0,
             vigil: Vigil::new(nanos(config.call_timeout)),
             marks: Marks::default(),
+            waiting: Waiting::default(),
             reads: StoreReads::new(
                 [READS_RESP2, READS_RESP3],
                 FIRST_REPLICA,
@@ -307,6 +311,7 @@ impl<U: Upstream> Front<U> {
             self.keep_tracking();
             self.refresh_store_name();
             self.keep_marks();
+            self.keep_waiting();
             self.up.flush(self.shared.now);
             self.take_events();
             self.send_store_reads();
@@ -331,6 +336,7 @@ impl<U: Upstream> Front<U> {
             self.vigil.next_look,
             self.reads.next_timeout(),
             self.marks.next_look,
+            self.waiting.next_timeout(),
             self.next_question(),
             self.witnesses.next_timeout(),
             self.tracking.next_timeout(&self.shared),
@@ -431,6 +437,7 @@ impl<U: Upstream> Front<U> {
         self.tell_of_clients(index);
         self.note_session(index);
         self.note_subscribing(index);
+        self.note_waiting(index);
         self.match_direct(index);
         self.collect_store_read(index);
         self.collect_question(index);
@@ -491,12 +498,15 @@ impl<U: Upstream> Front<U> {
                 } => {
                     let Some(&index) = self.sessions.get(&session) else {
                         self.mark_done(session, call, &outcome);
+                        self.waiting_done(session, call, &outcome);
                         self.vigil_done(session, call, outcome);
                         continue;
                     };
                     if let Some(Some(client)) = self.clients.get_mut(index) {
                         client.connection.done(call, outcome, &mut self.shared);
                     }
+                    // It may have been what others wait for.
+                    self.waiting.stir(self.shared.now);
                     // There is room for one more.
                     self.wake_waiting();
                     index
@@ -520,6 +530,7 @@ impl<U: Upstream> Front<U> {
                     self.wake_waiting();
                     let Some(index) = self.sessions.remove(&session) else {
                         self.mark_closed(session);
+                        self.waiting_closed(session);
                         self.vigil_closed(session);
                         continue;
                     };
