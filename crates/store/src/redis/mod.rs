@@ -64,6 +64,7 @@ mod config;
 mod connection;
 mod exact;
 mod execute;
+mod lookup;
 mod masters;
 mod own_keys;
 mod owner;
