@@ -14,6 +14,7 @@ mod direct;
 mod entrance;
 mod lane;
 mod marks;
+mod moving;
 mod reads;
 mod silence;
 mod socket;
@@ -50,6 +51,7 @@ pub use config::{Cache, FrontConfig, FrontError};
 pub use entrance::Entrance;
 pub(crate) use entrance::Handed;
 use marks::Marks;
+pub use moving::DirectMover;
 use reads::{REPLICA_TOKENS, StoreReads};
 use silence::Watched;
 use socket::{Client, Transfer};
@@ -91,6 +93,9 @@ pub struct Front<U> {
     door: Option<Door>,
     handed: Option<Receiver<Handed>>,
     stopper: Stopper,
+    mover: DirectMover,
+    /// The operator has said where the store is.
+    fixed: bool,
     clock: Clock,
     spin: Spin,
     connections_max: usize,
@@ -168,6 +173,8 @@ impl<U: Upstream> Front<U> {
         let poll = Poll::new()?;
         up.register(poll.registry(), ENDPOINT)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
+        let stopper = Stopper(Ending::new(AtomicBool::new(false), waker));
+        let fixed = store.is_some();
         let mut shared = Shared::new(
             table,
             nanos(config.call_timeout),
@@ -183,7 +190,9 @@ impl<U: Upstream> Front<U> {
             poll,
             door: None,
             handed: None,
-            stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
+            mover: DirectMover::new(stopper.0.waker()),
+            stopper,
+            fixed,
             clock: Clock::start(),
             spin: Spin::new(config.spin_micros),
             connections_max: config.connections_max,
@@ -278,7 +287,7 @@ impl<U: Upstream> Front<U> {
                 match event.token() {
                     LISTENER => self.door.iter_mut().for_each(|door| door.ready = true),
                     ENDPOINT => endpoint_ready = true,
-                    WAKER => {}
+                    WAKER => self.take_moved(),
                     HEART => self.vigil.transfer(&mut self.scratch, &mut self.shared),
                     READS_RESP2 | READS_RESP3 => self.reads.note(event),
                     TRACKING => self.tracking.note(event),
