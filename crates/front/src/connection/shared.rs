@@ -17,6 +17,9 @@ use crate::tracking::Tracking;
 use crate::upstream::Time;
 use crate::users::{Access, Users};
 
+/// Redis cannot be asked before the server has said where it is.
+const UNNAMED: &str = "the pmnet server has not said yet where its store is: does it run, and does its device reach it?";
+
 /// Names of commands unknown to the table that are remembered, known to the store or not.
 const PROBED_MAX: usize = 1024;
 
@@ -221,6 +224,22 @@ impl Shared {
             self.store = Some(StoreAddress::of(name));
         }
         self.name = Some(name.clone());
+    }
+
+    /// Why Redis could not be asked about its users, as far as that is known.
+    pub(super) fn why_users_are_unknown(&self) -> &str {
+        let trouble = &self.users.trouble;
+        if trouble.is_empty() && self.name.is_none() {
+            return UNNAMED;
+        }
+        trouble
+    }
+
+    /// The server did not say in time which store it works on.
+    pub(crate) fn store_not_named(&mut self) {
+        if self.users.are_asked_for() && !self.users.is_known() {
+            self.users.cannot_be_asked(UNNAMED);
+        }
     }
 
     /// Bytes of unread replies above which no further command is taken from a client. When all together have left too

@@ -268,6 +268,9 @@ impl<U: Upstream> Front<U> {
         if idle && !self.vigil.keeps_session {
             self.end_vigil();
         }
+        if !matches!(outcome, Outcome::Reply(_)) {
+            self.shared.store_not_named();
+        }
         if outcome == Outcome::Reply(pmnet_resp::reply::OK) {
             // A store without a name is no Redis.
             self.shared.users.store_has_none();
