@@ -131,3 +131,34 @@ fn over_ipv6_too_and_at_one_interface() {
     // The older family at the same socket.
     chain("::", "::1", &["::ffff:10.9.0.2"], 51_200);
 }
+
+/// (Found: the client was told that Redis could not be asked, and not why; the log said nothing.)
+#[test]
+fn a_front_that_asks_for_users_says_that_the_server_does_not_run() {
+    let places = Places::new();
+    let store = format!("kv:{}", places.path("store.kv").display());
+    let server = Running::logged(places.server(&store), &places.path("server.err"));
+    let _device = Running::logged(
+        places.device(&places.server_at()),
+        &places.path("device.err"),
+    );
+    let first = Running::logged(places.front(&places.device_at()), &places.path("front.err"));
+    serves(places.front_at());
+    first.stop();
+    server.stop();
+    let mut front = places.front(&places.device_at());
+    front.args(["--users-of-redis", "--deadline-ms", "1500"]);
+    let mut front = Running::logged(front, &places.path("front.err"));
+    let mut client = None;
+    eventually("the front listens", || {
+        client = Client::connect(places.front_at()).ok();
+        client.is_some()
+    });
+    let reply = client.unwrap().call("GET x").unwrap();
+    let why = "the pmnet server has not said yet where its store is";
+    assert!(
+        reply.contains("it is not known what this client may do") && reply.contains(why),
+        "{reply}"
+    );
+    front.says(why);
+}
