@@ -18,7 +18,7 @@ const START_MAX: Duration = Duration::from_secs(8);
 /// A process of ours with a store; killed when dropped.
 struct Running {
     child: Child,
-    /// What it said when it was ready.
+    /// Its line when it was ready.
     ready: String,
 }
 

@@ -44,7 +44,7 @@ def rests():
 
 r, other = client(), client(ports[-1])
 
-# WATCH: the transaction runs only if nobody has changed the key.
+# WATCH: the transaction runs only if no client has changed the key.
 r.set("balance", 10)
 with r.pipeline() as pipe:
     pipe.watch("balance")
@@ -114,7 +114,7 @@ counters = [threading.Thread(target=count, args=(port,)) for port in ports * 3]
 [thread.join() for thread in counters]
 assert r.get("counter") == str(40 * len(counters)), r.get("counter")
 
-# What is there is taken at once; what is not, when it comes, or not at all.
+# An element that exists is taken at once; without one the client waits.
 r.flushall()
 r.rpush("l", 1, 2, 3)
 r.zadd("z", {"a": 1, "b": 2})
@@ -137,7 +137,7 @@ for wrong in (["BLPOP", "l", "x"], ["BLPOP", "l", -1], ["BLPOP", "l", "1e300"]):
         raise AssertionError(wrong)
     except redis.ResponseError as error:
         assert "timeout is" in str(error), error
-# In a transaction nobody waits.
+# In a transaction no command waits.
 with r.pipeline() as pipe:
     pipe.execute_command("BLPOP", "l", 0)
     pipe.execute_command("BRPOPLPUSH", "l", "m", 0)
@@ -181,7 +181,7 @@ for reason, answer in (("TIMEOUT", None), ("ERROR", "client unblocked via CLIENT
     unblocker = client()
     assert unblocker.client_unblock(waiter.id, error=reason == "ERROR"), reason
     assert waiter.wait() == answer or answer in waiter.answer, waiter.answer
-# Who waits at another front is served as well, and nothing is taken twice.
+# A client that waits at another front is served as well, and no element is taken twice.
 for number in range(20):
     waiters = [Waiter("BLPOP", "shared", 0, port=port) for port in ports]
     time.sleep(0.02)

@@ -17,7 +17,7 @@ fn inodes(protocol: &str, port: u16) -> Vec<String> {
         .filter_map(|family| std::fs::File::open(format!("/proc/net/{protocol}{family}")).ok())
         .flat_map(|table| BufReader::new(table).lines().map_while(Result::ok))
         .filter_map(|line| inode(&line, port))
-        // What is left of connections whose process has ended.
+        // Remains of connections whose process has ended.
         .filter(|inode| inode != "0")
         .collect()
 }

@@ -33,7 +33,7 @@ pub const UNCHANGED: &str = "PMNET.UNCHANGED";
 /// an array of integers: number of the start, how many there were, and the [`arrival`] of each new one, or 0 if they are not known.
 pub const ARRIVED: &str = "PMNET.ARRIVED";
 
-/// The number of a key at which somebody waits for a list or a sorted set. Different keys may have the same; none has 0.
+/// The number of a key for which a client waits, with the type that it waits for. Different keys may have the same; none has 0.
 #[must_use]
 pub fn arrival(database: u32, sorted: bool, key: &[u8]) -> i64 {
     let place = u64::from(database) << 1 | u64::from(sorted);

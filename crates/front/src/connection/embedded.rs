@@ -33,7 +33,7 @@ pub(super) struct Watching {
     broken: bool,
 }
 
-/// What a client waits for.
+/// The wait of a blocking command.
 #[derive(Debug)]
 pub(super) struct Waits {
     /// As [`arrival`] has it.
@@ -313,13 +313,13 @@ impl Connection {
             .passing
             .drop_passage()
             .is_some_and(|passage| passage.waits.is_some());
-        // What is behind it has waited for it, and not for the store.
+        // Later commands have waited for this one, and not for the store.
         self.times.made_way |= waited;
         self.times.answered = shared.now;
         self.settle(reply);
     }
 
-    /// What it waits for at an embedded store, and until when.
+    /// The keys that it waits for at an embedded store, and until when it waits.
     pub(crate) fn waits_for(&self) -> Option<(&[i64], Option<Time>)> {
         let waits = self.passing.passage.as_ref()?.waits.as_ref()?;
         Some((&waits.keys, waits.until))
@@ -330,7 +330,7 @@ impl Connection {
         matches!(&self.passing.passage, Some(passage) if passage.stage == Stage::Rest)
     }
 
-    /// What it waits for may be there.
+    /// One of its keys may have arrived.
     pub(crate) fn wake(&mut self) {
         if let Some(passage) = &mut self.passing.passage
             && let Some(waits) = &mut passage.waits
@@ -357,7 +357,7 @@ impl Connection {
         }
     }
 
-    /// What CLIENT UNBLOCK gives it.
+    /// The reply that CLIENT UNBLOCK gives it.
     pub(crate) fn unblocked(&self, error: bool) -> Bytes {
         if error {
             return reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK");

@@ -69,7 +69,7 @@ pub(super) struct Passage {
     /// An EXEC that must abort.
     pub(super) aborted: bool,
     pub(super) sentinel: Vec<u8>,
-    /// What it waits for, at a store that is no Redis.
+    /// Its wait, at a store that is no Redis.
     pub(super) waits: Option<Waits>,
     /// Its reply has to be confirmed, by a server that uses the store with this `run_id` still ([`super::confirm`]). Until the
     /// barrier has named the store: it may have to be.

@@ -1,7 +1,7 @@
 //! Clients that wait for a list or a sorted set at an embedded store (`docs/spec/embedded-store.md` §8).
 //!
-//! The store is asked, once for all of them, which lists and sorted sets are new. One new key wakes the client that has waited longest for it;
-//! when that one has its element, or is gone, the next one is woken, until one finds nothing. Bounded by the number of clients.
+//! The front asks the store, once for all of them, which lists and sorted sets are new. A new key wakes the client that has waited longest for it.
+//! When that client has its element, or is gone, the front wakes the next one, until a client finds nothing. The number of clients bounds all of this.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ struct Waiter {
     woken: bool,
 }
 
-/// Who waits, and what the store has said.
+/// The clients that wait, and the answers of the store.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// By ticket: in the order in which they began to wait.
@@ -64,7 +64,7 @@ impl Waiting {
         ticket
     }
 
-    /// This one waits no more. Those who are to be woken in its place.
+    /// A client waits no more. Returns the tickets that are to be woken in its place.
     fn end(&mut self, ticket: u64) -> Vec<u64> {
         let Some(waiter) = self.waiters.remove(&ticket) else {
             return Vec::new();
@@ -75,12 +75,12 @@ impl Waiting {
         if let Some(until) = waiter.until {
             self.ends.remove(&(until, ticket));
         }
-        // What it was woken for may be there still.
+        // The elements that it was woken for may still exist.
         let next = waiter.keys.iter().filter(|_| waiter.woken);
         next.filter_map(|key| self.first(*key)).collect()
     }
 
-    /// Who has waited longest for a key.
+    /// The ticket that has waited longest for a key.
     fn first(&self, key: i64) -> Option<u64> {
         let next = self.by_key.range((key, 0)..).next();
         next.filter(|(found, _)| *found == key)
@@ -102,7 +102,7 @@ impl Waiting {
         end.into_iter().chain(question).min()
     }
 
-    /// Takes in an answer of the store. Who is to be woken; `None`: it cannot be asked.
+    /// Takes in an answer of the store. Returns the tickets that are to be woken; `None`: the store cannot be asked.
     fn answered(&mut self, reply: &[u8]) -> Option<Vec<u64>> {
         let numbers = integers(reply)?;
         let [start, count, new @ ..] = &numbers[..] else {
@@ -147,7 +147,7 @@ impl<U: Upstream> Front<U> {
                 let ticket = self.waiting.begin(index, keys, until, self.shared.now);
                 client.ticket = Some(ticket);
                 if self.waiting.seen.is_some() {
-                    // What came before it was in the queue nobody has told it of.
+                    // It was not told of keys that arrived before it was in the queue.
                     self.wake_waiters(vec![ticket]);
                 }
             }
@@ -165,7 +165,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Whoever had this ticket waits no more.
+    /// The client with this ticket waits no more.
     pub(super) fn end_ticket(&mut self, ticket: u64) {
         let next = self.waiting.end(ticket);
         self.wake_waiters(next);
@@ -331,7 +331,7 @@ mod tests {
             "for 7 nobody waits any more"
         );
         assert_eq!(waiting.end(second), Vec::<u64>::new(), "it was not woken");
-        // What is not known, and another process, wake all.
+        // Unknown arrivals, and another process, wake all.
         assert_eq!(waiting.answered(&answer(&[1, 9000, 0])), Some(vec![third]));
         assert_eq!(waiting.answered(&answer(&[2, 0])), Some(vec![third]));
         assert_eq!(waiting.answered(b"-ERR unknown command\r\n"), None);

@@ -13,7 +13,7 @@ fn with_hosts(command: &Command, places: &Places) -> Command {
     with_resolver(command, places, "127.0.0.9", 1)
 }
 
-/// The same, and names that are not in the file are asked for at this address, for so many seconds.
+/// The same; the resolver asks this address for names that are not in the file, for `seconds`.
 fn with_resolver(command: &Command, places: &Places, at: &str, seconds: u32) -> Command {
     let resolver = places.path("resolv.conf");
     let text = format!("nameserver {at}\noptions timeout:{seconds} attempts:1\n");
@@ -128,7 +128,7 @@ fn who_is_asked_to_end_while_a_name_is_looked_up_does_not_begin() {
     }
 }
 
-/// (Found: a device that had nothing to send took its server for silent, and began anew with an address where nobody was.)
+/// (Found: an idle device took its server for silent, and began anew with an address where no server was.)
 #[test]
 fn an_idle_device_stays_with_a_server_that_answers_when_its_name_leads_elsewhere() {
     if !rustix::process::geteuid().is_root() {

@@ -11,7 +11,7 @@ use crate::chain::{Client, Places, Running, eventually, pmnet, serves};
 /// Clients that write.
 const WRITERS: usize = 4;
 
-/// What one client has sent, and what was answered.
+/// The number of the last write that a client sent, and of the last one that was answered.
 #[derive(Default)]
 struct Progress {
     sent: AtomicU64,
@@ -91,7 +91,7 @@ impl Load {
     }
 }
 
-/// What the store has of each client: the number that it SET last, and its count.
+/// The store's content for each client: the number that it SET last, and its count.
 fn content(places: &Places) -> Vec<(u64, u64)> {
     let mut client = Client::connect(places.front_at()).unwrap();
     let mut read = |key: String| {
@@ -121,7 +121,7 @@ fn backup(from: &Path, to: &Path) -> Output {
     store(&["backup", from.to_str().unwrap(), to.to_str().unwrap()])
 }
 
-/// What was acknowledged before the copy was begun is in it, nothing is in it twice, and what is sent then is executed once. A copy where it does not belong is
+/// The copy has every write that was acknowledged before it was begun, and none twice; later writes are executed once. A wrong copy is
 /// refused, and harms nothing.
 #[test]
 fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
@@ -157,7 +157,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
         "{}",
         server.log()
     );
-    // That of another shard.
+    // The store of another shard.
     std::fs::copy(&copy, &file).unwrap();
     let mut other = places.server(&url);
     other.args(["--shard", "1"]);
@@ -206,7 +206,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
             range.contains(set) && range.contains(count),
             "{range:?}: {set} {count}"
         );
-        // The INCR comes behind its SET.
+        // Each INCR follows its SET.
         assert!(set == count || *set == count + 1, "{set} {count}");
     }
     let mut client = Client::connect(places.front_at()).unwrap();
@@ -218,7 +218,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
     }
 }
 
-/// A device's region has its log in it, which moves on: it is copied while nobody uses it, and goes on from where it was copied.
+/// A device's region contains its log, which moves on. So it is copied while no process uses it; a device goes on from the copy.
 #[test]
 fn a_region_is_copied_when_its_device_is_stopped_and_refused_before() {
     let places = Places::new();

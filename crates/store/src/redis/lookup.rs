@@ -21,7 +21,7 @@ static ASKED: Mutex<BTreeMap<(String, u16), Answer>> = Mutex::new(BTreeMap::new(
 /// The addresses of a host.
 ///
 /// # Errors
-/// What the system says; [`ErrorKind::TimedOut`]: nothing yet.
+/// Those of the system; [`ErrorKind::TimedOut`]: there is no answer yet.
 pub fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);

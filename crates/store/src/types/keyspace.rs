@@ -264,7 +264,7 @@ impl<'r> Keyspace<'r> {
     /// Writes a collection's head; removes the key if the collection has no members (any more).
     pub fn keep(&mut self, database: u32, key: &[u8], head: &Head) -> Result<(), Fault> {
         let row = self.head_key(database, key)?;
-        // What was never there, and gets no members, has not changed.
+        // A key that did not exist, and gets no members, has not changed.
         if head.count > 0
             || self.cursors.watched.has(database, key) && self.get(&row, |_| ())?.is_some()
         {

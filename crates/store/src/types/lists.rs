@@ -262,7 +262,7 @@ pub fn brpop(call: &mut Call<'_, '_>) -> Outcome {
     pop_first(call, Side::Right)
 }
 
-/// Takes an element of the first list that is there. Whoever is to wait for one asks again.
+/// Takes an element of the first list that exists. The front asks again for a client that waits.
 fn pop_first(call: &mut Call<'_, '_>, side: Side) -> Outcome {
     let [keys @ .., wait] = call.arguments else {
         return Err(SYNTAX);

@@ -461,7 +461,7 @@ pub fn bzpopmax(call: &mut Call<'_, '_>) -> Outcome {
     pop_first(call, Order::Descending)
 }
 
-/// Takes a member of the first sorted set that is there. Whoever is to wait for one asks again.
+/// Takes a member of the first sorted set that exists. The front asks again for a client that waits.
 fn pop_first(call: &mut Call<'_, '_>, order: Order) -> Outcome {
     let [keys @ .., wait] = call.arguments else {
         return Err(SYNTAX);

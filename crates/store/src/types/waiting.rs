@@ -1,6 +1,6 @@
-//! What a store remembers for clients that watch keys, or wait for a list or a sorted set (`docs/spec/embedded-store.md` §8).
+//! The memory of a store for clients that watch keys, or wait for a list or a sorted set (`docs/spec/embedded-store.md` §8).
 //!
-//! All of it is in memory, and has a bound. What was forgotten counts as changed: a transaction that watched it does not run, and whoever waits tries again.
+//! It has a bound. A forgotten key counts as changed: the transaction of a client that watched it does not run, and a client that waits tries again.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -66,7 +66,7 @@ impl Watched {
         number
     }
 
-    /// Whether somebody watches a key.
+    /// Whether a client watches a key.
     pub fn has(&self, database: u32, key: &[u8]) -> bool {
         let at = usize::try_from(database).unwrap_or(usize::MAX);
         self.count > 0
@@ -127,7 +127,7 @@ impl Arrivals {
         }
     }
 
-    /// Those that came behind the first so many; `None`: not all of them are remembered.
+    /// The arrivals after the first `count`; `None`: not all of them are remembered.
     fn since(&self, count: i64) -> Option<impl ExactSizeIterator<Item = i64>> {
         let new = usize::try_from(self.count.checked_sub(u64::try_from(count).ok()?)?).ok()?;
         let known = self.last.len().checked_sub(new)?;
@@ -135,7 +135,7 @@ impl Arrivals {
     }
 }
 
-/// What a front asks on behalf of its clients. No client of Redis does.
+/// The commands that a front sends on behalf of its clients. No client of Redis sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Own {
     Watch,
@@ -197,7 +197,7 @@ impl Own {
     }
 }
 
-/// Whether these keys, each with database and version in front, are as they were. What cannot be read is not.
+/// Whether these keys, each with database and version in front, are as they were. Arguments that cannot be read count as changed.
 fn are_unchanged(keys: &mut Keyspace<'_>, start: i64, arguments: &[&[u8]]) -> Result<bool, Fault> {
     let [of, watched @ ..] = arguments else {
         return Ok(false);

@@ -164,7 +164,7 @@ pub const WRITES: &[&str] = &[
     "MOVE <any> { 0 | 1 | 2 | 16 | <number> }",
 ];
 
-/// What waits, but in a transaction.
+/// Commands that wait, but not in a transaction.
 pub const BLOCKING: &[&str] = &[
     "BLPOP { <l> | <any> }* <wait>",
     "BRPOP { <l> }* <wait>",
