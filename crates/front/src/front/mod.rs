@@ -322,6 +322,9 @@ impl<U: Upstream> Front<U> {
             self.keep_marks();
             self.keep_waiting();
             self.up.flush(self.shared.now);
+            if self.up.take_other_socket() {
+                self.up.register(self.poll.registry(), ENDPOINT)?;
+            }
             self.take_events();
             self.send_store_reads();
             self.write_dirty();
