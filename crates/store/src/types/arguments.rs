@@ -106,15 +106,15 @@ pub fn double(text: &[u8]) -> Outcome<f64> {
 pub fn timeout(text: &[u8], now: u64) -> Outcome {
     /// 2^63.
     const MILLIS_MAX: f64 = 9_223_372_036_854_775_808.0;
-    const OUT_OF_RANGE: Stop = error("ERR timeout is out of range");
     let seconds = float::double(text).ok_or(error("ERR timeout is not a float or out of range"))?;
     let millis = (seconds * 1000.0).ceil();
+    // Redis 7.0 converts what is larger without a check, and it becomes negative.
+    if !(0.0..MILLIS_MAX).contains(&millis) {
+        return Err(error("ERR timeout is negative"));
+    }
     let now = f64::from(u32::try_from(now / 1000).unwrap_or(u32::MAX)) * 1000.0;
     if millis > MILLIS_MAX - now {
-        return Err(OUT_OF_RANGE);
-    }
-    if millis < 0.0 {
-        return Err(error("ERR timeout is negative"));
+        return Err(error("ERR timeout is out of range"));
     }
     Ok(())
 }

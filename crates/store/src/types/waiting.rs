@@ -238,3 +238,85 @@ pub fn unchanged(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Opt
     let start = keys.cursors.id.cast_signed();
     are_unchanged(keys, start, &first.collect::<Vec<_>>()).map(Some)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_lasts_until_its_key_changes_or_too_many_are_watched() {
+        let mut watched = Watched::default();
+        let there = |number| Version {
+            number,
+            there: true,
+        };
+        let first = watched.watch(0, b"k", true);
+        assert_eq!(watched.watch(0, b"k", true), first, "a second client");
+        assert!(
+            watched.is_unchanged(0, b"k", there(first))
+                && !watched.is_unchanged(1, b"k", there(first))
+        );
+        // Its time is over.
+        assert!(!watched.is_unchanged(
+            0,
+            b"k",
+            Version {
+                number: first,
+                there: false
+            }
+        ));
+        let gone = watched.watch(0, b"k", false);
+        assert!(gone > first && !watched.is_unchanged(0, b"k", there(first)));
+        let other = watched.watch(3, b"other", true);
+        watched.emptied(0);
+        watched.emptied(3);
+        assert!(
+            watched.is_unchanged(
+                0,
+                b"k",
+                Version {
+                    number: gone,
+                    there: false
+                }
+            ),
+            "it was not there"
+        );
+        assert!(!watched.is_unchanged(3, b"other", there(other)));
+        watched.changed(0, b"k");
+        assert!(!watched.has(0, b"k"));
+        assert_eq!((watched.count, watched.bytes), (0, 0));
+        let first = watched.watch(0, b"first", true);
+        for number in 1..WATCHED_MAX {
+            watched.watch(1, &number.to_be_bytes(), true);
+        }
+        assert!(watched.is_unchanged(0, b"first", there(first)));
+        let last = watched.watch(99, b"no such database", true);
+        assert!(
+            !watched.is_unchanged(0, b"first", there(first)),
+            "one too many"
+        );
+        assert!(!watched.is_unchanged(99, b"no such database", there(last)));
+        let long = vec![0; WATCHED_BYTES_MAX];
+        let long_one = watched.watch(0, &long, true);
+        assert!(watched.is_unchanged(0, &long, there(long_one)));
+        watched.watch(0, b"first", true);
+        assert!(!watched.is_unchanged(0, &long, there(long_one)));
+    }
+
+    #[test]
+    fn arrivals_are_told_once_and_those_that_were_forgotten_are_not_left_out() {
+        let mut arrivals = Arrivals::default();
+        let since =
+            |arrivals: &Arrivals, count| arrivals.since(count).map(Iterator::collect::<Vec<_>>);
+        assert_eq!(since(&arrivals, 0), Some(vec![]));
+        (1..=3).for_each(|key| arrivals.note(key));
+        assert_eq!(since(&arrivals, 1), Some(vec![2, 3]));
+        assert_eq!(since(&arrivals, 3), Some(vec![]));
+        assert_eq!(since(&arrivals, 4), None, "of another process");
+        assert_eq!(since(&arrivals, -1), None);
+        let many = i64::try_from(ARRIVALS_MAX).unwrap();
+        (4..=many + 1).for_each(|key| arrivals.note(key));
+        assert_eq!(since(&arrivals, 0), None);
+        assert_eq!(since(&arrivals, 1).unwrap().len(), ARRIVALS_MAX);
+    }
+}
