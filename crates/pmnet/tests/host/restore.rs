@@ -174,8 +174,12 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
         places.device(&places.server_at()),
         &places.path("device.err"),
     );
-    device.says("the store lost data");
-    assert!(device.log().contains("Restore it"), "{}", device.log());
+    device.says("but the store's watermark is");
+    assert!(
+        device.log().contains("it lost data: restore it"),
+        "{}",
+        device.log()
+    );
     server.signal(rustix::process::Signal::TERM);
     drop((server, device));
     std::fs::rename(&kept, &file).unwrap();
