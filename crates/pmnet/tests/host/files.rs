@@ -148,6 +148,7 @@ fn silent_connections_keep_ctl_from_no_device_that_has_few_open_files() {
             &places.device_at(),
             "--server",
             &places.server_at(),
+            "status",
         ]);
         let said = ctl.output().unwrap();
         let took = begun.elapsed();
