@@ -13,6 +13,7 @@ mod config;
 mod direct;
 mod entrance;
 mod lane;
+mod learning;
 mod marks;
 mod moving;
 mod reads;
@@ -32,6 +33,7 @@ mod witness;
 use std::collections::{BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -50,6 +52,8 @@ pub use accept::clients_within;
 pub use config::{Cache, FrontConfig, FrontError};
 pub use entrance::Entrance;
 pub(crate) use entrance::Handed;
+use entrance::Shelf;
+use learning::Learning;
 use marks::Marks;
 pub use moving::DirectMover;
 use reads::{REPLICA_TOKENS, StoreReads};
@@ -92,6 +96,8 @@ pub struct Front<U> {
     /// `None`: clients are handed over.
     door: Option<Door>,
     handed: Option<Receiver<Handed>>,
+    /// Where the router looks for what was learned of commands.
+    shelf: Option<Arc<Shelf>>,
     stopper: Stopper,
     mover: DirectMover,
     /// The operator has said where the store is.
@@ -111,6 +117,7 @@ pub struct Front<U> {
     connecting: VecDeque<(Time, usize, u64)>,
     serial: u64,
     vigil: Vigil,
+    learning: Learning,
     marks: Marks,
     waiting: Waiting,
     reads: StoreReads,
@@ -153,7 +160,8 @@ impl<U: Upstream> Front<U> {
     /// [`FrontError`], with what to do about it.
     pub fn behind_router(config: &FrontConfig, up: U) -> Result<(Front<U>, Entrance), FrontError> {
         let mut front = Front::new(config, up)?;
-        let (entrance, handed) = Entrance::new(front.stopper.0.waker());
+        let shelf = Arc::clone(front.shelf.insert(Arc::default()));
+        let (entrance, handed) = Entrance::new(front.stopper.0.waker(), shelf);
         front.handed = Some(handed);
         Ok((front, entrance))
     }
@@ -190,6 +198,7 @@ impl<U: Upstream> Front<U> {
             poll,
             door: None,
             handed: None,
+            shelf: None,
             mover: DirectMover::new(stopper.0.waker()),
             stopper,
             fixed,
@@ -205,6 +214,7 @@ impl<U: Upstream> Front<U> {
             connecting: VecDeque::new(),
             serial: 0,
             vigil: Vigil::new(nanos(config.call_timeout)),
+            learning: Learning::default(),
             marks: Marks::default(),
             waiting: Waiting::default(),
             reads: StoreReads::new(
@@ -319,6 +329,7 @@ impl<U: Upstream> Front<U> {
             self.keep_witnesses();
             self.keep_tracking();
             self.refresh_store_name();
+            self.learn_commands();
             self.keep_marks();
             self.keep_waiting();
             self.up.flush(self.shared.now);
@@ -350,6 +361,7 @@ impl<U: Upstream> Front<U> {
             self.marks.next_look,
             self.waiting.next_timeout(),
             self.next_question(),
+            self.next_learning(),
             self.witnesses.next_timeout(),
             self.tracking.next_timeout(&self.shared),
             self.shared.pause.until(),
