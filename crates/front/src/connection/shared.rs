@@ -7,6 +7,7 @@ use pmnet_wire::StoreName;
 use pmnet_wire::command::Protocol;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::about::About;
 use super::mark::Mark;
 use super::own_write::OwnWrites;
 use super::read_before::Heard;
@@ -157,6 +158,8 @@ pub struct Shared {
     pub(super) databases: FxHashSet<u32>,
     /// What the store says of its clients, in this order; `None`: not asked yet.
     pub(super) client_fields: Option<Vec<String>>,
+    /// What HELLO says of the store.
+    pub(super) about: About,
     /// Commands that are not in the table, and whether the store knows them.
     pub(super) probed: FxHashMap<Vec<u8>, bool>,
 }
@@ -207,6 +210,7 @@ impl Shared {
             listing_after: 0,
             databases,
             client_fields: None,
+            about: About::default(),
             probed: FxHashMap::default(),
         }
     }
@@ -228,6 +232,7 @@ impl Shared {
             if self.commands.of.take().is_some() {
                 self.table = self.table.forgotten();
             }
+            self.about.is_another();
             self.users.forget();
             self.busy.over(self.now);
         }
