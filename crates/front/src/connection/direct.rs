@@ -12,7 +12,9 @@ use pmnet_resp::{Scanner, read, reply, write_command};
 use pmnet_tls::ClientTls;
 use pmnet_wire::command::Protocol;
 
-use super::identity::{Found, Own, ask_client, ask_owner, ask_run_id, owner_of, run_id_of};
+use super::identity::{
+    Found, Own, ask_client, ask_owner, ask_run_id, owner_of, run_id_of, version_of,
+};
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
 use super::subscription::subscription;
@@ -253,6 +255,7 @@ impl Direct {
                 self.asked.run_id = run_id_of(value).ok_or_else(|| {
                     "its INFO has no run_id, so it cannot be recognised".to_owned()
                 })?;
+                self.asked.version = version_of(value).unwrap_or_default();
             }
             Own::Owner => self.asked.owner = owner_of(value),
             Own::Client => self.asked.client = read::integer(value),
@@ -443,7 +446,11 @@ impl Connection {
     /// but before the reply to the command that is being passed, or that may have caused it.
     fn hand_on(&mut self, value: &Bytes) {
         let behind_all = self.replies.slots.len();
-        let place = self.message_place().unwrap_or(behind_all);
+        let place = if self.passing.is_behind_reply(value) {
+            behind_all
+        } else {
+            self.message_place().unwrap_or(behind_all)
+        };
         self.replies.insert(place, value);
     }
 }

@@ -12,6 +12,7 @@ mod beside;
 mod busy;
 mod calls;
 mod client;
+mod clients_asked;
 mod confirm;
 mod deadline;
 mod direct;
@@ -60,7 +61,9 @@ pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::End;
 use gate::Gate;
 pub use heart::{Heart, named_by};
-pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+pub(crate) use identity::{
+    Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of, version_of,
+};
 use input::Input;
 use local::Settings;
 pub use mark::Mark;
@@ -542,7 +545,7 @@ impl Connection {
                     self.wait_for_subscriptions(up, shared)?;
                     if !read_only && self.passing.subscriptions() > 0 {
                         self.flush_pack(up, shared)?;
-                        return self.publish_to_itself(frame, up, shared);
+                        return self.publish_to_itself(frame, arguments, up, shared);
                     }
                 }
                 if read_only && self.goes_beside_writes(frame, facts, shared.now) {

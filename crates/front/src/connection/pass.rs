@@ -119,7 +119,8 @@ impl Connection {
             identified: false,
             name: shown(arguments),
             frame: frame.to_vec(),
-            fresh: kind == Some(Pass::Wait),
+            // A subscriber, who may not wait, may not select either.
+            fresh: kind == Some(Pass::Wait) && effect != Effect::Subscribe,
             aborted: effect == Effect::End && failed && arguments.is(0, "EXEC"),
             sentinel,
             confirms: (may_need(effect, kind) && !queued).then(String::new),

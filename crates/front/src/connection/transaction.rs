@@ -8,6 +8,7 @@ use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol};
 
 use super::busy::runs_code;
 use super::calls::{Purpose, Submit};
+use super::client::is_set_info;
 use super::local::{Hello, parse_database};
 use super::mode::Mode;
 use super::{Connection, Later, Shared, Wait, arity_error, refusal, shown};
@@ -83,21 +84,29 @@ impl Transaction {
 /// Largest CLIENT that is queued, in bytes.
 const OWN_BYTES_MAX: usize = 16 * 1024;
 /// Subcommands of CLIENT that are answered without the front's other clients, and that change nothing about replies.
-const QUEUED_CLIENT: [&str; 10] = [
+const QUEUED_CLIENT: [&str; 14] = [
     "CLIENT|CACHING",
+    "CLIENT|CAPA",
     "CLIENT|GETNAME",
     "CLIENT|GETREDIR",
     "CLIENT|ID",
+    "CLIENT|IMPORT-SOURCE",
     "CLIENT|NO-EVICT",
+    "CLIENT|NO-TOUCH",
     "CLIENT|PAUSE",
+    "CLIENT|SETINFO",
     "CLIENT|SETNAME",
     "CLIENT|TRACKING",
     "CLIENT|TRACKINGINFO",
     "CLIENT|UNPAUSE",
 ];
 
-fn may_queue_client(sub: Sub) -> bool {
-    matches!(sub, Sub::Known(sub) if QUEUED_CLIENT.contains(&sub.name))
+fn may_queue_client(sub: Sub, arguments: &Arguments<'_>) -> bool {
+    match sub {
+        Sub::Known(sub) => QUEUED_CLIENT.contains(&sub.name),
+        Sub::Unknown => is_set_info(arguments),
+        Sub::No => false,
+    }
 }
 
 const QUEUED: Bytes = Bytes::from_static(b"+QUEUED\r\n");
@@ -156,7 +165,9 @@ impl Connection {
         }
         let error = if let Some(error) = arity_error(verdict, arguments) {
             error
-        } else if matches!(verdict.sub, Sub::Unknown) {
+        } else if matches!(verdict.sub, Sub::Unknown)
+            && !(facts.name == "CLIENT" && is_set_info(arguments))
+        {
             let unknown = unknown_subcommand(arguments);
             if !matches!(verdict.action, Action::Bypass { .. }) {
                 self.fail_transaction();
@@ -208,7 +219,7 @@ impl Connection {
                 Action::Local(Local::Unwatch) => {
                     return self.queue_own(Own::Command(frame.to_vec()));
                 }
-                Action::Local(Local::Client) if may_queue_client(verdict.sub) => {
+                Action::Local(Local::Client) if may_queue_client(verdict.sub, arguments) => {
                     return self.queue_own(Own::Command(frame.to_vec()));
                 }
                 Action::Local(Local::Hello) if self.may_queue_hello(arguments) => {
@@ -436,8 +447,9 @@ impl Connection {
         }
         match shared.table.verdict(&arguments).sub {
             Sub::Known(sub) => self.client_alone(sub.name, &arguments, shared),
-            // UNWATCH, or SETINFO.
-            Sub::No | Sub::Unknown => reply::OK,
+            Sub::Unknown => self.settings.set_info(&arguments),
+            // UNWATCH.
+            Sub::No => reply::OK,
         }
     }
 

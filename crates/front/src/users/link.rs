@@ -14,7 +14,7 @@ use pmnet_wire::StoreName;
 
 use super::rights::Place;
 use super::{Credentials, Ruling, Secret};
-use crate::connection::{StoreAddress, ask_run_id, run_id_of};
+use crate::connection::{StoreAddress, ask_run_id, run_id_of, version_of};
 use crate::upstream::Time;
 
 /// Why a connection to another Redis is of no use.
@@ -239,33 +239,9 @@ impl Link {
     }
 }
 
-/// Major and minor version in an answer to `INFO server`.
-fn version_of(reply: &[u8]) -> Option<(u32, u32)> {
-    let info = read::bulk(reply)?;
-    let line = info
-        .split(|&byte| byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"redis_version:"))?;
-    let mut numbers = std::str::from_utf8(line.trim_ascii()).ok()?.split('.');
-    let mut number = || numbers.next()?.parse().ok();
-    Some((number()?, number()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_are_read() {
-        let reply = |text: &str| format!("${}\r\n{text}\r\n", text.len());
-        let version = |text: &str| version_of(reply(text).as_bytes());
-        assert_eq!(
-            version("# Server\r\nredis_version:7.0.15\r\nx:1"),
-            Some((7, 0))
-        );
-        assert_eq!(version("redis_version:6.2.6\r\n"), Some((6, 2)));
-        assert_eq!(version("redis_version:x\r\n"), None);
-        assert_eq!(version("x:1"), None);
-    }
 
     #[test]
     fn nothing_is_asked_of_another_redis() {
