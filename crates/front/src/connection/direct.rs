@@ -67,6 +67,8 @@ pub(super) struct Direct {
     tried: usize,
     /// It has logged in as the client.
     is_client: bool,
+    /// A command has run on it that sets a state of its connection, as far as is known.
+    pub(super) has_state: bool,
 }
 
 /// Why a connection to the store is given up.
@@ -113,6 +115,7 @@ impl Direct {
             client,
             tried: 0,
             is_client: false,
+            has_state: false,
         };
         if !own_auth.is_empty() {
             direct.set(&own_auth);
@@ -302,7 +305,10 @@ impl Connection {
 
     /// Whether the connection to the store has state that another one has not.
     pub(super) fn stateful(&self) -> bool {
-        self.mode.monitors() || self.mode.watches() || self.passing.subscriptions() > 0
+        self.mode.monitors()
+            || self.mode.watches()
+            || self.passing.subscriptions() > 0
+            || self.passing.has_state()
     }
 
     /// The connection to the store could not be made, or is lost.

@@ -455,12 +455,12 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        let verdict = shared.table.verdict(arguments);
+        let verdict = self.on_its_connection(shared.table.verdict(arguments));
         self.life.command = match verdict.sub {
             Sub::Known(sub) => Some(sub),
             Sub::No | Sub::Unknown => verdict.facts,
         };
-        if verdict.facts.is_none() && (arguments.is(0, "POST") || arguments.is(0, "HOST:")) {
+        if arguments.is(0, "POST") || arguments.is(0, "HOST:") {
             // A web page that makes a browser talk to us; Redis, too, closes without an answer.
             tracing::warn!(
                 client = self.peer,
@@ -469,6 +469,8 @@ impl Connection {
             self.abandon();
             return Ok(());
         }
+        // Of a module that was loaded since, or what nobody has: the store is asked again, now and then.
+        shared.commands.wanted |= verdict.facts.is_none();
         if !self.admit(&verdict, arguments, up, shared)? {
             return Ok(());
         }

@@ -336,6 +336,10 @@ impl Connection {
             tracing::debug!(client = self.peer, store = %name, "the store is another one: the watch is lost");
             self.passing.passage = None;
             self.times.made_way = true;
+            if self.passing.has_state() {
+                // It is lost as well, and only the end of its connection says that.
+                self.end.cut_off();
+            }
             self.passing.direct = None;
             self.mode = Mode::Ordinary;
             return self.settle(answer);

@@ -97,6 +97,11 @@ impl Passing {
         published.came
     }
 
+    /// Whether the store keeps something for its connection that pmnet does not know.
+    pub(super) fn has_state(&self) -> bool {
+        self.direct.as_ref().is_some_and(|direct| direct.has_state)
+    }
+
     /// A sentinel that no other command of any client has.
     pub(super) fn new_sentinel(&mut self, client: u64) -> Vec<u8> {
         self.sentinels += 1;

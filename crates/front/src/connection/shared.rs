@@ -12,7 +12,7 @@ use super::own_write::OwnWrites;
 use super::read_before::Heard;
 use super::{Busy, Pause, ReadFrom, ReplicaReads, StoreAddress};
 use crate::front::Cache;
-use crate::table::Table;
+use crate::table::{Learned, Table};
 use crate::tracking::Tracking;
 use crate::upstream::Time;
 use crate::users::{Access, Users};
@@ -86,12 +86,22 @@ pub fn lane(protocol: Protocol) -> usize {
     usize::from(protocol == Protocol::Resp3)
 }
 
+/// What is known of the commands of the store.
+#[derive(Debug, Default)]
+pub(crate) struct Commands {
+    /// Run id of the store process that has said which it has.
+    of: Option<String>,
+    /// Somebody has sent one that the table does not have.
+    pub(crate) wanted: bool,
+}
+
 /// What the connections of one front have in common.
 pub struct Shared {
     /// Who may do what.
     pub(crate) users: Users,
-    /// The command matrix.
+    /// The command matrix, which is another one when the store has said which commands it has.
     pub table: Table,
+    pub(crate) commands: Commands,
     /// Who is to be told of changed keys.
     pub(crate) tracking: Tracking,
     /// Time of this turn of the event loop.
@@ -165,6 +175,7 @@ impl Shared {
             // Whoever makes connections says who may use them.
             users: Users::new(Access::Anyone),
             table,
+            commands: Commands::default(),
             tracking: Tracking::default(),
             now: 0,
             call_timeout,
@@ -207,6 +218,9 @@ impl Shared {
             self.databases = FxHashSet::from_iter([0]);
             self.probed.clear();
             self.client_fields = None;
+            if self.commands.of.take().is_some() {
+                self.table = self.table.forgotten();
+            }
             self.users.forget();
             self.busy.over(self.now);
         }
@@ -217,6 +231,24 @@ impl Shared {
             self.store = Some(StoreAddress::of(name));
         }
         self.name = Some(name.clone());
+    }
+
+    /// Whether the store that the server works on has not said yet which commands it has.
+    pub(crate) fn has_to_learn(&self) -> bool {
+        let name = self.name.as_ref();
+        name.is_some_and(|name| self.commands.of.as_ref() != Some(&name.run_id))
+    }
+
+    /// The store process with this run id has said which commands it has; false if the server works on another one.
+    pub(crate) fn learn_commands(&mut self, run_id: &str, learned: &Learned) -> bool {
+        if self.name.as_ref().is_none_or(|name| name.run_id != run_id) {
+            return false;
+        }
+        self.table = self.table.with(learned);
+        self.commands.of = Some(run_id.to_owned());
+        self.commands.wanted = false;
+        self.probed.clear();
+        true
     }
 
     /// Bytes of unread replies above which no further command is taken from a client. When all together have left too

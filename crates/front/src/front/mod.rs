@@ -13,6 +13,7 @@ mod config;
 mod direct;
 mod entrance;
 mod lane;
+mod learning;
 mod marks;
 mod reads;
 mod silence;
@@ -30,6 +31,7 @@ mod witness;
 use std::collections::{BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -48,6 +50,8 @@ pub use accept::clients_within;
 pub use config::{Cache, FrontConfig, FrontError};
 pub use entrance::Entrance;
 pub(crate) use entrance::Handed;
+use entrance::Shelf;
+use learning::Learning;
 use marks::Marks;
 use reads::{REPLICA_TOKENS, StoreReads};
 use silence::Watched;
@@ -88,6 +92,8 @@ pub struct Front<U> {
     /// `None`: clients are handed over.
     door: Option<Door>,
     handed: Option<Receiver<Handed>>,
+    /// Where the router looks for what was learned of commands.
+    shelf: Option<Arc<Shelf>>,
     stopper: Stopper,
     clock: Clock,
     spin: Spin,
@@ -104,6 +110,7 @@ pub struct Front<U> {
     connecting: VecDeque<(Time, usize, u64)>,
     serial: u64,
     vigil: Vigil,
+    learning: Learning,
     marks: Marks,
     reads: StoreReads,
     users: UserLinks,
@@ -145,7 +152,8 @@ impl<U: Upstream> Front<U> {
     /// [`FrontError`], with what to do about it.
     pub fn behind_router(config: &FrontConfig, up: U) -> Result<(Front<U>, Entrance), FrontError> {
         let mut front = Front::new(config, up)?;
-        let (entrance, handed) = Entrance::new(front.stopper.0.waker());
+        let shelf = Arc::clone(front.shelf.insert(Arc::default()));
+        let (entrance, handed) = Entrance::new(front.stopper.0.waker(), shelf);
         front.handed = Some(handed);
         Ok((front, entrance))
     }
@@ -180,6 +188,7 @@ impl<U: Upstream> Front<U> {
             poll,
             door: None,
             handed: None,
+            shelf: None,
             stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
             clock: Clock::start(),
             spin: Spin::new(config.spin_micros),
@@ -193,6 +202,7 @@ impl<U: Upstream> Front<U> {
             connecting: VecDeque::new(),
             serial: 0,
             vigil: Vigil::new(nanos(config.call_timeout)),
+            learning: Learning::default(),
             marks: Marks::default(),
             reads: StoreReads::new(
                 [READS_RESP2, READS_RESP3],
@@ -306,6 +316,7 @@ impl<U: Upstream> Front<U> {
             self.keep_witnesses();
             self.keep_tracking();
             self.refresh_store_name();
+            self.learn_commands();
             self.keep_marks();
             self.up.flush(self.shared.now);
             self.take_events();
@@ -332,6 +343,7 @@ impl<U: Upstream> Front<U> {
             self.reads.next_timeout(),
             self.marks.next_look,
             self.next_question(),
+            self.next_learning(),
             self.witnesses.next_timeout(),
             self.tracking.next_timeout(&self.shared),
             self.shared.pause.until(),

@@ -2,6 +2,7 @@
 
 mod acl;
 mod clients;
+mod commands;
 mod common;
 mod confirmed;
 mod deadlines;

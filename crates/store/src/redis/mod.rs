@@ -77,6 +77,7 @@ mod record;
 mod runs;
 mod sentinel;
 mod settings;
+mod together;
 mod torn;
 mod transaction;
 mod url;
@@ -279,7 +280,8 @@ impl RedisStore {
                 None => Ok(read::text(&reply).unwrap_or_default().to_vec()),
             }
         };
-        let request_sha = load_script(REQUEST_LUA)?;
+        let unnamed = commands.unnamed_writers();
+        let request_sha = load_script(&format!("local UNNAMED = '{unnamed}'\n{REQUEST_LUA}"))?;
         let apply_sha = load_script(APPLY_LUA)?;
         self.rehearse(&mut connection, &request_sha)?;
         self.leave_torn_end(&mut connection, facts.torn_end)?;

@@ -165,6 +165,10 @@ fn objection(
     if table.touches_records(name, arguments) {
         return Some(RESERVED.to_vec());
     }
+    if let Some(why) = table.unfit(name, arguments) {
+        let text = format!("ERR pmnet: {shown} is not available here: {why}");
+        return Some(reply::error(&text).into());
+    }
     if let Some(why) = guard::reaches_records(arguments.len(), |index| arguments[index]) {
         let text = format!("ERR pmnet: {shown} is not available here: {why}");
         return Some(reply::error(&text).into());

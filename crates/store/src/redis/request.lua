@@ -4,7 +4,8 @@
 -- can be handed on, what is answered instead of a longer one, number of keys for slots.lua and these keys (of a Redis
 -- Cluster only); then for each command its argument count and arguments, or 0 and a finished reply; in front of those of a
 -- transaction, how many they are as a negative number.
--- In front of this text: slots.lua, flush.lua, and NOT_NOW, the first words of errors that pass (passing.rs).
+-- In front of this text: slots.lua, flush.lua, NOT_NOW, the first words of errors that pass (passing.rs), and UNNAMED, the commands
+-- that change keys without naming one (commands.rs).
 --
 -- Nothing takes effect before the record says that the request has begun. Redis checks whether it takes
 -- writes at the first write of a script only, so what follows cannot fail for a reason that passes, and
@@ -240,7 +241,7 @@ local function raise_at_caller(err)
 end
 -- They could remove or show pmnet's own keys without naming them (pmnet_wire::guard).
 local REACHES_RECORDS = set([[FLUSHALL FLUSHDB SWAPDB FT.CREATE FT._CREATEIFNX FT.DROPINDEX FT._DROPINDEXIFX FT.DROP FT._DROPIFX
-  TRIMSLOTS CLUSTER|FLUSHSLOT CLUSTER|MIGRATESLOTS CLUSTER|MIGRATION CLUSTER|SYNCSLOTS CLUSTER|CANCELSLOTMIGRATIONS]])
+  TRIMSLOTS CLUSTER|FLUSHSLOT CLUSTER|MIGRATESLOTS CLUSTER|MIGRATION CLUSTER|SYNCSLOTS CLUSTER|CANCELSLOTMIGRATIONS ]] .. UNNAMED)
 local function guarded(raise)
   return function(...)
     if aborted then error('stopped', 0) end

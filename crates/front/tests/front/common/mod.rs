@@ -3,6 +3,8 @@
 #[allow(dead_code, reason = "the laboratory uses all of it")]
 #[path = "../../../../lab/src/harness/claims.rs"]
 pub mod claims;
+#[path = "../../../../../tests/shared/module.rs"]
+pub mod module;
 #[path = "../../../../../tests/shared/redis.rs"]
 mod server;
 pub mod sharded;
