@@ -24,6 +24,8 @@ use crate::tracking::Tracker;
 use crate::upstream::{Outcome, Time, Upstream};
 
 const SYNTAX: &str = "ERR syntax error";
+/// What Redis says of the commands in the MULTI of a client that has none.
+pub(super) const NO_MULTI: &str = "-1";
 /// Of subcommands that a newer store has.
 const STATE: &str = "it is state of a connection to the store, and all clients of a front share those; send it to the store itself";
 const UNBLOCK_REASON: &str = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR";
@@ -500,7 +502,7 @@ impl Connection {
             "multi" => match &self.mode {
                 Mode::Queueing(transaction) => transaction.count().to_string(),
                 Mode::WatchingMulti { .. } => "0".to_owned(),
-                _ => "-1".to_owned(),
+                _ => shared.no_multi.clone(),
             },
             "watch" => u8::from(self.mode.watches()).to_string(),
             "qbuf" => self.life.pending.to_string(),
@@ -567,6 +569,10 @@ impl Shared {
             .filter_map(|word| word.split_once('=').map(|(name, _)| name.to_owned()));
         let fields: Vec<String> = names.collect();
         if fields.first().is_some_and(|first| first == "id") {
+            let multi = words
+                .split(' ')
+                .find_map(|word| word.strip_prefix("multi="));
+            self.no_multi = multi.unwrap_or(NO_MULTI).to_owned();
             self.client_fields = Some(fields);
         }
     }

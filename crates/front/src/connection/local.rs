@@ -118,7 +118,11 @@ impl Connection {
         self.mode = Mode::Ordinary;
         self.passing.direct = None;
         self.replies.mute(false);
-        self.settings = Settings::default();
+        self.settings = Settings {
+            // As in Redis.
+            library: std::mem::take(&mut self.settings.library),
+            ..Settings::default()
+        };
         self.tracks.on = false;
         self.gate.reset(users);
         Bytes::from_static(b"+RESET\r\n")

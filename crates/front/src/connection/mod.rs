@@ -456,6 +456,7 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<(), Later> {
         let verdict = self.on_its_connection(shared.table.verdict(arguments));
+        let verdict = self.as_its_user(verdict, shared);
         self.life.command = match verdict.sub {
             Sub::Known(sub) => Some(sub),
             Sub::No | Sub::Unknown => verdict.facts,

@@ -152,6 +152,8 @@ pub struct Shared {
     pub(super) databases: FxHashSet<u32>,
     /// What the store says of its clients, in this order; `None`: not asked yet.
     pub(super) client_fields: Option<Vec<String>>,
+    /// How many commands it says a client has queued that has sent no MULTI.
+    pub(super) no_multi: String,
     /// Commands that are not in the table, and whether the store knows them.
     pub(super) probed: FxHashMap<Vec<u8>, bool>,
 }
@@ -201,6 +203,7 @@ impl Shared {
             listing_after: 0,
             databases,
             client_fields: None,
+            no_multi: super::client::NO_MULTI.to_owned(),
             probed: FxHashMap::default(),
         }
     }

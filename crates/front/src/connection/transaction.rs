@@ -101,6 +101,17 @@ const QUEUED_CLIENT: [&str; 14] = [
     "CLIENT|UNPAUSE",
 ];
 
+/// The command, or the subcommand, if the store does not take it between MULTI and EXEC.
+fn not_in_multi(verdict: &Verdict) -> Option<&'static str> {
+    let sub = match verdict.sub {
+        Sub::Known(sub) => Some(sub),
+        Sub::No | Sub::Unknown => None,
+    };
+    let mut both = verdict.facts.into_iter().chain(sub);
+    both.find(|facts| facts.has(NO_MULTI))
+        .map(|facts| facts.name)
+}
+
 fn may_queue_client(sub: Sub, arguments: &Arguments<'_>) -> bool {
     match sub {
         Sub::Known(sub) => QUEUED_CLIENT.contains(&sub.name),
@@ -176,8 +187,15 @@ impl Connection {
             }
             let name = [arguments.get(0), b"|", arguments.get(1)].concat();
             return self.queue_unknown(&name, unknown, frame, up, shared);
-        } else if facts.has(NO_MULTI) {
-            reply::error("ERR Command not allowed inside a transaction")
+        } else if let Some(name) = not_in_multi(verdict) {
+            let name = if shared.table.names_what_is_not_allowed() {
+                format!("'{}' ", name.to_ascii_lowercase())
+            } else {
+                String::new()
+            };
+            reply::error(&format!(
+                "ERR Command {name}not allowed inside a transaction"
+            ))
         } else {
             match verdict.action {
                 // Blocking commands do not block inside a transaction; Redis sees to it.

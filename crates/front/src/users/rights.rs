@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::failures::Failures;
 use super::list::{PROBE_KEY, Reads, Rules, parse};
 use super::{About, Access, Credentials, DEFAULT};
-use crate::table::{Facts, MOVABLEKEYS, PUBSUB};
+use crate::table::{Facts, MODULE, MOVABLEKEYS, PUBSUB};
 use crate::upstream::Time;
 
 /// Answers of one user that are remembered, for commands with their keys; when there are more, all are forgotten.
@@ -142,11 +142,13 @@ impl User {
             return Place::Nowhere;
         };
         let first = |name: &Vec<u8>| name == facts.name.as_bytes();
-        // A command whose first argument is a key has no subcommands. The channel of SPUBLISH is at the place of a key, and rules look at it.
+        // A command whose first argument is a key has no subcommands. The channel of SPUBLISH is at the place of a key, and rules look at it; a
+        // module does not say whether a command has channels.
         if self.rules.keyless
             && facts.first_key == 1
             && !facts.has(MOVABLEKEYS)
             && !facts.has(PUBSUB)
+            && !facts.has(MODULE)
             && !self.rules.first_argument.iter().any(first)
         {
             return Place::Name(facts.name);

@@ -12,7 +12,7 @@ use crate::connection::transaction::{
 };
 use crate::connection::{Connection, Later, Shared, shown};
 use crate::limits::REQUESTS;
-use crate::table::{Action, Facts, Local, Pass, Sub, Verdict, sort_options};
+use crate::table::{Action, Facts, Local, MODULE, Pass, Sub, Verdict, sort_options};
 use crate::upstream::Upstream;
 use crate::users::{About, Access, Reads, Ruling};
 
@@ -79,6 +79,26 @@ impl Connection {
             }
             Standing::Unknown => self.await_answer(Stage::List, facts, up, shared),
         }
+    }
+
+    /// What is done with a command of this client: one that may look at the rights of its user itself runs as that user if it may not do
+    /// everything.
+    pub(in crate::connection) fn as_its_user(
+        &mut self,
+        mut verdict: Verdict,
+        shared: &mut Shared,
+    ) -> Verdict {
+        let may_look = matches!(verdict.action, Action::Bypass { .. })
+            && may_look_at_user(verdict.facts)
+            && matches!(self.mode, Mode::Ordinary);
+        if may_look
+            && let Standing::Some { .. } =
+                self.gate
+                    .standing(&mut shared.users, shared.now, shared.call_timeout)
+        {
+            verdict.action = Action::Pass(Pass::User);
+        }
+        verdict
     }
 
     /// What it sends runs on a connection of its own, where Redis looks.
@@ -354,8 +374,21 @@ fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
     verdict.facts.is_some_and(free) || !verdict.arity_fits(arguments)
 }
 
+/// Whether it may be that the command itself looks at what its user may, beside what Redis does: a module can, and does where the keys that
+/// it reads are not among its arguments.
+fn may_look_at_user(facts: Option<&Facts>) -> bool {
+    facts.is_none_or(|facts| facts.has(MODULE) && !facts.names_keys())
+}
+
 /// The error for a command that does more than its arguments say, which the pmnet server would do with its own rights.
 fn runs_others_code(facts: Option<&Facts>, arguments: &Arguments<'_>) -> Option<Bytes> {
+    if may_look_at_user(facts) {
+        return Some(reply::error(&format!(
+            "ERR pmnet: {} is possible in a MULTI only for a user that may do everything (~* &* +@all): it may look at the rights \
+             of its user, and there it would see those of the pmnet server",
+            shown(arguments)
+        )));
+    }
     runs_code(facts).then(|| {
         reply::error(&format!(
             "ERR pmnet: {} is possible only for a user that may do everything (~* &* +@all): the rights of others would not \
