@@ -21,7 +21,7 @@ ROCKSDB_LIB_DIR ?= $(dir $(firstword $(wildcard /usr/lib/*/librocksdb.so /usr/li
 ROCKSDB_INCLUDE_DIR ?= /usr/include
 BENCH_OPTIONS ?=
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat types-diff churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -40,6 +40,7 @@ help:
 	@echo "make redis-cluster RUNS=$(RUNS)   three shards over a Redis Cluster: everything killed at random, a slot moved there and back"
 	@echo "make compat          Redis's own suite, clients' own tests and random commands, direct and through the front (about an hour)"
 	@echo "make types-diff COMMANDS=$(COMMANDS) SEED=$(SEED)   random commands: does the embedded store answer as Redis does?"
+	@echo "make rights COMMANDS=$(COMMANDS) SEED=$(SEED) STORE=...   random users and commands, beside the server itself: no leak, no false refusal?"
 	@echo "make churn OPERATIONS=$(OPERATIONS)   the packet store, written over and over: how much room does it take?"
 	@echo "make bench-store BENCH_OPTIONS=...   the packet store beside RocksDB, LMDB, redb and fjall, and Table 1 of its paper"
 	@echo "make bench-store-test   that benchmark itself: lint and tests"
@@ -56,7 +57,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat types-diff kernel kernels nvdimm powercut fuzz soak: rust
+build demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat types-diff rights kernel kernels nvdimm powercut fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -129,6 +130,12 @@ types-diff:
 	@sh tests/setup.sh packages redis
 	@PMNET_TYPES_COMMANDS=$(COMMANDS) PMNET_TYPES_SEED=$(SEED) $(CARGO) test --locked -p pmnet-store \
 		--test store -- types:: --nocapture
+
+# STORE: a redis-server, or another program that serves as one.
+rights:
+	@sh tests/setup.sh packages redis
+	@PMNET_RIGHTS_COMMANDS=$(COMMANDS) PMNET_TEST_SEED=$(SEED) $(if $(STORE),PMNET_TEST_REDIS=$(STORE)) $(CARGO) test --locked -p pmnet-front \
+		--test front -- acl:: --nocapture
 
 churn:
 	@$(CARGO) run --quiet --release --locked -p pmnet-packet-store --example measure -- churn /dev/shm/pmnet-churn-$$$$ \

@@ -153,21 +153,17 @@ impl Direct {
         }
     }
 
-    /// Whether what is added next runs as the client. If not, it logs in, and the answer has to be awaited: what is sent behind a login
-    /// that fails would run as the front.
+    /// Whether what is added next runs as the client. If not, it logs in as soon as everything before that has its answer (some Redis
+    /// say nothing of a wrong password where an answer is still to be sent). The answer has to be awaited: what is sent behind a login that
+    /// fails would run as the front.
     pub(super) fn acts_as_client(&mut self) -> bool {
         if self.client.is_empty() || self.is_client {
             return true;
         }
-        if self.tried == 0 {
+        if self.tried == 0 && self.own.is_empty() {
             self.log_in();
         }
         false
-    }
-
-    /// Whether it has logged in as the client, if it had to.
-    pub(super) fn is_clients(&self) -> bool {
-        self.client.is_empty() || self.is_client
     }
 
     /// Tries the next of the client's passwords; false if there is none.

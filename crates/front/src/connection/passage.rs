@@ -132,13 +132,13 @@ impl Connection {
             let name = name.clone();
             self.check_store(&name, shared);
         }
-        let logged_in = self.passing.direct.as_ref().is_some_and(Direct::is_clients);
         if let Some(Passage {
             stage: Stage::Login,
             kills,
             ..
         }) = &self.passing.passage
-            && logged_in
+            && let Some(direct) = &mut self.passing.direct
+            && direct.acts_as_client()
         {
             if *kills {
                 self.send_kill(shared);

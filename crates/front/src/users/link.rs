@@ -21,6 +21,8 @@ use crate::upstream::Time;
 pub(crate) const ELSEWHERE: &str = "it is not the store that the pmnet server uses";
 /// Questions without an answer, at most.
 const ASKED_MAX: usize = 256;
+/// The first Redis that may say nothing of a wrong password.
+const SILENT_VERSION: (u32, u32) = (7, 2);
 /// What Redis may answer: a list of all users is the longest.
 const REPLIES: ReplyLimits = ReplyLimits {
     line_bytes: 64 * 1024,
@@ -128,9 +130,17 @@ impl Link {
         }
     }
 
-    /// Whether something may be asked now.
-    pub(crate) fn has_room(&self) -> bool {
-        self.greeting.is_empty() && self.asked.len() < ASKED_MAX
+    /// Whether this may be asked now.
+    ///
+    /// A password is tried alone. Redis 7.2 to 8.6 answer a wrong one with nothing if an answer before it is still to be sent: then the next
+    /// answer, that to the login of another client, would be taken for it.
+    pub(crate) fn takes(&self, ask: &Ask) -> bool {
+        let is_silent = |(_, version): &(String, (u32, u32))| *version >= SILENT_VERSION;
+        let follows = !self.found.as_ref().is_some_and(is_silent)
+            || !(tries_password(ask) || self.asked.back().is_some_and(tries_password));
+        self.greeting.is_empty()
+            && self.asked.len() < ASKED_MAX
+            && (self.asked.is_empty() || follows)
     }
 
     /// Whether an answer is to come.
@@ -239,6 +249,15 @@ impl Link {
     }
 }
 
+/// Whether a wrong password may be the answer.
+fn tries_password(ask: &Ask) -> bool {
+    match ask {
+        Ask::Client(ticket) => matches!(ticket.question.about, About::Login { .. }),
+        Ask::Witness(_) => true,
+        Ask::List(..) | Ask::Select(_) | Ask::Poke => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,9 +276,9 @@ mod tests {
         let hello = format!("+OK\r\n${}\r\n{info}\r\n", info.len());
         let greet = |name: Option<&StoreName>, said: &[u8]| {
             let mut link = Link::new(&store);
-            assert!(!link.has_room() && link.waits());
+            assert!(!link.takes(&Ask::Poke) && link.waits());
             let result = link.receive(said, name, &mut Vec::new());
-            (result, link.has_room())
+            (result, link.takes(&Ask::Poke))
         };
         let (result, room) = greet(Some(&name("a")), hello.as_bytes());
         assert_eq!((result, room), (Ok(()), true));

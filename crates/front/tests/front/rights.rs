@@ -471,3 +471,73 @@ fn whoever_may_publish_in_one_shard_channel_may_not_in_others() {
     multi = ["MULTI", "SPUBLISH a x", "PING", "EXEC"].map(|line| both.ask(line));
     assert!(multi[3].starts_with("*2"), "{multi:?}");
 }
+
+/// Redis 7.2 to 8.6 answer a wrong password with nothing if an answer before it has not been sent yet. The answer to another client's
+/// login must not be taken for it.
+#[test]
+fn a_wrong_password_among_right_ones_is_wrong() {
+    let Some(redis) = redis() else { return };
+    admin(
+        &redis,
+        &[
+            "ACL SETUSER bob on >pw ~* &* +@all",
+            "ACL SETUSER root on >secret ~* &* +@all",
+        ],
+    );
+    let front = front(&redis);
+    let mut first = front.client();
+    assert_eq!(first.ask("AUTH bob pw"), "+OK\r\n");
+    for round in 0..3 {
+        let mut clients: Vec<Client> = (0..9).map(|_| front.client()).collect();
+        for client in &mut clients {
+            client.ask("CLIENT ID");
+        }
+        // What is asked meanwhile arrives together.
+        redis.signal("-STOP");
+        for (number, client) in clients.iter_mut().enumerate() {
+            let line = if number % 3 == 1 {
+                "AUTH root no"
+            } else {
+                "AUTH bob pw"
+            };
+            client.send(&command(line));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        redis.signal("-CONT");
+        for (number, client) in clients.iter_mut().enumerate() {
+            let expected = if number % 3 == 1 { "-WRONGPASS" } else { "+OK" };
+            let said = client.text();
+            assert!(
+                said.starts_with(expected),
+                "round {round}, client {number}: {said}"
+            );
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            let name = if number % 3 == 1 { "default" } else { "bob" };
+            assert!(client.ask("ACL WHOAMI").contains(name), "client {number}");
+        }
+    }
+}
+
+/// The same where the client's own connection to the store logs in behind something else.
+#[test]
+fn a_password_that_is_wrong_by_now_is_told_on_a_connection_of_its_own() {
+    let Some(redis) = redis() else { return };
+    admin(&redis, &["ACL SETUSER bob on >pw ~* &* +@all"]);
+    let front = front(&redis);
+    let mut bob = front.client();
+    assert_eq!(bob.ask("AUTH bob pw"), "+OK\r\n");
+    assert_eq!(bob.ask("SELECT 3"), "+OK\r\n");
+    admin(&redis, &["ACL SETUSER bob resetpass >new"]);
+    let start = Instant::now();
+    let said = bob.ask("BLPOP l 1");
+    assert!(
+        said.contains("does not take the password any more"),
+        "{said}"
+    );
+    assert!(
+        start.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        start.elapsed()
+    );
+}

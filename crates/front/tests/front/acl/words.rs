@@ -32,6 +32,8 @@ pub struct Server {
     categories: Vec<String>,
     /// It has rules about databases.
     pub databases: bool,
+    /// It answers a wrong password although an answer before that is still to be sent, as some do not.
+    pub answers: bool,
 }
 
 struct Known {
@@ -56,10 +58,18 @@ impl Server {
         let text = |bulk: &[u8]| String::from_utf8_lossy(read::bulk(bulk).unwrap()).into_owned();
         let databases = client.ask("ACL SETUSER nobody db=1") == "+OK\r\n";
         client.ask("ACL DELUSER nobody");
+        let lines = ["PING", "AUTH nobody no", "PING", "ECHO x"];
+        client.send(&lines.map(command).concat());
+        let said: Vec<String> = (0..3).map(|_| client.text()).collect();
+        let answers = said[1].starts_with("-WRONGPASS");
+        if answers {
+            client.text();
+        }
         Server {
             commands,
             categories: categories.into_iter().map(text).collect(),
             databases,
+            answers,
         }
     }
 }
