@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Commands that nobody knows: a module of the tests, for Redis 6.2 and newer, and Valkey.
+ * Commands that pmnet has no name for: a module of the tests, for Redis 6.2 and newer, and Valkey.
  *
- * pmnet has to treat each of them right from what the server says of it alone. What a module needs of Redis is declared here: a
- * module gets each function by its name.
+ * pmnet has to treat each of them right from what the server says of it alone. Redis's functions are declared here: a
+ * module gets each of them by its name.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +16,7 @@ struct command;
 
 typedef int (*handler)(struct ctx *ctx, struct string **argv, int argc);
 
-/* What a command says of its keys (API 7.0). */
+/* The keys of a command (API 7.0). */
 struct version {
 	int version;
 	size_t history_size;
@@ -179,7 +179,7 @@ static int run_store(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_integer(ctx, sum);
 }
 
-/* What a connection has prepared. */
+/* Texts, each prepared on a connection. */
 static struct {
 	unsigned long long client;
 	char text[64];
@@ -330,7 +330,7 @@ int RedisModule_OnLoad(struct ctx *ctx, struct string **argv, int argc)
 			return 1;
 	}
 	get_api("RedisModule_GetCurrentUserName", &user_name);
-	/* Before Redis 7 nobody can say more of keys. */
+	/* Before Redis 7 a module can say no more of keys. */
 	if (get_api("RedisModule_GetCommand", &get_command) != 0 ||
 	    get_api("RedisModule_SetCommandInfo", &set_command_info) != 0)
 		return 0;

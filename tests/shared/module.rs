@@ -1,4 +1,4 @@
-//! A module of commands that nobody knows (`invented.c`), for redis-server. Included by its path.
+//! A module of commands that pmnet has no name for (`invented.c`), for redis-server. Included by its path.
 
 use std::path::Path;
 use std::process::Command;

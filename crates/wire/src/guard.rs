@@ -536,6 +536,13 @@ mod tests {
     }
 
     #[test]
+    fn what_servers_do_not_say_of_commands_is_known() {
+        assert!(keeps_state(b"HIMPORT") && !keeps_state(b"HSET"));
+        assert!(spares_keys(b"FT.CREATE") && spares_keys(b"FT._DROPINDEXIFX"));
+        assert!(!spares_keys(b"FLUSHALL") && !spares_keys(b"FT.NEW"));
+    }
+
+    #[test]
     fn keys_that_a_command_does_not_name_are_safe_from_it() {
         let refused = |line: &str| {
             let words = words(line);

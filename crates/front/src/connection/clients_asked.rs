@@ -65,11 +65,15 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     let mut at = 2;
     while at < arguments.len() {
         if at + 1 == arguments.len() && kills {
-            // With what is put behind it, it would have one.
-            return Parsed::Cut;
+            // With what is put behind it, it would have a value.
+            return if !arguments.is(at, "ID") || names_address(arguments) {
+                Parsed::Cut
+            } else {
+                Parsed::Asked(Some(which), question(arguments, true, true))
+            };
         }
         let Some((condition, next, usual)) = which.condition(arguments, at, kills) else {
-            return Parsed::Asked(None, question(arguments, kills));
+            return Parsed::Asked(None, question(arguments, kills, false));
         };
         // Only newer ones take several numbers where clients are killed, and several conditions where they are listed.
         plain &= usual && (kills || next == arguments.len());
@@ -87,16 +91,23 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     if plain {
         Parsed::Plain(which)
     } else {
-        Parsed::Asked(Some(which), question(arguments, kills))
+        Parsed::Asked(Some(which), question(arguments, kills, false))
     }
 }
 
-/// The same command for the store, where it concerns nobody.
-fn question(arguments: &Arguments<'_>, kills: bool) -> Bytes {
+/// Whether one of its words is that for an address of the store, with which another one would not count.
+fn names_address(arguments: &Arguments<'_>) -> bool {
+    (2..arguments.len()).any(|at| arguments.is(at, "LADDR") || arguments.is(at, "NOT-LADDR"))
+}
+
+/// The same command for the store, where it concerns nobody. `before`: what sees to that is in front of its conditions, and none of them is
+/// about the same.
+fn question(arguments: &Arguments<'_>, kills: bool, before: bool) -> Bytes {
     let mut words: Vec<&[u8]> = arguments.iter().collect();
     if kills {
         // Behind the others: whatever precedes it, it is read as a condition, or is an error.
-        words.extend([&b"LADDR"[..], NOBODY.as_bytes()]);
+        let place = if before { 2 } else { words.len() };
+        words.splice(place..place, [&b"LADDR"[..], NOBODY.as_bytes()]);
     }
     let mut frame = Vec::new();
     write_command(&mut frame, &words);

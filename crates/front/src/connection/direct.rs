@@ -26,6 +26,9 @@ use crate::users::Credentials;
 /// Why a connection without valid replies is given up.
 const NOT_RESP: &str = "the store sent something that is not an acceptable RESP reply";
 
+/// The first Redis whose WAIT is about what was written on its own connection.
+const OWN_WRITES_VERSION: (u32, u32) = (7, 2);
+
 /// Command of a fence. Redis does not know it, so its answer needs no right.
 const FENCE: &str = "pmnet-fence";
 
@@ -67,6 +70,8 @@ pub(super) struct Direct {
     tried: usize,
     /// It has logged in as the client.
     is_client: bool,
+    /// Where the server keeps its records in that store, once it was asked about them.
+    records: String,
     /// A command has run on it that sets a state of its connection, as far as is known.
     pub(super) has_state: bool,
 }
@@ -115,6 +120,7 @@ impl Direct {
             client,
             tried: 0,
             is_client: false,
+            records: String::new(),
             has_state: false,
         };
         if !own_auth.is_empty() {
@@ -181,6 +187,7 @@ impl Direct {
     /// Adds the question who is at the other end, and who owns `records` there.
     pub(super) fn identify(&mut self, records: &str) {
         self.act_as_front();
+        records.clone_into(&mut self.records);
         if self.database != 0 {
             self.database = 0;
             self.set(&["SELECT", "0"]);
@@ -192,6 +199,16 @@ impl Direct {
         self.ask_run_id();
         ask_owner(records, &mut self.outbox);
         self.own.push_back(Own::Owner);
+    }
+
+    /// What waits for replicas, or for the disk, is to wait for what others have written before. Redis 7.0 waits for that if anything has
+    /// run on the connection; newer ones for what was written on it, so something is written that lasts for a moment.
+    pub(super) fn come_behind_writes(&mut self) {
+        let writes = |found: &Found| found.version >= OWN_WRITES_VERSION;
+        if self.found.as_ref().is_some_and(writes) {
+            let key = format!("{}:wait", self.records);
+            self.set(&["SET", &key, "", "PX", "1"]);
+        }
     }
 
     /// Adds the question who is at the other end.

@@ -121,6 +121,7 @@ impl Connection {
         self.settings = Settings {
             // As in Redis.
             library: std::mem::take(&mut self.settings.library),
+            redirects: self.settings.redirects,
             ..Settings::default()
         };
         self.tracks.on = false;

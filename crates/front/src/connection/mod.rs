@@ -470,7 +470,7 @@ impl Connection {
             self.abandon();
             return Ok(());
         }
-        // Of a module that was loaded since, or what nobody has: the store is asked again, now and then.
+        // Of a module that was loaded since, or of none: the store is asked again, now and then.
         shared.commands.wanted |= verdict.facts.is_none();
         if !self.admit(&verdict, arguments, up, shared)? {
             return Ok(());

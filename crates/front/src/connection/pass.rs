@@ -46,8 +46,8 @@ pub(super) enum Effect {
 }
 
 impl Connection {
-    /// What is done with a command of this client: if the store keeps something for its connection that pmnet does not know, the
-    /// commands of modules run there.
+    /// The verdict on a command of this client. If the store keeps something for its connection that pmnet does not know, commands of
+    /// modules run there.
     pub(super) fn on_its_connection(&self, mut verdict: Verdict) -> Verdict {
         if matches!(verdict.action, Action::Bypass { .. })
             && verdict.facts.is_some_and(|facts| facts.has(MODULE))
@@ -214,7 +214,7 @@ impl Connection {
                 return self.fail_passed(error);
             }
             _ if let Some(error) = objection(arguments) => return self.fail_passed(error),
-            // What the store has and nobody has heard of could do anything.
+            // A command that the front has not heard of could do anything.
             _ if self.mode.watches() && verdict.facts.is_none() => {
                 return self.fail_passed(unknown_command(arguments));
             }

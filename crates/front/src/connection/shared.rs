@@ -86,7 +86,7 @@ pub fn lane(protocol: Protocol) -> usize {
     usize::from(protocol == Protocol::Resp3)
 }
 
-/// What is known of the commands of the store.
+/// Where the commands in the table come from.
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
     /// Run id of the store process that has said which it has.

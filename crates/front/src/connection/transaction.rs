@@ -102,7 +102,7 @@ const QUEUED_CLIENT: [&str; 14] = [
 ];
 
 /// The command, or the subcommand, if the store does not take it between MULTI and EXEC.
-fn not_in_multi(verdict: &Verdict) -> Option<&'static str> {
+pub(super) fn not_in_multi(verdict: &Verdict) -> Option<&'static str> {
     let sub = match verdict.sub {
         Sub::Known(sub) => Some(sub),
         Sub::No | Sub::Unknown => None,

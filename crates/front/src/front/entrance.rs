@@ -28,7 +28,7 @@ pub(crate) struct Handed {
     pub(crate) stream: UnixStream,
 }
 
-/// What a front has learned of its store's commands, until its router looks.
+/// Commands of its store that a front has learned, until its router looks.
 #[derive(Default)]
 pub(super) struct Shelf {
     is_new: AtomicBool,
@@ -72,7 +72,7 @@ impl Entrance {
         (entrance, receiver)
     }
 
-    /// What the front has learned of its store's commands since this was last asked.
+    /// The commands of its store, if the front has learned them since this was last asked.
     pub(crate) fn take_learned(&self) -> Option<Learned> {
         self.shelf.take()
     }

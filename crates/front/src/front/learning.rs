@@ -17,16 +17,16 @@ use crate::upstream::{CallId, Outcome, Refused, Time, Upstream};
 
 /// After a question that had no answer of use, in nanoseconds.
 const RETRY_AFTER: Time = 1_000_000_000;
-/// Between two questions because of commands that nobody knows, in nanoseconds.
-const AGAIN_AFTER: Time = 10_000_000_000;
+/// Between two questions because of unknown commands, in nanoseconds.
+const AGAIN_AFTER: Time = 3_000_000_000;
 
-/// What is asked.
+/// The question, and when it may be asked.
 #[derive(Default)]
 pub(super) struct Learning {
     pub(super) call: Option<CallId>,
     /// Not before this time.
     after: Time,
-    /// Not before this time because of commands that nobody knows.
+    /// Not before this time because of unknown commands.
     again_after: Time,
     /// It was said that the store's answer is of no use.
     warned: bool,
@@ -122,6 +122,12 @@ impl<U: Upstream> Front<U> {
         if !self.shared.learn_commands(&run_id, &learned) {
             return Err("it is another one by now".into());
         }
+        let (commands, new) = learned.counts();
+        tracing::info!(
+            commands,
+            new,
+            "the store has said which commands it has; new: those without a name in this program"
+        );
         if let Some(shelf) = &self.shelf {
             shelf.put(learned);
         }

@@ -173,7 +173,7 @@ pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
     }
 }
 
-/// What to do with a command that is known from a store alone: it goes by its keys. What has none would be about one shard, and what keeps
+/// The kind of a command that is known from a store alone: it goes by its keys. Without keys it would be about one shard; if it keeps
 /// something for its connection, about one of several.
 fn new_kind(facts: &Facts, arguments: &Arguments<'_>) -> Kind {
     if !facts.names_keys() || facts.has(OPAQUE) {

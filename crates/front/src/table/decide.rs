@@ -139,10 +139,10 @@ fn is_listed(
     names.any(|word| arguments.is(1, word)) || refused.iter().any(|(word, _)| arguments.is(1, word))
 }
 
-/// What is done with a command that this program does not know by name, from what the store says of it.
+/// The action for a command that this program does not know by name, from its facts.
 ///
-/// Where that says too little, the careful case counts. What may change keys without naming them could change pmnet's own. What may
-/// rest on the state of its connection must not meet that of another client.
+/// Where they say too little, the careful case counts. A command that changes keys without naming them could change pmnet's own. One
+/// that rests on the state of its connection must not meet that of another client.
 fn by_facts(facts: &Facts) -> Action {
     let has = |flag| facts.has(flag);
     let bypass = |read_only, alone| Action::Bypass { read_only, alone };

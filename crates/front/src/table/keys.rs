@@ -41,7 +41,7 @@ pub(super) enum Find {
     },
 }
 
-/// Arguments that are keys: first, behind the last, distance.
+/// Arguments that are keys: the first, the one after the last, their distance.
 type Places = (usize, usize, usize);
 
 impl KeySpec {

@@ -1,7 +1,7 @@
-//! What a store says of its own commands (`COMMAND`): facts of newer versions, and of modules.
+//! The commands of a store, as it says it itself (`COMMAND`): facts of newer versions, and of modules.
 //!
 //! Facts, names and key specifications that were learned are kept until this process ends, each once, for everybody: so a look-up
-//! gives what nobody has to count references of. A store that is asked again says the same again, so they are few; what would be more
+//! gives a reference that needs no count. A store that is asked again says the same again, so they are few; what would be more
 //! than [`KEPT_MAX`] is not learned. It may not decide what is done with a command.
 
 use std::collections::HashSet;
@@ -22,7 +22,7 @@ use super::{
 const COMMANDS_MAX: usize = 8192;
 /// Specifications of the keys of one command, at most.
 const SPECS_MAX: usize = 16;
-/// What is kept at most: names, specifications and facts of all stores, each of them counted.
+/// Names that are kept at most, of all stores together; as many specifications, and as many facts.
 const KEPT_MAX: usize = 32_768;
 
 /// Flags by Redis's words for them.
@@ -104,6 +104,16 @@ impl Learned {
         Ok(learned)
     }
 
+    /// How many commands there are, and how many of them this program does not know by name.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        let new = self
+            .commands
+            .iter()
+            .filter(|command| command.facts.has(NEW));
+        (self.commands.len(), new.count())
+    }
+
     pub(super) fn commands(&self) -> &[Command] {
         &self.commands
     }
@@ -114,7 +124,7 @@ impl Learned {
     }
 }
 
-/// What the reply says of one command or subcommand.
+/// A row of the reply: one command or subcommand.
 struct Row<'a> {
     /// In capitals.
     name: String,
@@ -173,9 +183,12 @@ impl<'a> Row<'a> {
                     }
                 }
             }
-            // Before Redis 7 there are only the fixed places.
-            None if flags & MOVABLEKEYS != 0 => flags |= OPAQUE,
-            None => specs.extend(Spec::fixed(fixed)),
+            // Before Redis 7 there are only the fixed places, and what is not known by name is a module's.
+            None if flags & MOVABLEKEYS != 0 => flags |= MODULE | OPAQUE,
+            None => {
+                flags |= MODULE;
+                specs.extend(Spec::fixed(fixed));
+            }
         }
         Some(Row {
             name,
@@ -199,7 +212,7 @@ impl<'a> Row<'a> {
 enum Parsed {
     /// It says where keys are.
     Whole(Spec),
-    /// What is there is no key.
+    /// It is about an argument that is no key.
     NoKey,
     /// It does not say it, or not of all.
     Part,
@@ -213,7 +226,7 @@ impl Spec {
         if has(b"not_key") {
             return Some(Parsed::NoKey);
         }
-        // What a module finds out by code of its own is said only for its first keys.
+        // Of keys that a module finds by code of its own only the first are said.
         if has(b"incomplete") || (module && has(b"variable_flags")) {
             return Some(Parsed::Part);
         }
@@ -268,7 +281,7 @@ fn value<'a>(columns: &[&'a [u8]], name: &[u8]) -> Option<&'a [u8]> {
     columns.get(at + 1).copied()
 }
 
-/// What kind of search or of find this is, and its values.
+/// The kind of this search or find, and its values.
 fn part<'a>(columns: &[&'a [u8]], name: &[u8]) -> Option<(&'a [u8], Vec<&'a [u8]>)> {
     let part = elements(value(columns, name)?)?;
     let spec = value(&part, b"spec").and_then(elements);
@@ -288,7 +301,7 @@ static KEPT: Mutex<Kept> = Mutex::new(Kept {
     facts: None,
 });
 
-/// What is kept, each thing once.
+/// Names, specifications and facts, each once.
 struct Kept {
     names: Option<HashSet<&'static str>>,
     specs: Option<HashSet<&'static [KeySpec]>>,

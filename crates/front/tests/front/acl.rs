@@ -197,13 +197,11 @@ impl Session {
             && ours.starts_with('*')
             && is_refused(right) == is_refused(ours)
         {
-            let from = self
+            let queued = self
                 .story
                 .iter()
-                .rposition(|line| line == "MULTI")
-                .unwrap_or(0);
-            let queued = self.story[from..]
-                .iter()
+                .rev()
+                .take(OF_ONE)
                 .map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());
             if queued.into_iter().any(|words| is_loose(&words)) {
                 return None;

@@ -264,8 +264,9 @@ local function raise_at_caller(err)
   error(err, 0)
 end
 -- They could remove or show pmnet's own keys without naming them (pmnet_wire::guard).
-local REACHES_RECORDS = set([[FLUSHALL FLUSHDB SWAPDB FT.CREATE FT._CREATEIFNX FT.DROPINDEX FT._DROPINDEXIFX FT.DROP FT._DROPIFX
-  TRIMSLOTS CLUSTER|FLUSHSLOT CLUSTER|MIGRATESLOTS CLUSTER|MIGRATION CLUSTER|SYNCSLOTS CLUSTER|CANCELSLOTMIGRATIONS ]] .. UNNAMED)
+local REACHES_RECORDS = [[FLUSHALL FLUSHDB SWAPDB FT.CREATE FT._CREATEIFNX FT.DROPINDEX FT._DROPINDEXIFX FT.DROP FT._DROPIFX
+  TRIMSLOTS CLUSTER|FLUSHSLOT CLUSTER|MIGRATESLOTS CLUSTER|MIGRATION CLUSTER|SYNCSLOTS CLUSTER|CANCELSLOTMIGRATIONS ]]
+local reaches_records
 local function guarded(raise)
   return function(...)
     if aborted then error('stopped', 0) end
@@ -274,7 +275,8 @@ local function guarded(raise)
     local name = type(arguments[1]) == 'string' and string.upper(arguments[1]) or ''
     local reply
     local sub = type(arguments[2]) == 'string' and string.upper(arguments[2]) or ''
-    if REACHES_RECORDS[name] or REACHES_RECORDS[name .. '|' .. sub] then
+    reaches_records = reaches_records or set(REACHES_RECORDS .. UNNAMED)
+    if reaches_records[name] or reaches_records[name .. '|' .. sub] then
       reply = {err = 'ERR pmnet: ' .. name .. ' is not available inside scripts'}
     end
     for i = 2, arguments.n do

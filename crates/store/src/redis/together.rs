@@ -1,6 +1,7 @@
 //! Requests of several clients that run between one MULTI and EXEC.
 //!
-//! What no script can hand back (`exact`) costs three round trips to Redis and two syncs. Those that wait at the same time share them.
+//! A request whose reply no script can hand back (`exact`) costs three round trips to Redis and two syncs. Those that wait at the same
+//! time share them.
 //! Each has its own record and its own reply, and fails alone: what Redis refuses to queue is left out, and the others are sent
 //! again; nothing has run by then. If memory is short, each is asked for by itself, and has that error.
 //! Not together: transactions of clients, which stand or fall as a whole; code and flushes, around which pmnet's records are guarded;

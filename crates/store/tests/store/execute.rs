@@ -620,7 +620,7 @@ fn a_state_changing_group_is_in_order_and_survives_a_kill() {
     assert_eq!(redis.get("n").as_deref(), Some("400"));
 }
 
-/// What cannot run in a script needs a transaction. Of many clients that asked at once each waited for those of all before it: some
+/// A request that cannot run in a script needs a transaction. Of many clients that asked at once each waited for those of all before it: some
 /// 1,400 of them a second.
 #[test]
 fn what_needs_a_transaction_shares_it_with_others() {

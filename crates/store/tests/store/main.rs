@@ -11,6 +11,7 @@ mod faults;
 mod fence;
 mod grow;
 mod infrastructure;
+mod modules;
 mod name;
 mod packet;
 mod packs;

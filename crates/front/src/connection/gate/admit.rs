@@ -8,7 +8,7 @@ use super::{Stage, Standing};
 use crate::connection::busy::runs_code;
 use crate::connection::mode::Mode;
 use crate::connection::transaction::{
-    Own, Transaction, not_allowed_any_more, unknown_command, unknown_subcommand,
+    Own, Transaction, not_allowed_any_more, not_in_multi, unknown_command, unknown_subcommand,
 };
 use crate::connection::{Connection, Later, Shared, shown};
 use crate::limits::REQUESTS;
@@ -56,6 +56,8 @@ impl Connection {
                 self.admit_in_time(changed, None, facts, arguments, up, shared)
             }
             _ if is_free(verdict, arguments) => Ok(true),
+            // Its error comes first.
+            _ if self.mode.transaction().is_some() && not_in_multi(verdict).is_some() => Ok(true),
             Standing::Some { at } => self.rule(at, verdict, arguments, up, shared),
             Standing::NotLoggedIn => self.deny(reply::error(NOAUTH), facts, up, shared),
             Standing::Remote => {
