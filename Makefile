@@ -40,7 +40,7 @@ help:
 	@echo "make redis-cluster RUNS=$(RUNS)   three shards over a Redis Cluster: everything killed at random, a slot moved there and back"
 	@echo "make compat          Redis's own suite, clients' own tests and random commands, direct and through the front (about an hour)"
 	@echo "make types-diff COMMANDS=$(COMMANDS) SEED=$(SEED)   random commands: does the embedded store answer as Redis does?"
-	@echo "make rights COMMANDS=$(COMMANDS) SEED=$(SEED) STORE=...   random users and commands, beside the server itself: no leak, no false refusal?"
+	@echo "make rights COMMANDS=$(COMMANDS) STORE=valkey-9.1   random users and commands, beside the server itself: no leak, no false refusal?"
 	@echo "make churn OPERATIONS=$(OPERATIONS)   the packet store, written over and over: how much room does it take?"
 	@echo "make bench-store BENCH_OPTIONS=...   the packet store beside RocksDB, LMDB, redb and fjall, and Table 1 of its paper"
 	@echo "make bench-store-test   that benchmark itself: lint and tests"
@@ -131,10 +131,9 @@ types-diff:
 	@PMNET_TYPES_COMMANDS=$(COMMANDS) PMNET_TYPES_SEED=$(SEED) $(CARGO) test --locked -p pmnet-store \
 		--test store -- types:: --nocapture
 
-# STORE: a redis-server, or another program that serves as one.
 rights:
 	@sh tests/setup.sh packages redis
-	@PMNET_RIGHTS_COMMANDS=$(COMMANDS) PMNET_TEST_SEED=$(SEED) $(if $(STORE),PMNET_TEST_REDIS=$(STORE)) $(CARGO) test --locked -p pmnet-front \
+	@PMNET_RIGHTS_COMMANDS=$(COMMANDS) PMNET_TEST_SEED=$(SEED) $(if $(STORE),python3 tests/compat/servers.py run $(STORE)) $(CARGO) test --locked -p pmnet-front \
 		--test front -- acl:: --nocapture
 
 churn:
