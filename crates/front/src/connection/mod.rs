@@ -13,6 +13,7 @@ mod beside;
 mod busy;
 mod calls;
 mod client;
+mod clients_asked;
 mod confirm;
 mod deadline;
 mod direct;
@@ -64,7 +65,9 @@ pub(crate) use embedded::integers;
 use end::End;
 use gate::Gate;
 pub use heart::{Heart, named_by};
-pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+pub(crate) use identity::{
+    Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of, version_of,
+};
 use input::Input;
 use local::Settings;
 pub use mark::Mark;
@@ -460,6 +463,7 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<(), Later> {
         let verdict = self.on_its_connection(shared.table.verdict(arguments));
+        let verdict = self.as_its_user(verdict, shared);
         self.life.command = match verdict.sub {
             Sub::Known(sub) => Some(sub),
             Sub::No | Sub::Unknown => verdict.facts,
@@ -551,7 +555,7 @@ impl Connection {
                     self.wait_for_subscriptions(up, shared)?;
                     if !read_only && self.passing.subscriptions() > 0 {
                         self.flush_pack(up, shared)?;
-                        return self.publish_to_itself(frame, up, shared);
+                        return self.publish_to_itself(frame, arguments, up, shared);
                     }
                 }
                 if read_only && self.goes_beside_writes(frame, facts, shared.now) {

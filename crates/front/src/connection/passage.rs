@@ -63,8 +63,8 @@ pub(super) struct Passage {
     /// The command's name, for error texts.
     pub(super) name: String,
     pub(super) frame: Vec<u8>,
-    /// Send SELECT first even if the database is right: WAIT counts what precedes the connection's
-    /// last command.
+    /// Send SELECT first even if the database is right, and what WAIT needs beside: it counts what precedes the connection's
+    /// last command, or write.
     pub(super) fresh: bool,
     /// An EXEC that must abort.
     pub(super) aborted: bool,
@@ -146,13 +146,13 @@ impl Connection {
             let name = name.clone();
             self.check_store(&name, shared);
         }
-        let logged_in = self.passing.direct.as_ref().is_some_and(Direct::is_clients);
         if let Some(Passage {
             stage: Stage::Login,
             kills,
             ..
         }) = &self.passing.passage
-            && logged_in
+            && let Some(direct) = &mut self.passing.direct
+            && direct.acts_as_client()
         {
             if *kills {
                 self.send_kill(shared);
@@ -403,6 +403,9 @@ impl Connection {
             direct.act_as_front();
             direct.set(&["SELECT", &self.settings.database.to_string()]);
             direct.database = self.settings.database;
+            if passage.fresh {
+                direct.come_behind_writes();
+            }
             passage.fresh = false;
         }
         if !direct.acts_as_client() {

@@ -160,6 +160,8 @@ pub struct Shared {
     pub(super) client_fields: Option<Vec<String>>,
     /// What HELLO says of the store.
     pub(super) about: About,
+    /// How many commands it says a client has queued that has sent no MULTI.
+    pub(super) no_multi: String,
     /// Commands that are not in the table, and whether the store knows them.
     pub(super) probed: FxHashMap<Vec<u8>, bool>,
 }
@@ -211,6 +213,7 @@ impl Shared {
             databases,
             client_fields: None,
             about: About::default(),
+            no_multi: super::client::NO_MULTI.to_owned(),
             probed: FxHashMap::default(),
         }
     }
