@@ -24,7 +24,7 @@ BENCH_OPTIONS ?=
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -45,6 +45,7 @@ help:
 	@echo "make compat STORE=valkey-9.1   the same with another server (tests/compat/servers.py list); histories, failovers too"
 	@echo "make queues STORE=valkey-9.1   Celery and BullMQ through the front, a minute each, with kills: does every job run once?"
 	@echo "make types-diff COMMANDS=$(COMMANDS) SEED=$(SEED)   random commands: does the embedded store answer as Redis does?"
+	@echo "make rights COMMANDS=$(COMMANDS) STORE=valkey-9.1   random users and commands, beside the server itself: no leak, no false refusal?"
 	@echo "make churn OPERATIONS=$(OPERATIONS)   the packet store, written over and over: how much room does it take?"
 	@echo "make bench-store BENCH_OPTIONS=...   the packet store beside RocksDB, LMDB, redb and fjall, and Table 1 of its paper"
 	@echo "make bench-store-test   that benchmark itself: lint and tests"
@@ -61,7 +62,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff kernel kernels nvdimm powercut fuzz soak: rust
+build demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -139,6 +140,11 @@ types-diff:
 	@sh tests/setup.sh packages redis
 	@PMNET_TYPES_COMMANDS=$(COMMANDS) PMNET_TYPES_SEED=$(SEED) $(CARGO) test --locked -p pmnet-store \
 		--test store -- types:: --nocapture
+
+rights:
+	@sh tests/setup.sh packages redis
+	@PMNET_RIGHTS_COMMANDS=$(COMMANDS) PMNET_TEST_SEED=$(SEED) $(if $(STORE),python3 tests/compat/servers.py run $(STORE)) $(CARGO) test --locked -p pmnet-front \
+		--test front -- acl:: --nocapture
 
 churn:
 	@$(CARGO) run --quiet --release --locked -p pmnet-packet-store --example measure -- churn /dev/shm/pmnet-churn-$$$$ \

@@ -114,6 +114,8 @@ static struct string *(*string_printf)(struct ctx *ctx, const char *format, ...)
 static int (*string_to_integer)(const struct string *string, long long *number);
 static unsigned long long (*client_id)(struct ctx *ctx);
 static void (*auto_memory)(struct ctx *ctx);
+static struct string *(*user_name)(struct ctx *ctx);
+static int (*reply_with_string)(struct ctx *ctx, struct string *text);
 
 enum { REPLY_ARRAY = 3 };
 
@@ -231,6 +233,18 @@ static int run_wipe(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_integer(ctx, (long long)call_reply_length(keys));
 }
 
+/* inv.user: whose rights the command would look at. It names no key. */
+static int run_user(struct ctx *ctx, struct string **argv, int argc)
+{
+	(void)argv;
+	if (argc != 1)
+		return wrong_arity(ctx);
+	if (!user_name)
+		return reply_with_error(ctx, "ERR this server does not say it");
+	auto_memory(ctx);
+	return reply_with_string(ctx, user_name(ctx));
+}
+
 static int describe(struct ctx *ctx)
 {
 	struct key_spec sources = {
@@ -279,6 +293,7 @@ static const struct {
 	{ "RedisModule_StringToLongLong", &string_to_integer },
 	{ "RedisModule_GetClientId", &client_id },
 	{ "RedisModule_AutoMemory", &auto_memory },
+	{ "RedisModule_ReplyWithString", &reply_with_string },
 };
 
 static const struct {
@@ -294,6 +309,7 @@ static const struct {
 	{ "inv.prepare", run_prepare, "deny-script", { 0, 0, 0 } },
 	{ "inv.put", run_put, "write deny-oom", { 1, 1, 1 } },
 	{ "inv.wipe", run_wipe, "write", { 0, 0, 0 } },
+	{ "inv.user", run_user, "readonly", { 0, 0, 0 } },
 };
 
 int RedisModule_OnLoad(struct ctx *ctx, struct string **argv, int argc)
@@ -313,6 +329,7 @@ int RedisModule_OnLoad(struct ctx *ctx, struct string **argv, int argc)
 				   keys[0], keys[1], keys[2]) != 0)
 			return 1;
 	}
+	get_api("RedisModule_GetCurrentUserName", &user_name);
 	/* Before Redis 7 a module can say no more of keys. */
 	if (get_api("RedisModule_GetCommand", &get_command) != 0 ||
 	    get_api("RedisModule_SetCommandInfo", &set_command_info) != 0)

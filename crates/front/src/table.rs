@@ -178,6 +178,8 @@ pub enum Pass {
     Kill,
     /// It sets, or rests on, a state of its connection that only the store knows.
     State,
+    /// Of a client that may not do everything: it may look at the rights of its user itself.
+    User,
 }
 
 /// What to do with one command as it was sent.
@@ -294,15 +296,28 @@ impl Table {
             .retain(|name, entry| entry.is_ours() || learned.has(name));
         for command in learned.commands() {
             let name = command.facts.name.as_bytes();
-            let ours = |entry: &Entry| matches!(entry.decision.rule, Rule::Local(_));
-            // The front's own answers do not depend on the store.
-            if !table.entries.get(name).is_some_and(ours) {
-                let subcommands = command.subcommands.clone();
-                let entry = Entry::new(command.facts, subcommands, &table.assumed);
-                table.entries.insert(name, entry);
+            let mut subcommands = command.subcommands.clone();
+            if let Some(own) = table.entries.get_mut(name)
+                && matches!(own.decision.rule, Rule::Local(_))
+                && subcommands.is_empty()
+            {
+                // An older store does not name them.
+                subcommands = std::mem::take(&mut own.subcommands);
             }
+            let entry = Entry::new(command.facts, subcommands, &table.assumed);
+            table.entries.insert(name, entry);
         }
         table
+    }
+
+    /// Whether the store names the command that it does not allow in MULTI (as Valkey 9 does, which does not allow CLIENT REPLY).
+    #[must_use]
+    pub fn names_what_is_not_allowed(&self) -> bool {
+        let client = self.entries.get(&b"CLIENT"[..]);
+        client.is_some_and(|client| {
+            let mut subcommands = client.subcommands.iter();
+            subcommands.any(|sub| sub.name == "CLIENT|REPLY" && sub.has(NO_MULTI))
+        })
     }
 
     /// What to do with a command (which has at least a name).

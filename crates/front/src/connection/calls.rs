@@ -45,6 +45,8 @@ pub(super) enum Purpose {
     },
     /// What the store says of its client, to know what to say of ours.
     ClientFields(ClientsAsk),
+    /// What the store says of the conditions of CLIENT LIST or KILL, before the front answers.
+    ClientsWhich(Option<ClientsAsk>),
     /// Whether the store knows a command that is to be queued in MULTI.
     Probe {
         name: Vec<u8>,
@@ -282,9 +284,19 @@ impl Connection {
             }
         }
         if let Purpose::ClientFields(ask) = purpose {
-            shared.learn_client_fields(&outcome);
+            if let Outcome::Reply(reply) = &outcome {
+                shared.learn_client_fields(reply);
+            }
             self.replies.slots[index] = Slot::Clients;
             self.wait_for_clients(ask);
+        } else if let Purpose::ClientsWhich(ask) = purpose {
+            match Connection::clients_which(ask, outcome, shared) {
+                Ok(ask) => {
+                    self.replies.slots[index] = Slot::Clients;
+                    self.wait_for_clients(ask);
+                }
+                Err(reply) => self.replies.fill(index, reply),
+            }
         } else if let Purpose::Publish = purpose {
             let reply = self.answer(purpose, outcome, shared);
             self.fence(index, reply);
@@ -306,6 +318,7 @@ impl Connection {
             | Purpose::Probe { .. }
             | Purpose::ClientFields(_)
             | Purpose::Hello { .. }
+            | Purpose::ClientsWhich(_)
             | Purpose::Publish => true,
             Purpose::Bypass { again, .. } => again.is_some(),
             Purpose::Pack(_) => {
@@ -331,7 +344,8 @@ impl Connection {
             | Purpose::Bypass { .. }
             | Purpose::Publish
             | Purpose::Hello { .. }
-            | Purpose::ClientFields(_) => match outcome {
+            | Purpose::ClientFields(_)
+            | Purpose::ClientsWhich(_) => match outcome {
                 Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {
                     // One error is the answer to all packed commands; otherwise the client would get out
                     // of step.
@@ -416,6 +430,7 @@ impl Connection {
                 self.replies.fill(index, reply);
             }
         }
+        self.passing.has_published();
         self.replies.drain();
     }
 }

@@ -22,6 +22,12 @@ pub(super) struct Settings {
     pub(super) name: Bytes,
     /// CLIENT NO-EVICT; the front evicts nobody.
     pub(super) no_evict: bool,
+    /// CLIENT NO-TOUCH; the front's reads touch what they read.
+    pub(super) no_touch: bool,
+    /// CLIENT CAPA redirect; a front redirects nobody.
+    pub(super) redirects: bool,
+    /// CLIENT SETINFO: name and version of its library.
+    pub(super) library: (Bytes, Bytes),
     /// CLIENT REPLY OFF.
     pub(super) silent: bool,
 }
@@ -33,8 +39,30 @@ impl Default for Settings {
             database: 0,
             name: Bytes::new(),
             no_evict: false,
+            no_touch: false,
+            redirects: false,
+            library: (Bytes::new(), Bytes::new()),
             silent: false,
         }
+    }
+}
+
+impl Settings {
+    /// CLIENT SETINFO; its number of arguments is checked.
+    pub(super) fn set_info(&mut self, arguments: &Arguments<'_>) -> Bytes {
+        let option = String::from_utf8_lossy(arguments.get(2));
+        let own = match option.to_ascii_lowercase().as_str() {
+            "lib-name" => &mut self.library.0,
+            "lib-ver" => &mut self.library.1,
+            _ => return reply::error(&format!("ERR Unrecognized option '{option}'")),
+        };
+        if !valid_name(arguments.get(3)) {
+            return reply::error(&format!(
+                "ERR {option} cannot contain spaces, newlines or special characters."
+            ));
+        }
+        *own = Bytes::copy_from_slice(arguments.get(3));
+        OK
     }
 }
 
@@ -72,7 +100,10 @@ impl Connection {
             Local::Discard if self.mode.take_transaction().is_none() => {
                 reply::error("ERR DISCARD without MULTI")
             }
-            Local::Discard | Local::Unwatch => OK,
+            Local::Discard | Local::Unwatch => {
+                self.unwatch();
+                OK
+            }
         };
         self.reply(answer);
         Ok(())
@@ -88,9 +119,15 @@ impl Connection {
     /// RESET: as if freshly connected.
     pub(super) fn reset(&mut self, users: &Users) -> Bytes {
         self.mode = Mode::Ordinary;
+        self.unwatch();
         self.passing.direct = None;
         self.replies.mute(false);
-        self.settings = Settings::default();
+        self.settings = Settings {
+            // As in Redis.
+            library: std::mem::take(&mut self.settings.library),
+            redirects: self.settings.redirects,
+            ..Settings::default()
+        };
         self.tracks.on = false;
         self.gate.reset(users);
         Bytes::from_static(b"+RESET\r\n")

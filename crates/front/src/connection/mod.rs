@@ -13,9 +13,11 @@ mod beside;
 mod busy;
 mod calls;
 mod client;
+mod clients_asked;
 mod confirm;
 mod deadline;
 mod direct;
+mod embedded;
 mod end;
 mod fence;
 mod gate;
@@ -58,10 +60,14 @@ pub use busy::{Busy, says_busy};
 pub(crate) use client::{ClientSocket, ClientsAsk, ClientsTold};
 use client::{Life, Skip};
 pub use deadline::HALF_CLOSED_TIMEOUT;
+use embedded::Watching;
+pub(crate) use embedded::integers;
 use end::End;
 use gate::Gate;
 pub use heart::{Heart, named_by};
-pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+pub(crate) use identity::{
+    Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of, version_of,
+};
 use input::Input;
 use local::Settings;
 pub use mark::Mark;
@@ -176,6 +182,8 @@ pub struct Connection {
     wait: Wait,
     behind: Behind,
     mode: Mode,
+    /// Keys that it watches at a store that is no Redis.
+    watching: Option<Watching>,
     passing: Passing,
     end: End,
     life: Life,
@@ -207,6 +215,7 @@ impl Connection {
             wait: Wait::Nothing,
             behind: Behind::Unknown,
             mode: Mode::Ordinary,
+            watching: None,
             passing: Passing::default(),
             end: End::default(),
             life: Life::default(),
@@ -454,6 +463,7 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<(), Later> {
         let verdict = self.on_its_connection(shared.table.verdict(arguments));
+        let verdict = self.as_its_user(verdict, shared);
         self.life.command = match verdict.sub {
             Sub::Known(sub) => Some(sub),
             Sub::No | Sub::Unknown => verdict.facts,
@@ -545,7 +555,7 @@ impl Connection {
                     self.wait_for_subscriptions(up, shared)?;
                     if !read_only && self.passing.subscriptions() > 0 {
                         self.flush_pack(up, shared)?;
-                        return self.publish_to_itself(frame, up, shared);
+                        return self.publish_to_itself(frame, arguments, up, shared);
                     }
                 }
                 if read_only && self.goes_beside_writes(frame, facts, shared.now) {

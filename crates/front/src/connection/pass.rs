@@ -87,7 +87,7 @@ impl Connection {
     ) {
         let error = match kind {
             Pass::Blocking | Pass::Watch => names_record(arguments),
-            Pass::State => objection(arguments),
+            Pass::State | Pass::User => objection(arguments),
             // Channels are not keys.
             Pass::Subscribe | Pass::Monitor | Pass::Wait | Pass::Kill => None,
         };
@@ -95,14 +95,14 @@ impl Connection {
             return self.reply(error);
         }
         let effect = match kind {
-            Pass::Blocking | Pass::Wait | Pass::Kill => Effect::None,
+            Pass::Blocking | Pass::Wait | Pass::Kill | Pass::User => Effect::None,
             Pass::Subscribe => Effect::Subscribe,
             Pass::Monitor => Effect::Monitor,
             Pass::Watch => Effect::Watch,
             Pass::State => Effect::State,
         };
         let reads = facts.is_some_and(|facts| facts.has(READONLY));
-        let writes = matches!(kind, Pass::Blocking | Pass::State) && !reads;
+        let writes = matches!(kind, Pass::Blocking | Pass::State | Pass::User) && !reads;
         let marks = kind == Pass::Watch || writes;
         self.begin(effect, Some(kind), marks, arguments, frame);
     }
@@ -140,12 +140,14 @@ impl Connection {
             identified: false,
             name: shown(arguments),
             frame: frame.to_vec(),
-            fresh: kind == Some(Pass::Wait),
+            // A subscriber, who may not wait, may not select either.
+            fresh: kind == Some(Pass::Wait) && effect != Effect::Subscribe,
             aborted: effect == Effect::End && failed && arguments.is(0, "EXEC"),
             sentinel,
             confirms: (may_need(effect, kind) && !queued).then(String::new),
             answer: None,
             handed_on: false,
+            waits: None,
         });
         if queued || subscribed || effect == Effect::Protocol {
             self.send_passed();

@@ -67,6 +67,51 @@ fn with<T>(line: &str, look: impl FnOnce(&pmnet_resp::Arguments<'_>) -> T) -> T 
     look(&parser.arguments(&frame))
 }
 
+/// What a module does for a user with some rights it does as that user, also where Redis itself does not look at keys.
+#[test]
+fn a_module_sees_the_user_of_the_client() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let module = invented(directory.path());
+    let Some(redis) = Redis::start_with(&["--loadmodule", &module]) else {
+        return;
+    };
+    let mut admin = redis.client();
+    for line in [
+        "ACL SETUSER front on >front ~* &* +@all",
+        "ACL SETUSER bob on >pw ~a* &* +@all",
+        "ACL SETUSER all on >pw ~* &* +@all",
+        "ACL SETUSER eve on >pw ~a* &* +@all -inv.user",
+    ] {
+        assert_eq!(admin.ask(line), "+OK\r\n");
+    }
+    if admin.ask("INV.USER").starts_with('-') {
+        return skip("this server does not tell modules who its clients are");
+    }
+    let front = crate::users::front(&redis);
+    let mut bob = front.client();
+    bob.ask("AUTH bob pw");
+    for _ in 0..2 {
+        assert_eq!(bob.ask("INV.USER"), "$3\r\nbob\r\n");
+    }
+    assert_eq!(
+        at_once(&mut bob, &["SET as 1", "inv.user", "GET as"])[1],
+        "$3\r\nbob\r\n"
+    );
+    // Those that name keys go the usual way.
+    assert_eq!(bob.ask("INV.LEN as"), ":1\r\n");
+    assert!(bob.ask("INV.LEN b").starts_with("-NOPERM"));
+    bob.ask("MULTI");
+    assert!(bob.ask("INV.USER").contains("is possible in a MULTI only"));
+    assert!(bob.ask("EXEC").starts_with("-EXECABORT"));
+    let mut eve = front.client();
+    eve.ask("AUTH eve pw");
+    assert!(eve.ask("INV.USER").starts_with("-NOPERM"));
+    // Whoever may do everything may do what the server may.
+    let mut all = front.client();
+    all.ask("AUTH all pw");
+    assert!(all.ask("INV.USER").starts_with("$5\r\nfront"));
+}
+
 #[test]
 fn an_invented_read_goes_with_the_reads() {
     let Some((redis, front, _module)) = start() else {

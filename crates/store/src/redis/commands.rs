@@ -27,8 +27,9 @@ pub fn upper(name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Subcommands of CLIENT that leave the connection as it is: fronts need them to answer for their own clients.
-const HARMLESS_CLIENT: [&[u8]; 3] = [b"INFO", b"HELP", b"UNBLOCK"];
+/// Subcommands of CLIENT that leave the connection as it is: fronts need them to answer for their own clients. (They send LIST and KILL
+/// with conditions to hear whether the store takes them.)
+const HARMLESS_CLIENT: [&[u8]; 5] = [b"HELP", b"INFO", b"KILL", b"LIST", b"UNBLOCK"];
 
 /// Whether a request may be this command although an update may not.
 #[must_use]

@@ -125,6 +125,30 @@ local function add_integer(n)
     add(':' .. string.format('%.0f', n < 0 and math.ceil(n) or math.floor(n)) .. '\r\n')
   end
 end
+-- Redis 7.2 and newer write the shortest number that is this one, in their own way; before, 17 digits.
+local SHORTEST = (redis.REDIS_VERSION_NUM or 0) >= 0x70200
+local function double_text(v)
+  if not SHORTEST then return string.format('%.17g', v) end
+  if v == math.floor(v) and math.abs(v) < 4611686018427387904 then return string.format('%.0f', v) end
+  local text
+  for digits = 0, 16 do
+    text = string.format('%.' .. digits .. 'e', v)
+    if tonumber(text) == v then break end
+  end
+  local sign, first, rest, exponent = string.match(text, '^(%-?)(%d)%.?(%d*)e([+-]%d+)$')
+  -- Infinite, or none.
+  if not sign then return text end
+  exponent = tonumber(exponent)
+  local digits, far = first .. rest, math.abs(exponent)
+  local zeros = exponent - #digits + 1
+  if zeros >= 0 and far < #digits + 7 then return sign .. digits .. string.rep('0', zeros) end
+  if zeros < 0 and (zeros > -7 or far < 4) then
+    local point = #digits + zeros
+    if point <= 0 then return sign .. '0.' .. string.rep('0', -point) .. digits end
+    return sign .. string.sub(digits, 1, point) .. '.' .. string.sub(digits, point + 1)
+  end
+  return sign .. first .. (rest == '' and '' or '.' .. rest) .. (exponent < 0 and 'e-' or 'e+') .. far
+end
 local function add_double(s)
   if RESP == 3 then add(',' .. s .. '\r\n') else add_bulk(s) end
 end
@@ -166,7 +190,7 @@ local function add_value(v, from, opts, depth)
   elseif ok then
     add('+' .. one_line(ok) .. '\r\n')
   elseif double then
-    add_double(string.format('%.17g', double))
+    add_double(double_text(double))
   elseif map then
     local n = 0
     for _ in next, map do n = n + 1 end

@@ -117,7 +117,7 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                // As for a single one: what is owed is waited for.
+                // What is owed for it is waited for, and comes later.
                 None,
                 Items::Asked,
             )?;
