@@ -169,7 +169,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
         server.log()
     );
     // One that is older than what the device knows: the device does not begin, and the newest store is right again in its place.
-    let mut server = Running::logged(places.server(&url), &places.path("server.err"));
+    let server = Running::logged(places.server(&url), &places.path("server.err"));
     let mut device = Running::logged(
         places.device(&places.server_at()),
         &places.path("device.err"),
