@@ -45,8 +45,8 @@ const FLAGS: [(&str, u32); 13] = [
 /// Those that facts of commands have that are known by name.
 const COMPILED_FLAGS: u32 = ((1 << 9) - 1) | INTERNAL;
 
-/// What names of commands of search modules begin with. These modules say of an index that it is a key, name no document, and say of much that it only
-/// reads, which it does not.
+/// Prefix of commands of search modules. Such a module says of an index that it is a key, names no document, and says of many commands that
+/// they only read, which they do not.
 const SEARCH_PREFIX: &str = "FT.";
 /// Those that only read.
 const SEARCHES: [&str; 15] = [
