@@ -102,6 +102,8 @@ struct Session {
     queues: bool,
     watches: bool,
     subscribed: bool,
+    /// It has watched, or was subscribed.
+    has_passed: bool,
     syncs: usize,
     explained: Vec<&'static str>,
 }
@@ -131,6 +133,7 @@ impl Session {
             queues: false,
             watches: false,
             subscribed: false,
+            has_passed: false,
             syncs: 0,
             explained: Vec::new(),
         }
@@ -207,7 +210,7 @@ impl Session {
                 return None;
             }
         }
-        if let Some(why) = explained(words, right, ours, self.watches || self.subscribed) {
+        if let Some(why) = explained(words, right, ours, self.has_passed) {
             return Some(End::Explained(why));
         }
         Some(self.different(right, ours))
@@ -252,7 +255,7 @@ impl Session {
                 is(random.of(&["EXEC", "EXEC", "EXEC", "DISCARD"]), random)
             }
             20..23 if !self.queues && !self.subscribed => {
-                self.watches = true;
+                (self.watches, self.has_passed) = (true, true);
                 is("WATCH {k}", random)
             }
             23..25 if self.watches && !self.queues => {
@@ -260,7 +263,7 @@ impl Session {
                 is("UNWATCH", random)
             }
             25..28 if !self.queues && !self.watches => {
-                self.subscribed = true;
+                (self.subscribed, self.has_passed) = (true, true);
                 is(
                     random.of(&[
                         "SUBSCRIBE {c}",
