@@ -38,6 +38,11 @@ pub(super) enum Purpose {
     SelectQueued { database: u32, frame: Vec<u8> },
     /// EXEC of a transaction of which the front answers a part.
     Exec(Rest),
+    /// What the store says of itself, for a HELLO that asks for this.
+    Hello {
+        protocol: Protocol,
+        name: Option<Bytes>,
+    },
     /// What the store says of its client, to know what to say of ours.
     ClientFields(ClientsAsk),
     /// What the store says of the conditions of CLIENT LIST or KILL, before the front answers.
@@ -111,6 +116,19 @@ impl Connection {
         shared: &Shared,
     ) -> Result<Result<CallId, Bytes>, Later> {
         let deadline = begun.saturating_add(shared.call_timeout);
+        self.submit_until(payload, key_hash, how, deadline, up, shared)
+    }
+
+    /// The same with the end of its time.
+    pub(super) fn submit_until<U: Upstream>(
+        &mut self,
+        payload: &Bytes,
+        key_hash: u64,
+        how: Submit,
+        deadline: Time,
+        up: &mut U,
+        shared: &Shared,
+    ) -> Result<Result<CallId, Bytes>, Later> {
         if shared.now >= deadline {
             return Ok(Err(reply::error(LATE)));
         }
@@ -300,6 +318,7 @@ impl Connection {
             | Purpose::Probe { .. }
             | Purpose::ClientFields(_)
             | Purpose::ClientsWhich(_)
+            | Purpose::Hello { .. }
             | Purpose::Publish => true,
             Purpose::Bypass { again, .. } => again.is_some(),
             Purpose::Pack(_) => {
@@ -315,11 +334,16 @@ impl Connection {
 
     fn answer(&mut self, purpose: Purpose, outcome: Outcome, shared: &mut Shared) -> Bytes {
         let replies = purpose.bypassed().unwrap_or(1);
+        if let Purpose::Hello { protocol, name } = purpose {
+            shared.about.learn(&outcome, shared.now);
+            return self.greet(protocol, name, shared);
+        }
         let outcome = outcome_reply(outcome);
         match purpose {
             Purpose::Update { .. }
             | Purpose::Bypass { .. }
             | Purpose::Publish
+            | Purpose::Hello { .. }
             | Purpose::ClientFields(_)
             | Purpose::ClientsWhich(_) => match outcome {
                 Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {

@@ -18,7 +18,7 @@ use super::identity::{
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
 use super::subscription::subscription;
-use super::{Connection, StoreAddress};
+use super::{Connection, Shared, StoreAddress};
 use crate::limits::REPLIES;
 use crate::upstream::Time;
 use crate::users::Credentials;
@@ -353,7 +353,7 @@ impl Connection {
     }
 
     /// Takes in bytes from the store.
-    pub fn direct_receive(&mut self, bytes: &[u8]) {
+    pub(crate) fn direct_receive(&mut self, bytes: &[u8], shared: &Shared) {
         let Some(mut direct) = self.passing.direct.take() else {
             return;
         };
@@ -365,7 +365,7 @@ impl Connection {
                 Ok(None) => break,
                 Ok(Some(len)) => {
                     let value = direct.inbox.split_to(len).freeze();
-                    result = self.direct_value(&mut direct, &value);
+                    result = self.direct_value(&mut direct, &value, shared);
                 }
                 Err(_) => result = Err(NOT_RESP.to_owned().into()),
             }
@@ -379,7 +379,12 @@ impl Connection {
     }
 
     /// One reply, or one message.
-    fn direct_value(&mut self, direct: &mut Direct, value: &Bytes) -> Result<(), Failure> {
+    fn direct_value(
+        &mut self,
+        direct: &mut Direct,
+        value: &Bytes,
+        shared: &Shared,
+    ) -> Result<(), Failure> {
         if direct.take_answer(value)? {
             if std::mem::take(&mut direct.passed_fence) {
                 self.pass_fence();
@@ -444,7 +449,7 @@ impl Connection {
         self.apply_effect(&passage, value, direct);
         let reply = match passage.effect {
             Effect::Subscribe => Bytes::new(),
-            Effect::Protocol if !value.starts_with(b"-") => self.hello_reply(),
+            Effect::Protocol if !value.starts_with(b"-") => self.hello_reply(shared),
             // A client that followed it would go past pmnet.
             _ if value.starts_with(b"-MOVED ") || value.starts_with(b"-ASK ") => reply::error(
                 "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the command was not \

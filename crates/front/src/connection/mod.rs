@@ -6,6 +6,7 @@
 //! a command is passed through to the store's own connection, no later command is looked at.
 //! It may not touch sockets or clocks.
 
+mod about;
 mod again;
 mod arrivals;
 mod beside;

@@ -7,6 +7,7 @@ use pmnet_wire::StoreName;
 use pmnet_wire::command::Protocol;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::about::About;
 use super::mark::Mark;
 use super::own_write::OwnWrites;
 use super::read_before::Heard;
@@ -154,6 +155,8 @@ pub struct Shared {
     pub(super) client_fields: Option<Vec<String>>,
     /// How many commands it says a client has queued that has sent no MULTI.
     pub(super) no_multi: String,
+    /// What HELLO says of the store.
+    pub(super) about: About,
     /// Commands that are not in the table, and whether the store knows them.
     pub(super) probed: FxHashMap<Vec<u8>, bool>,
 }
@@ -204,6 +207,7 @@ impl Shared {
             databases,
             client_fields: None,
             no_multi: super::client::NO_MULTI.to_owned(),
+            about: About::default(),
             probed: FxHashMap::default(),
         }
     }
@@ -224,6 +228,7 @@ impl Shared {
             if self.commands.of.take().is_some() {
                 self.table = self.table.forgotten();
             }
+            self.about.is_another();
             self.users.forget();
             self.busy.over(self.now);
         }

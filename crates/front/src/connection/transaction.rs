@@ -459,7 +459,10 @@ impl Connection {
         let arguments = parser.arguments(frame);
         if arguments.is(0, "HELLO") {
             return match Hello::parse(&arguments, self.settings.protocol) {
-                Ok(hello) => self.greet(&hello),
+                Ok(hello) => {
+                    let name = hello.name.map(Bytes::copy_from_slice);
+                    self.greet(hello.protocol, name, shared)
+                }
                 Err(error) => error,
             };
         }

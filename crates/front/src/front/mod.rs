@@ -422,7 +422,7 @@ impl<U: Upstream> Front<U> {
         if client.read_closed {
             client.connection.client_closed();
         }
-        if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch) {
+        if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch, &self.shared) {
             client.connection.direct_lost(&why);
         }
         let turn = client.connection.advance(&mut self.up, &mut self.shared);
@@ -448,7 +448,7 @@ impl<U: Upstream> Front<U> {
         self.collect_question(index);
         if let Some(Some(client)) = self.clients.get_mut(index) {
             // What was put into the store's outbox just now.
-            if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch) {
+            if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch, &self.shared) {
                 client.connection.direct_lost(&why);
                 again = true;
             }

@@ -1,5 +1,6 @@
 //! The front as its clients see it, beside real Redis servers: one program, since each one more is compiled and linked anew.
 
+mod about;
 mod acl;
 mod clients;
 mod commands;

@@ -18,7 +18,7 @@ use crate::{PACK_HEADER_BYTES_MAX, REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_repl
 
 use super::cluster::{one_slot, probe};
 use super::commands::{CommandTable, is_flush, runs_code, upper};
-use super::config::{Persistence, setting};
+use super::config::{WaitFor, setting};
 use super::exact::is_script_flush;
 use super::own_keys::OwnKeys;
 use super::pending::{Pending, add_read, expect_ok, read_pending};
@@ -233,7 +233,7 @@ impl RedisStore {
             // transaction cannot have the records beside keys of another slot.
             reads: self.home.is_none()
                 && self.url.wait_replicas == 0
-                && link.facts.persistence != Persistence::WaitAof,
+                && !link.facts.persistence.waits(WaitFor::Reply),
         }
     }
 
@@ -439,7 +439,7 @@ impl RedisStore {
             link.connection.add(&[b"EXISTS", &self.hash]);
         }
         if wrote {
-            link.add_wait(self.url.wait_replicas);
+            link.add_wait(WaitFor::Reply, self.url.wait_replicas);
         }
         link.connection.send()?;
         let mut ready = Vec::with_capacity(group.len());
@@ -460,7 +460,7 @@ impl RedisStore {
             expect_ok(&link.connection.reply()?)?;
         }
         if wrote {
-            link.read_wait(self.url.wait_replicas)?;
+            link.read_wait(WaitFor::Reply, self.url.wait_replicas)?;
             // The others may have written none.
             self.seen_records |= scripts > unsettled.len();
         }
@@ -530,7 +530,8 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                self.url.wait_replicas,
+                // What is owed for it is waited for, and comes later.
+                None,
                 Items::Asked,
             )?;
             match outcome {

@@ -67,6 +67,7 @@ mod config;
 mod connection;
 mod exact;
 mod execute;
+mod kind;
 mod masters;
 mod own_keys;
 mod owner;
@@ -93,7 +94,8 @@ use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 
 use crate::OpenError;
 use commands::CommandTable;
-use config::{Facts, Persistence, refused};
+pub use config::StoreSync;
+use config::{Facts, Persistence, WaitFor, refused};
 use connection::Connection;
 use masters::{Guides, Masters};
 use owner::Owner;
@@ -153,6 +155,7 @@ pub struct RedisStore {
     /// This Redis once passed all checks.
     served: bool,
     persistence: Option<Persistence>,
+    sync: StoreSync,
     rejected: u64,
 }
 
@@ -186,7 +189,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// [`OpenError::Url`], [`OpenError::Random`].
-    pub(crate) fn new(url: RedisUrl, shard: u32) -> Result<RedisStore, OpenError> {
+    pub(crate) fn new(url: RedisUrl, shard: u32, sync: StoreSync) -> Result<RedisStore, OpenError> {
         let start = |guides| Masters::start(guides, url.clone());
         let masters = url.guides.clone().map(start).transpose()?;
         let home = url.guides.as_ref().and_then(Guides::home);
@@ -209,6 +212,7 @@ impl RedisStore {
             seen_records: false,
             served: false,
             persistence: None,
+            sync,
             rejected: 0,
         })
     }
@@ -246,12 +250,13 @@ impl RedisStore {
             &mut connection,
             self.whole_aof_of.as_deref(),
             self.home.is_some(),
+            self.sync,
         )?;
         self.check_slots(&mut connection)?;
         self.whole_aof_of = facts.aof_is_whole.then(|| facts.run_id.clone());
         if self.persistence != Some(facts.persistence) {
             let text = facts.persistence.describe(self.url.wait_replicas);
-            if facts.persistence.is_durable() {
+            if facts.persistence.is_durable() && facts.persistence != Persistence::WaitSecond {
                 tracing::info!(redis = self.url.endpoint(), "{text}");
             } else {
                 tracing::warn!(redis = self.url.endpoint(), "{text}");
@@ -327,11 +332,11 @@ impl RedisStore {
 }
 
 impl Link {
-    /// Adds the commands after which the server's state is durable as configured.
-    fn add_wait(&mut self, replicas: u32) {
+    /// Adds the commands after which the server's state is as durable as it must be for this.
+    fn add_wait(&mut self, what: WaitFor, replicas: u32) {
         let replicas_text = replicas.to_string();
-        match (self.facts.persistence, replicas) {
-            (Persistence::WaitAof, _) => {
+        match (self.facts.persistence.waits(what), replicas) {
+            (true, _) => {
                 // Counts replicas that have it on disk; one without an AOF never counts.
                 let arguments: [&[u8]; 4] = [
                     b"WAITAOF",
@@ -350,8 +355,8 @@ impl Link {
         }
     }
 
-    /// Reads the reply to [`Link::add_wait`].
-    fn read_wait(&mut self, replicas: u32) -> Result<(), StoreError> {
+    /// Reads the reply to [`Link::add_wait`] with the same arguments.
+    fn read_wait(&mut self, what: WaitFor, replicas: u32) -> Result<(), StoreError> {
         let wanted = i64::from(replicas);
         let waited = |ok: bool, what: &str| {
             if ok {
@@ -362,8 +367,8 @@ impl Link {
                 )))
             }
         };
-        match (self.facts.persistence, replicas) {
-            (Persistence::WaitAof, _) => {
+        match (self.facts.persistence.waits(what), replicas) {
+            (true, _) => {
                 let reply = self.connection.reply()?;
                 let counts = read::elements(&reply).unwrap_or_default();
                 let count = |i: usize| counts.get(i).and_then(|c| read::integer(c)).unwrap_or(-1);

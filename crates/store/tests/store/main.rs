@@ -19,6 +19,7 @@ mod promises;
 mod rights;
 mod runs;
 mod scripts;
+mod servers;
 mod settings;
 mod support;
 mod tls;

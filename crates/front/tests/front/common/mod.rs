@@ -46,11 +46,19 @@ impl Redis {
     }
 
     pub fn start_with(arguments: &[&str]) -> Option<Redis> {
-        let server = RedisServer::start(arguments)?;
-        Some(Redis {
+        Some(Redis::of(RedisServer::start(arguments)?))
+    }
+
+    /// One of those that `tests/compat/servers.py` fetches.
+    pub fn start_named(name: &str) -> Option<Redis> {
+        Some(Redis::of(RedisServer::start_named(name, &[])?))
+    }
+
+    fn of(server: RedisServer) -> Redis {
+        Redis {
             address: SocketAddr::from(([127, 0, 0, 1], server.port())),
             server,
-        })
+        }
     }
 
     pub fn client(&self) -> Client {
