@@ -172,7 +172,7 @@ if [ "$what" = all ]; then
         suite sim 900 cargo run --quiet --profile checked --locked -p pmnet-sim -- --seeds 2000
         suite rules 1200 cargo run --quiet --profile checked --locked -p pmnet-sim -- \
             --without all --noticed crates/sim/noticed
-        # What users may, beside newer servers as well, where they were fetched.
+        # Rights of users, beside newer servers, where they were fetched.
         local store
         for store in $STORES; do
             [ -x "target/servers/$store/bin/redis-server" ] || continue

@@ -1,5 +1,5 @@
-//! What random users send, asked of a Redis and of a front of another one: the two say the same. So nobody gets through the front
-//! what Redis refuses him, and nobody is refused what Redis allows.
+//! Random users send random commands to a Redis, and to a front of another one: the replies are the same. So the front lets no user do
+//! more than Redis does, and no less.
 //!
 //! `make rights COMMANDS=… STORE=…` runs it for longer, and beside other servers.
 
@@ -16,7 +16,7 @@ use words::{Random, Server, filled, is_loose};
 
 /// Commands of one user.
 const OF_ONE: usize = 60;
-/// What the short form sends.
+/// Commands of the short form.
 const COMMANDS: usize = 2500;
 /// Differences after which it is enough.
 const FAILURES_MAX: usize = 12;
@@ -194,7 +194,7 @@ impl Session {
         {
             return None;
         }
-        // What it queued may have been about a moment.
+        // A queued command may have been about a moment.
         if words[0] == "EXEC"
             && right.starts_with('*')
             && ours.starts_with('*')
@@ -333,7 +333,7 @@ fn explained(words: &[String], right: &str, ours: &str, passes: bool) -> Option<
         || refused.contains("while WATCHing")
         || refused.contains("finish WATCH")
         || refused.contains("behind WATCH");
-    // What passes through the front refuses before Redis looks at rights.
+    // A command that passes through is refused by the front before Redis looks at rights.
     if (right.starts_with("-NOPERM") || right.starts_with("-NOAUTH")) && !passes {
         return None;
     }
