@@ -155,6 +155,3 @@ pub(crate) fn warn_too_long(record: &[u8]) {
         "the reply to a request is longer than can be handed on: an error is kept and answered in its place"
     );
 }
-
-/// Reply to a store-address request at a store that has none.
-pub(crate) const NO_ADDRESS: &[u8] = b"-ERR pmnet: this store has no address of its own\r\n";

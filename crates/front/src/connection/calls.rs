@@ -317,8 +317,8 @@ impl Connection {
             | Purpose::Exec(_)
             | Purpose::Probe { .. }
             | Purpose::ClientFields(_)
-            | Purpose::ClientsWhich(_)
             | Purpose::Hello { .. }
+            | Purpose::ClientsWhich(_)
             | Purpose::Publish => true,
             Purpose::Bypass { again, .. } => again.is_some(),
             Purpose::Pack(_) => {

@@ -504,7 +504,7 @@ impl Connection {
                 Mode::WatchingMulti { .. } => "0".to_owned(),
                 _ => shared.no_multi.clone(),
             },
-            "watch" => u8::from(self.mode.watches()).to_string(),
+            "watch" => u8::from(self.watches_keys()).to_string(),
             "qbuf" => self.life.pending.to_string(),
             "omem" | "tot-mem" => self.replies.held().to_string(),
             "events" => if socket.writes { "rw" } else { "r" }.to_owned(),

@@ -100,7 +100,10 @@ impl Connection {
             Local::Discard if self.mode.take_transaction().is_none() => {
                 reply::error("ERR DISCARD without MULTI")
             }
-            Local::Discard | Local::Unwatch => OK,
+            Local::Discard | Local::Unwatch => {
+                self.unwatch();
+                OK
+            }
         };
         self.reply(answer);
         Ok(())
@@ -116,6 +119,7 @@ impl Connection {
     /// RESET: as if freshly connected.
     pub(super) fn reset(&mut self, users: &Users) -> Bytes {
         self.mode = Mode::Ordinary;
+        self.unwatch();
         self.passing.direct = None;
         self.replies.mute(false);
         self.settings = Settings {

@@ -17,6 +17,7 @@ mod clients_asked;
 mod confirm;
 mod deadline;
 mod direct;
+mod embedded;
 mod end;
 mod fence;
 mod gate;
@@ -59,6 +60,8 @@ pub use busy::{Busy, says_busy};
 pub(crate) use client::{ClientSocket, ClientsAsk, ClientsTold};
 use client::{Life, Skip};
 pub use deadline::HALF_CLOSED_TIMEOUT;
+use embedded::Watching;
+pub(crate) use embedded::integers;
 use end::End;
 use gate::Gate;
 pub use heart::{Heart, named_by};
@@ -179,6 +182,8 @@ pub struct Connection {
     wait: Wait,
     behind: Behind,
     mode: Mode,
+    /// Keys that it watches at a store that is no Redis.
+    watching: Option<Watching>,
     passing: Passing,
     end: End,
     life: Life,
@@ -210,6 +215,7 @@ impl Connection {
             wait: Wait::Nothing,
             behind: Behind::Unknown,
             mode: Mode::Ordinary,
+            watching: None,
             passing: Passing::default(),
             end: End::default(),
             life: Life::default(),

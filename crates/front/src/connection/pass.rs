@@ -147,6 +147,7 @@ impl Connection {
             confirms: (may_need(effect, kind) && !queued).then(String::new),
             answer: None,
             handed_on: false,
+            waits: None,
         });
         if queued || subscribed || effect == Effect::Protocol {
             self.send_passed();

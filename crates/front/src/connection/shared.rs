@@ -18,6 +18,9 @@ use crate::tracking::Tracking;
 use crate::upstream::Time;
 use crate::users::{Access, Users};
 
+/// Redis cannot be asked before the server has said where it is.
+const UNNAMED: &str = "the pmnet server has not said yet where its store is: does it run, and does its device reach it?";
+
 /// Names of commands unknown to the table that are remembered, known to the store or not.
 const PROBED_MAX: usize = 1024;
 
@@ -113,6 +116,8 @@ pub struct Shared {
     pub store: Option<StoreAddress>,
     /// Whether `store` was given by the operator: then only what is found there is compared.
     store_fixed: bool,
+    /// The store has said that it is no Redis.
+    pub(super) embedded: bool,
     /// The store that the server named last.
     pub name: Option<StoreName>,
     /// Run id of the store process that last gave a sign of life, and when.
@@ -153,10 +158,10 @@ pub struct Shared {
     pub(super) databases: FxHashSet<u32>,
     /// What the store says of its clients, in this order; `None`: not asked yet.
     pub(super) client_fields: Option<Vec<String>>,
-    /// How many commands it says a client has queued that has sent no MULTI.
-    pub(super) no_multi: String,
     /// What HELLO says of the store.
     pub(super) about: About,
+    /// How many commands it says a client has queued that has sent no MULTI.
+    pub(super) no_multi: String,
     /// Commands that are not in the table, and whether the store knows them.
     pub(super) probed: FxHashMap<Vec<u8>, bool>,
 }
@@ -186,6 +191,7 @@ impl Shared {
             call_timeout,
             store,
             store_fixed,
+            embedded: false,
             name: None,
             alive: None,
             counters: Counters::default(),
@@ -206,14 +212,15 @@ impl Shared {
             listing_after: 0,
             databases,
             client_fields: None,
-            no_multi: super::client::NO_MULTI.to_owned(),
             about: About::default(),
+            no_multi: super::client::NO_MULTI.to_owned(),
             probed: FxHashMap::default(),
         }
     }
 
     /// The server said which store it works on.
     pub fn store_named(&mut self, name: &StoreName) {
+        self.embedded = false;
         if self.name.as_ref() == Some(name) {
             return;
         }
@@ -239,6 +246,22 @@ impl Shared {
             self.store = Some(StoreAddress::of(name));
         }
         self.name = Some(name.clone());
+    }
+
+    /// Why Redis could not be asked about its users, as far as that is known.
+    pub(super) fn why_users_are_unknown(&self) -> &str {
+        let trouble = &self.users.trouble;
+        if trouble.is_empty() && self.name.is_none() {
+            return UNNAMED;
+        }
+        trouble
+    }
+
+    /// The server did not say in time which store it works on.
+    pub(crate) fn store_not_named(&mut self) {
+        if self.users.are_asked_for() && !self.users.is_known() {
+            self.users.cannot_be_asked(UNNAMED);
+        }
     }
 
     /// Whether the store that the server works on has not said yet which commands it has.

@@ -171,6 +171,7 @@ impl Connection {
         if facts.name == "EXEC" && arguments.len() != 1 {
             // The only arity error that ends the transaction.
             self.mode = Mode::Ordinary;
+            self.unwatch();
             self.reply(EXEC_ARITY);
             return Ok(());
         }
@@ -509,8 +510,10 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
+        let watches = self.watching.is_some();
         let (packs, bytes) = self.mode.transaction().map_or((false, 0), |transaction| {
-            (transaction.packs(), transaction.payload.len())
+            let packs = transaction.packs() && !watches;
+            (packs, transaction.payload.len())
         });
         if !(packs && self.has_room_for_transaction(bytes)) {
             self.flush_pack(up, shared)?;
@@ -520,6 +523,7 @@ impl Connection {
             return Ok(());
         };
         if transaction.failed {
+            self.unwatch();
             self.reply(EXECABORT);
             return Ok(());
         }
@@ -527,7 +531,7 @@ impl Connection {
             own: std::mem::take(&mut transaction.own),
             database: transaction.database,
         };
-        if transaction.commands == 0 {
+        if transaction.commands == 0 && !watches {
             let answer = self.executed(rest, Ok(Bytes::from_static(b"*0\r\n")), shared);
             self.reply(answer);
             return Ok(());
@@ -538,12 +542,17 @@ impl Connection {
             self.in_a_row = 0;
             return Ok(());
         }
-        let payload = Bytes::from(transaction.payload);
+        let queued = Bytes::from(transaction.payload);
+        let payload = match &self.watching {
+            Some(watching) => Bytes::from(Connection::guarded(watching, &queued)),
+            None => queued.clone(),
+        };
         let how = Submit::Bypass {
             read_only: transaction.read_only,
         };
         match self.submit(&payload, 0, how, self.times.begun, up, shared) {
             Ok(submitted) => {
+                self.unwatch();
                 let purpose = if rest.own.is_empty() && rest.database.is_none() {
                     Purpose::one()
                 } else {
@@ -558,7 +567,7 @@ impl Connection {
             }
             Err(later) => {
                 self.mode = Mode::Queueing(Transaction {
-                    payload: payload.into(),
+                    payload: queued.into(),
                     own: rest.own,
                     ..transaction
                 });

@@ -40,12 +40,17 @@ impl<U: Upstream> Front<U> {
                 });
                 ClientsTold::Reply(reply::integer(i64::try_from(killed).unwrap_or(i64::MAX)))
             }
-            ClientsAsk::Unblock { id, .. } => {
-                let mut clients = self.clients.iter().flatten();
-                let found = clients
-                    .find(|client| i64::try_from(client.connection.id()).is_ok_and(|own| own == id))
-                    .and_then(|client| client.connection.blocked_as());
-                match found {
+            ClientsAsk::Unblock { id, error } => {
+                let is = |client: &Client| {
+                    i64::try_from(client.connection.id()).is_ok_and(|own| own == id)
+                };
+                let found =
+                    (0..self.clients.len()).find(|at| self.clients[*at].as_deref().is_some_and(is));
+                let blocked = |client: &Client| client.connection.blocked_as();
+                match found.and_then(|at| self.clients[at].as_deref().and_then(blocked)) {
+                    None if found.is_some_and(|at| self.unblock_waiting(at, error)) => {
+                        ClientsTold::Reply(reply::integer(1))
+                    }
                     Some(blocked) => ClientsTold::Unblock(blocked),
                     None => ClientsTold::Reply(reply::integer(0)),
                 }

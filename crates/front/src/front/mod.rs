@@ -15,6 +15,7 @@ mod entrance;
 mod lane;
 mod learning;
 mod marks;
+mod moving;
 mod reads;
 mod silence;
 mod socket;
@@ -25,6 +26,7 @@ mod tracking;
 mod unread;
 mod users;
 mod vigil;
+mod waiting;
 pub(crate) mod wire;
 mod witness;
 
@@ -53,6 +55,7 @@ pub(crate) use entrance::Handed;
 use entrance::Shelf;
 use learning::Learning;
 use marks::Marks;
+pub use moving::DirectMover;
 use reads::{REPLICA_TOKENS, StoreReads};
 use silence::Watched;
 use socket::{Client, Transfer};
@@ -62,6 +65,7 @@ use tracking::TrackingWire;
 use unread::UnreadOfAll;
 use users::UserLinks;
 use vigil::Vigil;
+use waiting::Waiting;
 use wire::Seen;
 use witness::{WITNESSES_MAX, Witnesses};
 
@@ -95,6 +99,9 @@ pub struct Front<U> {
     /// Where the router looks for what was learned of commands.
     shelf: Option<Arc<Shelf>>,
     stopper: Stopper,
+    mover: DirectMover,
+    /// The operator has said where the store is.
+    fixed: bool,
     clock: Clock,
     spin: Spin,
     connections_max: usize,
@@ -112,6 +119,7 @@ pub struct Front<U> {
     vigil: Vigil,
     learning: Learning,
     marks: Marks,
+    waiting: Waiting,
     reads: StoreReads,
     users: UserLinks,
     tracking: TrackingWire,
@@ -173,6 +181,8 @@ impl<U: Upstream> Front<U> {
         let poll = Poll::new()?;
         up.register(poll.registry(), ENDPOINT)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
+        let stopper = Stopper(Ending::new(AtomicBool::new(false), waker));
+        let fixed = store.is_some();
         let mut shared = Shared::new(
             table,
             nanos(config.call_timeout),
@@ -189,7 +199,9 @@ impl<U: Upstream> Front<U> {
             door: None,
             handed: None,
             shelf: None,
-            stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
+            mover: DirectMover::new(stopper.0.waker()),
+            stopper,
+            fixed,
             clock: Clock::start(),
             spin: Spin::new(config.spin_micros),
             connections_max: config.connections_max,
@@ -204,6 +216,7 @@ impl<U: Upstream> Front<U> {
             vigil: Vigil::new(nanos(config.call_timeout)),
             learning: Learning::default(),
             marks: Marks::default(),
+            waiting: Waiting::default(),
             reads: StoreReads::new(
                 [READS_RESP2, READS_RESP3],
                 FIRST_REPLICA,
@@ -284,7 +297,7 @@ impl<U: Upstream> Front<U> {
                 match event.token() {
                     LISTENER => self.door.iter_mut().for_each(|door| door.ready = true),
                     ENDPOINT => endpoint_ready = true,
-                    WAKER => {}
+                    WAKER => self.take_moved(),
                     HEART => self.vigil.transfer(&mut self.scratch, &mut self.shared),
                     READS_RESP2 | READS_RESP3 => self.reads.note(event),
                     TRACKING => self.tracking.note(event),
@@ -318,7 +331,11 @@ impl<U: Upstream> Front<U> {
             self.refresh_store_name();
             self.learn_commands();
             self.keep_marks();
+            self.keep_waiting();
             self.up.flush(self.shared.now);
+            if self.up.take_other_socket() {
+                self.up.register(self.poll.registry(), ENDPOINT)?;
+            }
             self.take_events();
             self.send_store_reads();
             self.write_dirty();
@@ -342,6 +359,7 @@ impl<U: Upstream> Front<U> {
             self.vigil.next_look,
             self.reads.next_timeout(),
             self.marks.next_look,
+            self.waiting.next_timeout(),
             self.next_question(),
             self.next_learning(),
             self.witnesses.next_timeout(),
@@ -443,6 +461,7 @@ impl<U: Upstream> Front<U> {
         self.tell_of_clients(index);
         self.note_session(index);
         self.note_subscribing(index);
+        self.note_waiting(index);
         self.match_direct(index);
         self.collect_store_read(index);
         self.collect_question(index);
@@ -503,12 +522,15 @@ impl<U: Upstream> Front<U> {
                 } => {
                     let Some(&index) = self.sessions.get(&session) else {
                         self.mark_done(session, call, &outcome);
+                        self.waiting_done(session, call, &outcome);
                         self.vigil_done(session, call, outcome);
                         continue;
                     };
                     if let Some(Some(client)) = self.clients.get_mut(index) {
                         client.connection.done(call, outcome, &mut self.shared);
                     }
+                    // It may have been what others wait for.
+                    self.waiting.stir(self.shared.now);
                     // There is room for one more.
                     self.wake_waiting();
                     index
@@ -532,6 +554,7 @@ impl<U: Upstream> Front<U> {
                     self.wake_waiting();
                     let Some(index) = self.sessions.remove(&session) else {
                         self.mark_closed(session);
+                        self.waiting_closed(session);
                         self.vigil_closed(session);
                         continue;
                     };

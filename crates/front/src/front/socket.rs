@@ -48,6 +48,8 @@ pub(super) struct Client {
     pub(super) woken: bool,
     /// The change of its subscriptions that is under way.
     pub(super) subscribing: Option<Change>,
+    /// Its place among those who wait for lists and sorted sets.
+    pub(super) ticket: Option<u64>,
     /// What counts of it among what clients have sent that have still to log in, in bytes.
     pub(super) stranger_bytes: usize,
     /// In the run queue.

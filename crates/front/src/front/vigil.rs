@@ -291,6 +291,9 @@ impl<U: Upstream> Front<U> {
 
     /// The server has said which store it works on, or has not.
     fn named(&mut self, outcome: Outcome) {
+        if !matches!(outcome, Outcome::Reply(_)) {
+            self.shared.store_not_named();
+        }
         if outcome == Outcome::Reply(pmnet_resp::reply::OK) {
             // A store without a name is no Redis.
             self.shared.users.store_has_none();

@@ -68,6 +68,7 @@ mod connection;
 mod exact;
 mod execute;
 mod kind;
+mod lookup;
 mod masters;
 mod own_keys;
 mod owner;

@@ -117,7 +117,8 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                self.url.wait_replicas,
+                // What is owed for it is waited for, and comes later.
+                None,
                 Items::Asked,
             )?;
             match outcome {

@@ -353,7 +353,7 @@ impl Connection {
             let error = reply::error(&format!(
                 "ERR pmnet: it is not known what this client may do: the front could not ask Redis{}; the command was not \
                  executed",
-                because(&shared.users.trouble)
+                because(shared.why_users_are_unknown())
             ));
             return self.deny(error, facts, up, shared);
         }
