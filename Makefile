@@ -24,7 +24,7 @@ BENCH_OPTIONS ?=
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -43,6 +43,7 @@ help:
 	@echo "make redis-cluster RUNS=$(RUNS)   three shards over a Redis Cluster: everything killed at random, a slot moved there and back"
 	@echo "make compat          Redis's own suite, clients' own tests and random commands, direct and through the front (about an hour)"
 	@echo "make compat STORE=valkey-9.1   the same with another server (tests/compat/servers.py list); histories, failovers too"
+	@echo "make queues STORE=valkey-9.1   Celery and BullMQ through the front, a minute each, with kills: does every job run once?"
 	@echo "make types-diff COMMANDS=$(COMMANDS) SEED=$(SEED)   random commands: does the embedded store answer as Redis does?"
 	@echo "make rights COMMANDS=$(COMMANDS) STORE=valkey-9.1   random users and commands, beside the server itself: no leak, no false refusal?"
 	@echo "make churn OPERATIONS=$(OPERATIONS)   the packet store, written over and over: how much room does it take?"
@@ -61,7 +62,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat types-diff rights kernel kernels nvdimm powercut fuzz soak: rust
+build demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -130,6 +131,11 @@ compat:
 	@$(CARGO) build --release --locked -p pmnet
 	@python3 tests/compat/run.py $(if $(STORE),--store $(STORE))
 
+queues:
+	@sh tests/setup.sh packages redis
+	@$(CARGO) build --release --locked -p pmnet
+	@python3 tests/compat/queues.py $(if $(STORE),--store $(STORE))
+
 types-diff:
 	@sh tests/setup.sh packages redis
 	@PMNET_TYPES_COMMANDS=$(COMMANDS) PMNET_TYPES_SEED=$(SEED) $(CARGO) test --locked -p pmnet-store \
@@ -137,7 +143,7 @@ types-diff:
 
 rights:
 	@sh tests/setup.sh packages redis
-	@PMNET_RIGHTS_COMMANDS=$(COMMANDS) PMNET_TEST_SEED=$(SEED) $(if $(STORE),python3 tests/compat/servers.py run $(STORE)) $(CARGO) test --locked -p pmnet-front \
+	@PMNET_RIGHTS_COMMANDS=$(COMMANDS) PMNET_TEST_SEED=$(SEED) $(WITH_STORE) $(CARGO) test --locked -p pmnet-front \
 		--test front -- acl:: --nocapture
 
 churn:

@@ -482,16 +482,17 @@ def hello_reset_and_quit(table):
 
 
 CACHED = """
-import sys, redis
+import sys, time, redis
 from redis.cache import CacheConfig
 client = redis.Redis(port=int(sys.argv[1]), protocol=3, cache_config=CacheConfig())
 other = redis.Redis(port=int(sys.argv[1]))
 other.set("cached", "old")
 print(client.get("cached"), client.get("cached"), client.get_cache().size)
 other.set("cached", "new")
-for _ in range(200):
+for _ in range(300):
     if client.get("cached") == b"new":
         break
+    time.sleep(0.01)
 print(client.get("cached"), client.get_cache().size)
 """
 

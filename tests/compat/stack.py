@@ -12,6 +12,8 @@ import tempfile
 import threading
 import time
 
+# This machine's, whichever PATH names later (servers.py).
+MACHINE_REDIS = shutil.which("redis-server") or "redis-server"
 # Seconds until a process must say that it serves.
 START_SECONDS_MAX = 15
 START_TRIES = 3

@@ -73,7 +73,7 @@ fn with<T>(line: &str, look: impl FnOnce(&pmnet_resp::Arguments<'_>) -> T) -> T 
     look(&parser.arguments(&frame))
 }
 
-/// What a module does for a user with some rights it does as that user, also where Redis itself does not look at keys.
+/// A module runs as the user of the client if that has only some rights, also where Redis itself does not look at keys.
 #[test]
 fn a_module_sees_the_user_of_the_client() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -112,7 +112,7 @@ fn a_module_sees_the_user_of_the_client() {
     let mut eve = front.client();
     eve.ask("AUTH eve pw");
     assert!(eve.ask("INV.USER").starts_with("-NOPERM"));
-    // Whoever may do everything may do what the server may.
+    // A user with all rights may do what the server may.
     let mut all = front.client();
     all.ask("AUTH all pw");
     assert!(all.ask("INV.USER").starts_with("$5\r\nfront"));
