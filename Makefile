@@ -143,7 +143,7 @@ types-diff:
 
 rights:
 	@sh tests/setup.sh packages redis
-	@PMNET_RIGHTS_COMMANDS=$(COMMANDS) PMNET_TEST_SEED=$(SEED) $(if $(STORE),python3 tests/compat/servers.py run $(STORE)) $(CARGO) test --locked -p pmnet-front \
+	@PMNET_RIGHTS_COMMANDS=$(COMMANDS) PMNET_TEST_SEED=$(SEED) $(WITH_STORE) $(CARGO) test --locked -p pmnet-front \
 		--test front -- acl:: --nocapture
 
 churn:

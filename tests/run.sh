@@ -172,9 +172,9 @@ if [ "$what" = all ]; then
         suite sim 900 cargo run --quiet --profile checked --locked -p pmnet-sim -- --seeds 2000
         suite rules 1200 cargo run --quiet --profile checked --locked -p pmnet-sim -- \
             --without all --noticed crates/sim/noticed
-        # What users may, beside newer servers as well, where they were fetched.
+        # Rights of users, beside newer servers, where they were fetched.
         local store
-        for store in redis-8.2 valkey-9.1; do
+        for store in $STORES; do
             [ -x "target/servers/$store/bin/redis-server" ] || continue
             suite "rights-$store" 600 env PMNET_TEST_REDIS="$PWD/target/servers/$store/bin/redis-server" \
                 cargo test --workspace --locked --test front -- --show-output --test-threads 4 acl:: rights:: clients:: newer_forms

@@ -15,7 +15,7 @@ use super::keys::{Begin, Find};
 use super::{
     ADMIN, BLOCKING, DENYOOM, FACTS, Facts, INTERNAL, KeySpec, MAY_REPLICATE, MODULE, MOVABLEKEYS,
     NAME_BYTES_MAX, NEW, NO_MULTI, NONDETERMINISTIC, NOSCRIPT, OPAQUE, PUBSUB, READONLY, STATE,
-    SUBCOMMANDS, WRITE,
+    SUBCOMMANDS, WRITE, subcommands_of,
 };
 
 /// Commands and subcommands of one store, at most. Redis 8 with its modules has some 700.
@@ -45,8 +45,8 @@ const FLAGS: [(&str, u32); 13] = [
 /// Those that facts of commands have that are known by name.
 const COMPILED_FLAGS: u32 = ((1 << 9) - 1) | INTERNAL;
 
-/// What names of commands of search modules begin with. These modules say of an index that it is a key, name no document, and say of much that it only
-/// reads, which it does not.
+/// Prefix of commands of search modules. Such a module says of an index that it is a key, names no document, and says of many commands that
+/// they only read, which they do not.
 const SEARCH_PREFIX: &str = "FT.";
 /// Those that only read.
 const SEARCHES: [&str; 15] = [
@@ -156,6 +156,8 @@ struct Row<'a> {
     fixed: [i32; 3],
     specs: Vec<Spec>,
     subcommands: Vec<&'a [u8]>,
+    /// Before Redis 7, which says less: nothing of waiting, of subcommands, or of modules.
+    is_old: bool,
 }
 
 /// A key specification, before it is kept.
@@ -205,7 +207,7 @@ impl<'a> Row<'a> {
                     }
                 }
             }
-            // Before Redis 7 there are only the fixed places, and what is not known by name is a module's.
+            // There are only the fixed places, and what is not known by name is a module's.
             None if flags & MOVABLEKEYS != 0 => flags |= MODULE | OPAQUE,
             None => {
                 flags |= MODULE;
@@ -224,6 +226,7 @@ impl<'a> Row<'a> {
             fixed,
             specs,
             subcommands: words(9).unwrap_or_default(),
+            is_old: columns.get(9).is_none(),
         })
     }
 
@@ -356,6 +359,10 @@ impl Kept {
     fn command(&mut self, row: &Row<'_>, subs: &[Row<'_>]) -> Option<Command> {
         let name = row.name.as_str();
         let compiled = FACTS.iter().find(|facts| facts.name == name);
+        if let Some(facts) = compiled.filter(|_| row.is_old) {
+            let subcommands = subcommands_of(name).iter().collect();
+            return Some(Command { facts, subcommands });
+        }
         // If one of a family sets a state, the others may rest on it.
         let state = keeps_state(name.as_bytes()) || subs.iter().any(Row::may_set_state);
         let facts = self.facts(row, compiled, state)?;

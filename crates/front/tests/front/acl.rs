@@ -1,5 +1,5 @@
-//! What random users send, asked of a Redis and of a front of another one: the two say the same. So nobody gets through the front
-//! what Redis refuses him, and nobody is refused what Redis allows.
+//! Random users send random commands to a Redis, and to a front of another one: the replies are the same. So the front lets no user do
+//! more than Redis does, and no less.
 //!
 //! `make rights COMMANDS=… STORE=…` runs it for longer, and beside other servers.
 
@@ -16,7 +16,7 @@ use words::{Random, Server, filled, is_loose};
 
 /// Commands of one user.
 const OF_ONE: usize = 60;
-/// What the short form sends.
+/// Commands of the short form.
 const COMMANDS: usize = 2500;
 /// Differences after which it is enough.
 const FAILURES_MAX: usize = 12;
@@ -102,6 +102,8 @@ struct Session {
     queues: bool,
     watches: bool,
     subscribed: bool,
+    /// It has watched, or was subscribed.
+    has_passed: bool,
     syncs: usize,
     explained: Vec<&'static str>,
 }
@@ -131,6 +133,7 @@ impl Session {
             queues: false,
             watches: false,
             subscribed: false,
+            has_passed: false,
             syncs: 0,
             explained: Vec::new(),
         }
@@ -191,7 +194,7 @@ impl Session {
         {
             return None;
         }
-        // What it queued may have been about a moment.
+        // A queued command may have been about a moment.
         if words[0] == "EXEC"
             && right.starts_with('*')
             && ours.starts_with('*')
@@ -207,7 +210,7 @@ impl Session {
                 return None;
             }
         }
-        if let Some(why) = explained(words, right, ours, self.watches || self.subscribed) {
+        if let Some(why) = explained(words, right, ours, self.has_passed) {
             return Some(End::Explained(why));
         }
         Some(self.different(right, ours))
@@ -252,7 +255,7 @@ impl Session {
                 is(random.of(&["EXEC", "EXEC", "EXEC", "DISCARD"]), random)
             }
             20..23 if !self.queues && !self.subscribed => {
-                self.watches = true;
+                (self.watches, self.has_passed) = (true, true);
                 is("WATCH {k}", random)
             }
             23..25 if self.watches && !self.queues => {
@@ -260,7 +263,7 @@ impl Session {
                 is("UNWATCH", random)
             }
             25..28 if !self.queues && !self.watches => {
-                self.subscribed = true;
+                (self.subscribed, self.has_passed) = (true, true);
                 is(
                     random.of(&[
                         "SUBSCRIBE {c}",
@@ -330,7 +333,7 @@ fn explained(words: &[String], right: &str, ours: &str, passes: bool) -> Option<
         || refused.contains("while WATCHing")
         || refused.contains("finish WATCH")
         || refused.contains("behind WATCH");
-    // What passes through the front refuses before Redis looks at rights.
+    // A command that passes through is refused by the front before Redis looks at rights.
     if (right.starts_with("-NOPERM") || right.starts_with("-NOAUTH")) && !passes {
         return None;
     }

@@ -391,7 +391,7 @@ fn a_router_checks_silent_clients_too() {
     );
 }
 
-/// What libraries and newer servers have: it is the store that says whether there is such a thing.
+/// The store says whether there are the subcommands of libraries and of newer servers.
 #[test]
 fn what_a_client_says_of_itself_is_shown_as_by_the_store() {
     let Some(redis) = Redis::start() else { return };

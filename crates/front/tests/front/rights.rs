@@ -492,7 +492,7 @@ fn a_wrong_password_among_right_ones_is_wrong() {
         for client in &mut clients {
             client.ask("CLIENT ID");
         }
-        // What is asked meanwhile arrives together.
+        // The questions arrive together.
         redis.signal("-STOP");
         for (number, client) in clients.iter_mut().enumerate() {
             let line = if number % 3 == 1 {

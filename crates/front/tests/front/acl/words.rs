@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// What a server has.
+/// Commands, categories and rules of a server.
 pub struct Server {
     commands: Vec<Known>,
     categories: Vec<String>,
@@ -174,7 +174,7 @@ const UNSENT: [&str; 66] = [
 
 fn is_unsent(words: &[String]) -> bool {
     let name = words[0].as_str();
-    // What is about a cluster of its own, fields that expire, and imports: of newer servers.
+    // Clusters, fields that expire, and imports, of newer servers.
     let prefixes = [
         "hexpire", "hpexpire", "hsetex", "hgetex", "himport", "backup", "cluster",
     ];
