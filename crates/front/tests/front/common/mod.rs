@@ -202,6 +202,8 @@ pub struct Knobs {
     pub updates: Vec<String>,
     /// All payloads of bypasses: read-only or not, form, number of commands.
     pub bypasses: Vec<(bool, Form, usize)>,
+    /// How often it was asked what the store is.
+    pub greetings: u32,
     /// Sessions opened and ended.
     pub sessions: (u32, u32),
     /// Parts of a pack that are executed at most; 0: no limit.
@@ -445,8 +447,11 @@ impl Upstream for Executor {
         let commands = Commands::parse(&p).expect("valid payload");
         // The front asks which commands there are whenever it likes.
         let asks = commands.count == 2 && p.ends_with(b"*1\r\n$7\r\nCOMMAND\r\n");
-        if !asks {
-            let mut knobs = self.knobs.lock().expect("knobs");
+        // And for the first HELLO what the store is.
+        let greets = commands.count == 2 && p.ends_with(b"$6\r\nMODULE\r\n$4\r\nLIST\r\n");
+        let mut knobs = self.knobs.lock().expect("knobs");
+        knobs.greetings += u32::from(greets);
+        if !asks && !greets {
             knobs.bypasses.push((read, commands.form, commands.count));
         }
         Ok(call)
