@@ -1,6 +1,6 @@
 """Random commands, made from what Redis says about its own commands (COMMAND DOCS), and how to compare their replies."""
 
-# What modules use among themselves: with random arguments some of these end the server itself.
+# Commands that modules use among themselves. With random arguments some of these end the server itself.
 INTERNAL = ("timeseries.", "search.", "_ft.", "ft._", "ft.debug")
 # They change the set-up, not data, or would end or block the connection. What can be compared of them is in scenarios.py.
 LEFT_OUT = {

@@ -63,10 +63,8 @@ pub const STATE: u32 = 1 << 12;
 pub const NONDETERMINISTIC: u32 = 1 << 13;
 /// Flag of [`Facts`] that were learned: it has keys, and it is not said where all of them are.
 pub const OPAQUE: u32 = 1 << 14;
-/// Flag of [`Facts`] that were learned: it writes without keys, and is known to leave keys alone that a client has not named.
-pub const SPARES_KEYS: u32 = 1 << 15;
 /// Flag of [`Facts`]: learned, of a command that this program does not know by name.
-pub const NEW: u32 = 1 << 16;
+pub const NEW: u32 = 1 << 15;
 
 /// Longest command name that is looked up, in bytes; a longer one is unknown.
 const NAME_BYTES_MAX: usize = 64;

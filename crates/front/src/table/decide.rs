@@ -3,7 +3,7 @@
 use super::early::early_ack;
 use super::{
     ADMIN, Action, BLOCKING, Facts, INTERNAL, Local, MAY_REPLICATE, NEW, NOSCRIPT, PUBSUB, Pass,
-    READONLY, SPARES_KEYS, STATE, Sub, WRITE,
+    READONLY, STATE, Sub, WRITE,
 };
 use pmnet_resp::Arguments;
 use pmnet_wire::guard::UNNAMED_KEYS;
@@ -159,7 +159,7 @@ fn by_facts(facts: &Facts) -> Action {
     if has(PUBSUB) {
         return Action::Refuse(SUBSCRIPTIONS);
     }
-    if has(WRITE) && !keys && !has(SPARES_KEYS) {
+    if has(WRITE) && !keys {
         return Action::Refuse(UNNAMED_KEYS);
     }
     if has(WRITE) {

@@ -9,13 +9,13 @@ use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 
 use pmnet_resp::read::{elements, integer, text};
-use pmnet_wire::guard::{keeps_state, spares_keys};
+use pmnet_wire::guard::keeps_state;
 
 use super::keys::{Begin, Find};
 use super::{
     ADMIN, BLOCKING, DENYOOM, FACTS, Facts, INTERNAL, KeySpec, MAY_REPLICATE, MODULE, MOVABLEKEYS,
-    NAME_BYTES_MAX, NEW, NO_MULTI, NONDETERMINISTIC, NOSCRIPT, OPAQUE, PUBSUB, READONLY,
-    SPARES_KEYS, STATE, SUBCOMMANDS, WRITE,
+    NAME_BYTES_MAX, NEW, NO_MULTI, NONDETERMINISTIC, NOSCRIPT, OPAQUE, PUBSUB, READONLY, STATE,
+    SUBCOMMANDS, WRITE, subcommands_of,
 };
 
 /// Commands and subcommands of one store, at most. Redis 8 with its modules has some 700.
@@ -44,6 +44,28 @@ const FLAGS: [(&str, u32); 13] = [
 ];
 /// Those that facts of commands have that are known by name.
 const COMPILED_FLAGS: u32 = ((1 << 9) - 1) | INTERNAL;
+
+/// Prefix of commands of search modules. Such a module says of an index that it is a key, names no document, and says of many commands that
+/// they only read, which they do not.
+const SEARCH_PREFIX: &str = "FT.";
+/// Those that only read.
+const SEARCHES: [&str; 15] = [
+    "FT._LIST",
+    "FT.AGGREGATE",
+    "FT.DICTDUMP",
+    "FT.EXPLAIN",
+    "FT.EXPLAINCLI",
+    "FT.GET",
+    "FT.HYBRID",
+    "FT.INFO",
+    "FT.MGET",
+    "FT.PROFILE",
+    "FT.SEARCH",
+    "FT.SPELLCHECK",
+    "FT.SUGGET",
+    "FT.SYNDUMP",
+    "FT.TAGVALS",
+];
 
 /// Why what a store says is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -134,6 +156,8 @@ struct Row<'a> {
     fixed: [i32; 3],
     specs: Vec<Spec>,
     subcommands: Vec<&'a [u8]>,
+    /// Before Redis 7, which says less: nothing of waiting, of subcommands, or of modules.
+    is_old: bool,
 }
 
 /// A key specification, before it is kept.
@@ -183,12 +207,17 @@ impl<'a> Row<'a> {
                     }
                 }
             }
-            // Before Redis 7 there are only the fixed places, and what is not known by name is a module's.
+            // There are only the fixed places, and what is not known by name is a module's.
             None if flags & MOVABLEKEYS != 0 => flags |= MODULE | OPAQUE,
             None => {
                 flags |= MODULE;
                 specs.extend(Spec::fixed(fixed));
             }
+        }
+        if name.starts_with(SEARCH_PREFIX) {
+            let reads = SEARCHES.contains(&name.as_str());
+            flags = flags & !(READONLY | WRITE) | OPAQUE | if reads { READONLY } else { WRITE };
+            specs.clear();
         }
         Some(Row {
             name,
@@ -197,6 +226,7 @@ impl<'a> Row<'a> {
             fixed,
             specs,
             subcommands: words(9).unwrap_or_default(),
+            is_old: columns.get(9).is_none(),
         })
     }
 
@@ -329,6 +359,10 @@ impl Kept {
     fn command(&mut self, row: &Row<'_>, subs: &[Row<'_>]) -> Option<Command> {
         let name = row.name.as_str();
         let compiled = FACTS.iter().find(|facts| facts.name == name);
+        if let Some(facts) = compiled.filter(|_| row.is_old) {
+            let subcommands = subcommands_of(name).iter().collect();
+            return Some(Command { facts, subcommands });
+        }
         // If one of a family sets a state, the others may rest on it.
         let state = keeps_state(name.as_bytes()) || subs.iter().any(Row::may_set_state);
         let facts = self.facts(row, compiled, state)?;
@@ -369,8 +403,7 @@ impl Kept {
         };
         if compiled.is_none() {
             let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-            let spares = spares_keys(row.name.as_bytes());
-            facts.flags = row.flags | NEW | flag(state, STATE) | flag(spares, SPARES_KEYS);
+            facts.flags = row.flags | NEW | flag(state, STATE);
             facts.keys = self.specs(&row.specs)?;
         }
         facts.name = match compiled {

@@ -227,7 +227,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
 fn a_region_is_copied_when_its_device_is_stopped_and_refused_before() {
     let places = Places::new();
     let (file, copy) = (places.path("region"), places.path("monday"));
-    let url = format!("packet:{}?size=64M", file.display());
+    let url = format!("packet:{}?size=256M", file.display());
     let device = || {
         let mut command = Command::new(pmnet());
         command.args(["device", "--listen", &places.device_at(), "--store", &url]);

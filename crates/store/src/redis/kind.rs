@@ -20,12 +20,12 @@ const OTHERS: [(&str, &str, &str); 3] = [
     (
         "garnet_version",
         "Garnet",
-        "its scripts are not kept or lost as a whole",
+        "it was not shown that a crash keeps its scripts as a whole or not at all",
     ),
     (
         "kvrocks_version",
         "Kvrocks",
-        "its scripts are not kept or lost as a whole",
+        "it was not shown that a crash keeps its scripts as a whole or not at all",
     ),
 ];
 /// KeyDB's settings with which several servers take writes at the same time.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use pmnet_resp::parse_integer;
 
 use super::float;
+use super::long_double::Long;
 use crate::rows::Fault;
 
 /// Why a command ends without its reply.
@@ -106,7 +107,9 @@ pub fn double(text: &[u8]) -> Outcome<f64> {
 pub fn timeout(text: &[u8], now: u64) -> Outcome {
     /// 2^63.
     const MILLIS_MAX: f64 = 9_223_372_036_854_775_808.0;
-    let seconds = float::double(text).ok_or(error("ERR timeout is not a float or out of range"))?;
+    // Redis reads it as a long double.
+    let seconds = Long::parse(text).and_then(|_| float::limit(text));
+    let seconds = seconds.ok_or(error("ERR timeout is not a float or out of range"))?;
     let millis = (seconds * 1000.0).ceil();
     // Redis 7.0 converts what is larger without a check, and it becomes negative.
     if !(0.0..MILLIS_MAX).contains(&millis) {

@@ -285,7 +285,9 @@ fn add_scored(call: &mut Call<'_, '_>, add: &Add, pairs: &[&[u8]]) -> Outcome {
                 updated += i64::from(old.is_some());
             }
         }
-        call.keep(key, set)?;
+        if added + updated > 0 {
+            call.keep(key, set)?;
+        }
     }
     match (add.increment, last) {
         (true, Some(score)) => call.reply.double(score),

@@ -21,9 +21,11 @@ fn what_a_module_could_do_without_naming_it_is_refused() {
             return;
         };
         let mut store = redis.store();
-        store.load().unwrap();
+        crate::support::load(&mut *store);
         let store = &mut *store;
         let early = options[0] == "--loadmodule";
+        // It says less of its commands, and has no such option.
+        let is_old = redis.call(&["INFO", "server"]).contains("redis_version:6");
         if !early {
             assert_eq!(redis.call(&["MODULE", "LOAD", &module]), "+OK\r\n");
         }
@@ -46,8 +48,10 @@ fn what_a_module_could_do_without_naming_it_is_refused() {
             "{text}"
         );
         let connection = "keeps something for its connection";
-        refused(change(store, single("inv.prepare x")), connection);
-        refused(read(store, single("inv.prepare x")), connection);
+        if !is_old {
+            refused(change(store, single("inv.prepare x")), connection);
+            refused(read(store, single("inv.prepare x")), connection);
+        }
         if early {
             let code = "return redis.call('inv.wipe', 'pmnet')";
             let text = change(store, script(Protocol::Resp2, &["EVAL", code, "0"]));
@@ -57,5 +61,8 @@ fn what_a_module_could_do_without_naming_it_is_refused() {
         assert_eq!(read(store, single("inv.len n")), ":1\r\n");
         assert!(change(store, single("inv.add pmnet:{0} 2")).contains("reserved"));
         assert!(change(store, single("NOSUCH a")).starts_with("-ERR unknown command"));
+        if is_old {
+            break;
+        }
     }
 }
