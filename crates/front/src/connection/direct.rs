@@ -202,12 +202,14 @@ impl Direct {
     }
 
     /// What waits for replicas, or for the disk, is to wait for what others have written before. Redis 7.0 waits for that if anything has
-    /// run on the connection; newer ones for what was written on it, so something is written that lasts for a moment.
+    /// run on the connection; newer ones for what was written on it, so something is written and removed.
     pub(super) fn come_behind_writes(&mut self) {
         let writes = |found: &Found| found.version >= OWN_WRITES_VERSION;
         if self.found.as_ref().is_some_and(writes) {
             let key = format!("{}:wait", self.records);
-            self.set(&["SET", &key, "", "PX", "1"]);
+            // It does not stay if the connection breaks between the two.
+            self.set(&["SET", &key, "", "PX", "1000"]);
+            self.set(&["DEL", &key]);
         }
     }
 

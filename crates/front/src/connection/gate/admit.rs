@@ -12,7 +12,7 @@ use crate::connection::transaction::{
 };
 use crate::connection::{Connection, Later, Shared, shown};
 use crate::limits::REQUESTS;
-use crate::table::{Action, Facts, Local, MODULE, Pass, Sub, Verdict, sort_options};
+use crate::table::{Action, Facts, Local, MODULE, OPAQUE, Pass, Sub, Verdict, sort_options};
 use crate::upstream::Upstream;
 use crate::users::{About, Access, Reads, Ruling};
 
@@ -379,7 +379,8 @@ fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
 /// Whether it may be that the command itself looks at what its user may, beside what Redis does: a module can, and does where the keys that
 /// it reads are not among its arguments.
 fn may_look_at_user(facts: Option<&Facts>) -> bool {
-    facts.is_none_or(|facts| facts.has(MODULE) && !facts.names_keys())
+    let names_all = |facts: &Facts| !facts.keys.is_empty() && !facts.has(OPAQUE);
+    facts.is_none_or(|facts| facts.has(MODULE) && !names_all(facts))
 }
 
 /// The error for a command that does more than its arguments say, which the pmnet server would do with its own rights.
