@@ -52,6 +52,11 @@ COMMANDS = {
         "cargo test --offline -p pmnet-log --test enumerate",
         240,
     ),
+    "slots": (
+        "cargo test --offline -p pmnet-log --lib --test slots --no-run",
+        "cargo test --offline -p pmnet-log --lib --test slots -- slots:: image:: lives:: ring::",
+        240,
+    ),
     "log": ("cargo test --offline -p pmnet-log --no-run", "cargo test --offline -p pmnet-log", 240),
     # Need root and clang.
     "kernel-hops": (
