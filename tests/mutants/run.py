@@ -53,8 +53,8 @@ COMMANDS = {
         240,
     ),
     "slots": (
-        "cargo test --offline -p pmnet-log --lib --test slots --no-run",
-        "cargo test --offline -p pmnet-log --lib --test slots -- slots:: image:: lives:: ring::",
+        "cargo test --offline -p pmnet-log --test slots --no-run",
+        "cargo test --offline -p pmnet-log --test slots",
         240,
     ),
     "log": ("cargo test --offline -p pmnet-log --no-run", "cargo test --offline -p pmnet-log", 240),

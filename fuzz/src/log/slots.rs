@@ -1,13 +1,9 @@
 //! Hostile images of slots, and any sequence of completions (`docs/spec/verbs.md` §5).
 //!
-//! Holds: reading and deciding never panic; what is refused is left as it is; what was begun can be read again; the ring hands on
+//! Holds: reading never panics; what is refused is left as it is; what was begun can be read again; the ring hands on
 //! in order and posts nothing too early, whatever the NIC says.
 
-use std::collections::BTreeMap;
-
-use pmnet_log::slots::{
-    Found, Oldest, Outcome, SlotParameters, SlotQueue, SlotScan, decide, format,
-};
+use pmnet_log::slots::{Oldest, Outcome, SlotParameters, SlotQueue, SlotScan, format};
 
 use super::IDENTITY;
 use crate::input::Input;
@@ -19,7 +15,6 @@ const PARAMETERS: SlotParameters = SlotParameters {
 };
 /// Heads and cursors.
 const FIRST: usize = 4096;
-const MESSAGE_BYTES: usize = 80;
 /// Things that happen to one ring, at most.
 const STEPS: usize = 256;
 
@@ -37,11 +32,9 @@ pub fn run(data: &[u8]) {
             return;
         }
     };
-    let found: Vec<Found> = scan.slots().map(message_in).collect();
-    let mut last: BTreeMap<u64, u64> = (1..=3).map(|session| (session, input.below(4))).collect();
-    let verdicts = decide(&found, &mut last);
     let (slots, cursor) = (scan.parameters().slots, scan.cursor());
-    assert_eq!(verdicts.len(), usize::try_from(slots).expect("few"));
+    let all = u64::try_from(scan.slots().count()).expect("few");
+    assert_eq!(all, u64::from(slots));
     match scan.begin() {
         Ok(queue) => {
             assert_eq!(queue.kept(), cursor + u64::from(slots));
@@ -69,11 +62,6 @@ fn image(input: &mut Input<'_>) -> Vec<u8> {
         let _ = scan.begin().expect("this medium does not fail");
     }
     let mut image = medium.end(input).into_image();
-    for _ in 0..input.below(12) {
-        let place = PARAMETERS.place(input.below(8));
-        let message = message(1 + input.below(4), 1 + input.below(4));
-        image[place.start..place.start + MESSAGE_BYTES].copy_from_slice(&message);
-    }
     for _ in 0..16 {
         if !input.more() {
             break;
@@ -134,25 +122,7 @@ fn seal_cursor(image: &mut [u8], input: &mut Input<'_>) {
     cursor.copy_from_slice(&(number << 12 | u64::from(crc >> 20)).to_le_bytes());
 }
 
-fn message(session: u64, seq: u64) -> [u8; MESSAGE_BYTES] {
-    let mut out = [7; MESSAGE_BYTES];
-    out[8..16].copy_from_slice(&session.to_le_bytes());
-    out[16..24].copy_from_slice(&seq.to_le_bytes());
-    let crc = crc32c::crc32c(&out[8..]);
-    out[..8].copy_from_slice(&u64::from(crc).to_le_bytes());
-    out
-}
-
-fn message_in(slot: &[u8]) -> Found {
-    let word = |at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().expect("eight bytes"));
-    let (session, seq) = (word(8), word(16));
-    if word(0) != u64::from(crc32c::crc32c(&slot[8..MESSAGE_BYTES])) {
-        return Found::Nothing;
-    }
-    Found::Message { session, seq }
-}
-
-/// Whatever the NIC says, in whatever order.
+/// Any completions, in any order.
 fn live(mut queue: SlotQueue<&mut Forgetful>, slots: u32, input: &mut Input<'_>) {
     let begun = queue.kept();
     let (mut posted, mut handed_on) = (begun, begun);

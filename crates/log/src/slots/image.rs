@@ -145,7 +145,7 @@ fn size(value: u32) -> usize {
     usize::try_from(value).expect("u32 fits usize")
 }
 
-/// What the two heads say.
+/// Contents of the two heads.
 pub(super) struct Head {
     pub identity: Identity,
     pub parameters: SlotParameters,
@@ -273,8 +273,8 @@ fn seal(log_uuid: u128, number: u64) -> u64 {
     number << CHECK_BITS | u64::from(crc >> (u32::BITS - CHECK_BITS))
 }
 
-/// The cursor of an image: the highest that it states. Both are written by one persist, so either was in effect, or what is
-/// behind it had not begun.
+/// The cursor of an image: the highest that it states. Both are written by one persist, so either was in effect, or nothing
+/// that depends on it had begun.
 pub(super) fn cursor(image: &[u8], head: &Head) -> Result<u64, SlotsError> {
     let uuid = head.identity.log_uuid;
     let one = |at: usize| {

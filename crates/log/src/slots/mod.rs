@@ -13,14 +13,12 @@
 //! Purpose: hand on messages in the order of their slots, and find again after a crash what was acknowledged. Invariants:
 //! `kept ≤ processed ≤ posted ≤ kept + slots`; nothing is handed on behind an open slot; the scan stores nothing.
 //!
-//! As the rest of this crate: no IO, no clock, no packets. What a message is, the caller knows.
+//! As the rest of this crate: no IO, no clock, no packets. The caller knows a message when it sees one.
 
-mod decide;
 mod image;
 mod queue;
 mod scan;
 
-pub use decide::{Found, Verdict, decide};
 pub use image::{
     NUMBER_MAX, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS_MAX, SLOTS_MIN, SlotParameters, SlotsError,
     format,

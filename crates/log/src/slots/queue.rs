@@ -6,7 +6,7 @@ use crate::layout::Identity;
 use crate::media::Media;
 use crate::slots::image::{NUMBER_MAX, SlotParameters, SlotsError, store_cursor};
 
-/// What is to be posted next.
+/// The next slot to be posted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Posting {
     /// The message's number: the id of the work request.
@@ -15,10 +15,10 @@ pub struct Posting {
     pub place: Range<usize>,
 }
 
-/// What a completion says.
+/// Contents of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A message of so many bytes is in the slot.
+    /// A message of N bytes is in the slot.
     Message(u32),
     /// An error: there is none, whatever the slot holds.
     Error,
@@ -114,7 +114,8 @@ impl<M: Media> SlotQueue<M> {
         })
     }
 
-    /// The NIC says that it is done with a slot, in whatever order. `from`: the connection.
+    /// The NIC says that it is done with a slot, in whatever order. `from`: the connection, with another number each time that a
+    /// client connects.
     ///
     /// # Errors
     /// [`Odd`].
@@ -176,8 +177,8 @@ impl<M: Media> SlotQueue<M> {
         (number < self.posted).then(|| self.states[self.parameters.slot(number)])
     }
 
-    /// The number of the oldest slot, if it is open and a later one is not: somebody is in the middle of a message. If that lasts,
-    /// he must be cut off.
+    /// The number of the oldest slot, if it is open and a later one is not: a client is in the middle of a message. If that lasts,
+    /// it must be cut off.
     #[must_use]
     pub fn blocked(&self) -> Option<u64> {
         let open = self.state(self.processed) == Some(State::Open);
@@ -227,7 +228,7 @@ impl<M: Media> SlotQueue<M> {
         Ok(true)
     }
 
-    /// True when nothing is being written; with `wait` it blocks until then. What is written may be posted again.
+    /// True when nothing is being written; with `wait` it blocks until then. Its slots may be posted again then.
     ///
     /// # Errors
     /// [`SlotsError::Media`]: nothing more may be posted.

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use pmnet_log::Identity;
-use pmnet_log::slots::{
-    Found, Oldest, Outcome, Posting, SlotParameters, SlotQueue, SlotScan, Verdict, decide, format,
-};
+use pmnet_log::slots::{Oldest, Outcome, Posting, SlotParameters, SlotQueue, SlotScan, format};
 
+use crate::decide::{Found, Verdict, decide};
 use crate::medium::{LINE, Medium};
 
 pub const IDENTITY: Identity = Identity {
@@ -39,7 +38,7 @@ pub fn message((session, seq): Id) -> [u8; 2 * LINE] {
     out
 }
 
-/// What a slot holds, as a receiver reads it.
+/// Contents of a slot, as a receiver reads them.
 pub fn found(slot: &[u8]) -> Found {
     let mut blank = slot.to_vec();
     blank[16..20].fill(0);
@@ -86,14 +85,14 @@ pub struct World {
     posted: VecDeque<Posting>,
     connections: [Connection; CLIENTS],
     completions: Vec<(u64, u32, Outcome)>,
-    /// What was entered, in order; a prefix of it is durable.
+    /// The messages that were entered, in order; a prefix of it is durable.
     log: Vec<Id>,
     durable: usize,
     /// Handed on before everything in the log was durable.
     entered: u64,
     times: BTreeMap<Id, Times>,
     clock: u64,
-    /// What the tests look at.
+    /// For the tests.
     pub overtaken: u64,
     pub holes: u64,
 }
@@ -346,7 +345,7 @@ fn last(log: &[Id], session: u64) -> u64 {
     of.map(|(_, seq)| *seq).max().unwrap_or(0)
 }
 
-/// The log with what counts in the slots behind it.
+/// The log, followed by all that counts in the slots.
 fn entered(scan: &SlotScan<Medium>, log: &[Id]) -> Vec<Id> {
     let slots: Vec<Found> = scan.slots().map(found).collect();
     let mut table: BTreeMap<u64, u64> = (0..CLIENTS)
