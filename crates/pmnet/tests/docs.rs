@@ -1,0 +1,193 @@
+//! Every link within the documentation leads somewhere: to a file of the repository, and to a heading in it.
+//! Every `make` target that it names exists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+/// One page: where it links to, and the anchors of its headings, and of others that it names.
+#[derive(Default)]
+struct Page {
+    links: Vec<String>,
+    anchors: BTreeSet<String>,
+}
+
+impl Page {
+    fn read(text: &str) -> Page {
+        let mut page = Page::default();
+        let mut heading: Option<String> = None;
+        for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
+            match event {
+                Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+                Event::End(TagEnd::Heading(_)) => {
+                    let title = heading.take().unwrap_or_default();
+                    page.add_anchor(&anchor(&title));
+                }
+                Event::Text(text) | Event::Code(text) => {
+                    if let Some(title) = &mut heading {
+                        title.push_str(&text);
+                    }
+                }
+                Event::InlineHtml(html) => {
+                    let named = html.strip_prefix("<a id=\"");
+                    let named = named.and_then(|rest| rest.strip_suffix("\">"));
+                    page.anchors.extend(named.map(str::to_owned));
+                }
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    page.links.push(dest_url.into_string());
+                }
+                _ => {}
+            }
+        }
+        page
+    }
+
+    /// Headings with the same title are numbered.
+    fn add_anchor(&mut self, name: &str) {
+        let numbered = (1..).map(|number| format!("{name}-{number}"));
+        let mut names = std::iter::once(name.to_owned()).chain(numbered);
+        let free = names.find(|name| !self.anchors.contains(name));
+        self.anchors.extend(free);
+    }
+}
+
+/// The anchor that GitHub gives a heading: lower case, spaces as hyphens, no punctuation.
+fn anchor(title: &str) -> String {
+    let kept = title.trim().chars().filter_map(|char| match char {
+        ' ' => Some('-'),
+        '-' | '_' => Some(char),
+        _ => char.is_alphanumeric().then_some(char),
+    });
+    kept.collect::<String>().to_lowercase()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .to_owned()
+}
+
+/// All pages below the root, `docs` and their folders, by their path from the root.
+fn pages() -> BTreeMap<PathBuf, String> {
+    let root = root();
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let inside = path.strip_prefix(&root).unwrap().to_owned();
+            if path.is_dir() {
+                if inside.starts_with("docs") {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.insert(inside, std::fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    assert!(found.len() > 20, "{:?}", found.keys());
+    found
+}
+
+/// `docs/guide/../spec/wire.md` → `docs/spec/wire.md`. `None`: out of the repository.
+fn plain(path: &Path) -> Option<PathBuf> {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => plain.push(name),
+            Component::ParentDir => plain.pop().then_some(())?,
+            Component::CurDir => {}
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(plain)
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let texts = pages();
+    let pages: BTreeMap<&Path, Page> = texts
+        .iter()
+        .map(|(path, text)| (path.as_path(), Page::read(text)))
+        .collect();
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for (path, page) in &pages {
+        for link in &page.links {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            count += 1;
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() {
+                Some(path.to_path_buf())
+            } else {
+                plain(&path.parent().unwrap().join(file))
+            };
+            let leads = target.is_some_and(|target| {
+                let there = root().join(&target).exists();
+                let linked = pages.get(target.as_path());
+                there
+                    && (heading.is_empty()
+                        || linked.is_some_and(|page| page.anchors.contains(heading)))
+            });
+            if !leads {
+                wrong.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(count > 200, "{count}");
+    assert!(
+        wrong.is_empty(),
+        "links that lead nowhere:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn every_make_target_that_is_named_exists() {
+    let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
+    let targets: BTreeSet<&str> = makefile
+        .lines()
+        .filter_map(|line| line.strip_prefix(".PHONY:"))
+        .flat_map(str::split_whitespace)
+        .collect();
+    let mut wrong = Vec::new();
+    for (path, text) in pages() {
+        for event in Parser::new_ext(&text, Options::ENABLE_TABLES) {
+            let Event::Code(code) = event else { continue };
+            let Some(rest) = code.strip_prefix("make ") else {
+                continue;
+            };
+            // Whatever comes before the first variable is a target.
+            let named = rest
+                .split_whitespace()
+                .take_while(|word| !word.contains('='));
+            for target in named.filter(|target| !targets.contains(target)) {
+                wrong.push(format!("{}: make {target}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn anchors_are_those_of_github() {
+    for (title, expected) in [
+        ("A chain that heals", "a-chain-that-heals"),
+        ("`--assume-ok`", "--assume-ok"),
+        ("3. Who may not be trusted", "3-who-may-not-be-trusted"),
+        (
+            "Past the kernel's network stack",
+            "past-the-kernels-network-stack",
+        ),
+    ] {
+        assert_eq!(anchor(title), expected);
+    }
+    let page = Page::read("# Same\n\n## Same\n\n[a](b.md#c) `[no](link)`\n");
+    assert_eq!(page.links, ["b.md#c"]);
+    assert_eq!(page.anchors.iter().collect::<Vec<_>>(), ["same", "same-1"]);
+}
