@@ -7,7 +7,8 @@
 //! are cut at any time: in the middle of a message, or between its acknowledgement and the client. A client dies in the middle of a
 //! message, and its connection is not cut; it comes back when the device has cut it off. No slot may be posted (RNR). The
 //! machine loses power at any time, also in the middle of a recovery; of what was not persisted, or read back by the client, any
-//! words are lost. Packets between device and server are late.
+//! words are lost. In some worlds only the process dies. Packets between device and server are late, and
+//! the server is away for so long that the log is full.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -26,9 +27,13 @@ use crate::store::{Act, Operation, SimStore, StoreConfig};
 
 const CLIENTS: usize = 3;
 /// Updates of a client.
-const UPDATES: u64 = 10;
+const UPDATES: u64 = 60;
 /// Steps with faults.
-const STEPS: u32 = 3000;
+const STEPS: u32 = 4000;
+/// For so many steps the server is away, now and then.
+const OUTAGE: u32 = 1500;
+/// Packets between device and server, at most; more are lost.
+const NETWORK_MAX: usize = 256;
 /// Steps without, in which everything must end.
 const HEAL_STEPS: u32 = 20_000;
 const LINE: usize = 64;
@@ -37,7 +42,7 @@ const SLOTS: SlotParameters = SlotParameters {
     slot_bytes: 256,
 };
 const SLOTS_BYTES: usize = 8 * 256;
-const LOG: Parameters = Parameters::ring(64, 16_384);
+const LOG: Parameters = Parameters::ring(64, 8192);
 const IDENTITY: Identity = Identity {
     log_uuid: 77,
     device: 1,
@@ -92,11 +97,13 @@ pub struct Seen {
     pub not_ready: u64,
     /// Slots with an error in place of a message.
     pub holes: u64,
+    /// Turns in which an update waited in its slot, because the log was full.
+    pub waits: u64,
     /// Connections that were cut.
     pub cuts: u64,
     /// Clients that were cut off because one of them had died in the middle of a message.
     pub cut_off: u64,
-    /// Losses of power.
+    /// Losses of power, and deaths of the process.
     pub crashes: u64,
     /// Updates that a recovery has found in slots alone.
     pub recovered: u64,
@@ -112,6 +119,7 @@ impl Seen {
         self.overtaken += other.overtaken;
         self.not_ready += other.not_ready;
         self.holes += other.holes;
+        self.waits += other.waits;
         self.cuts += other.cuts;
         self.cut_off += other.cut_off;
         self.crashes += other.crashes;
@@ -163,6 +171,8 @@ struct World {
     store: SimStore,
     /// Between device and server, in order: whether it goes to the server, and what.
     network: VecDeque<(bool, Vec<u8>)>,
+    /// Steps for which the server is away.
+    outage: u32,
     clients: [Client; CLIENTS],
     posted: VecDeque<Posting>,
     completions: Vec<(Posting, u32, Outcome)>,
@@ -225,9 +235,14 @@ fn datagram(header: &Header, payload: &[u8]) -> Vec<u8> {
 
 impl World {
     fn new(seed: u64, broken: Option<Broken>) -> World {
-        let log = Handle::blank(MediaKind::Forgetful, LOG.image_bytes());
+        // In one world of four the process dies, and not the machine.
+        let kind = match seed % 4 {
+            0 => MediaKind::Dram,
+            _ => MediaKind::Forgetful,
+        };
+        let log = Handle::blank(kind, LOG.image_bytes());
         format(log.open(), &IDENTITY, &LOG).expect("a blank medium takes a log");
-        let slots = Handle::blank(MediaKind::Forgetful, SLOTS.image_bytes());
+        let slots = Handle::blank(kind, SLOTS.image_bytes());
         format_slots(&mut slots.open(), IDENTITY, SLOTS).expect("a blank medium takes slots");
         let store = SimStore::new(seed, StoreConfig::default());
         let machine = Server::new(ServerConfig::new(0), Random::new(seed ^ 1));
@@ -244,6 +259,7 @@ impl World {
             server_out: Outbox::new(),
             store,
             network: VecDeque::new(),
+            outage: 0,
             clients: std::array::from_fn(|client| Client {
                 connection: number(client),
                 ..Client::default()
@@ -274,6 +290,11 @@ impl World {
 
     fn step(&mut self, faults: bool) {
         self.clock += 1;
+        self.outage = match faults {
+            true if self.outage == 0 && self.below(1500) == 0 => OUTAGE,
+            true => self.outage.saturating_sub(1),
+            false => 0,
+        };
         let most = if self.below(8) == 0 { 20 } else { 1 };
         self.now = self.now + self.below(most * MILLISECOND);
         let client = self.index(CLIENTS);
@@ -526,17 +547,21 @@ impl World {
         mut node: DeviceNode<SimMedia>,
         mut slots: Slots<SimMedia>,
     ) -> Result<Life, String> {
-        let before = slots.counters().holes;
+        let before = slots.counters();
         slots
             .hand_on(self.now, &mut node, client_address)
             .map_err(|e| e.to_string())?;
-        self.seen.holes += slots.counters().holes - before;
+        self.seen.holes += slots.counters().holes - before.holes;
+        self.seen.waits += slots.counters().waits - before.waits;
         node.finish(self.now).map_err(|e| e.to_string())?;
         slots.keep(&node).map_err(|e| e.to_string())?;
         while let Some(posting) = slots.queue().post() {
             self.posted.push_back(posting);
         }
         self.route(&mut node);
+        if slots.is_blocked(self.now, 4 * DEADLINE) {
+            self.wrong("a dead client keeps all others waiting".to_owned());
+        }
         if slots.is_blocked(self.now, DEADLINE) && !self.is(Broken::HeadDeadline) {
             for client in 0..CLIENTS {
                 if !slots.queue().is_cleared(self.clients[client].connection) {
@@ -550,7 +575,7 @@ impl World {
 
     fn route(&mut self, node: &mut DeviceNode<SimMedia>) {
         for (to, bytes) in node.out().iter() {
-            if to == address(SERVER) {
+            if to == address(SERVER) && self.network.len() < NETWORK_MAX {
                 self.network.push_back((true, bytes.to_vec()));
             }
             for (client, of) in self.clients.iter_mut().enumerate() {
@@ -568,6 +593,9 @@ impl World {
 
     /// The network between device and server, and the server.
     fn serve(&mut self) {
+        if self.outage > 0 {
+            return;
+        }
         for _ in 0..self.network.len() {
             let Some((to_server, bytes)) = self.network.pop_front() else {
                 break;
@@ -617,7 +645,7 @@ impl World {
         }
     }
 
-    /// The machine loses power.
+    /// The machine loses power, or the process dies.
     fn crash(&mut self) {
         let (node, slots) = match std::mem::replace(&mut self.life, Life::Down) {
             Life::Down => return,
@@ -643,7 +671,7 @@ impl World {
         let Life::Serving(node, slots) = &mut self.life else {
             return false;
         };
-        let blocked = slots.queue().blocked().is_some();
+        let blocked = slots.queue().blocked().is_some() || slots.queue().oldest().is_some();
         let (last, .., applied) = node.machine().cursors();
         let told = |of: &Client| of.dead || of.acknowledged >= UPDATES;
         let open = self.completions.is_empty() && last == applied;
