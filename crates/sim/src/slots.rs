@@ -173,6 +173,8 @@ struct World {
     network: VecDeque<(bool, Vec<u8>)>,
     /// Steps for which the server is away.
     outage: u32,
+    /// Steps for which another crash is likely: after a recovery that has found something.
+    aimed: u32,
     clients: [Client; CLIENTS],
     posted: VecDeque<Posting>,
     completions: Vec<(Posting, u32, Outcome)>,
@@ -260,6 +262,7 @@ impl World {
             store,
             network: VecDeque::new(),
             outage: 0,
+            aimed: 0,
             clients: std::array::from_fn(|client| Client {
                 connection: number(client),
                 ..Client::default()
@@ -297,6 +300,10 @@ impl World {
         };
         let most = if self.below(8) == 0 { 20 } else { 1 };
         self.now = self.now + self.below(most * MILLISECOND);
+        self.aimed = self.aimed.saturating_sub(1);
+        if faults && self.aimed > 0 && self.below(40) == 0 {
+            self.crash();
+        }
         let client = self.index(CLIENTS);
         match self.below(64) {
             0..=3 => self.connect(client),
@@ -305,7 +312,7 @@ impl World {
             28..=33 => self.read_back(client),
             34..=41 => self.complete(),
             42..=51 => self.turn(),
-            52..=55 => self.log.complete(),
+            52..=53 => self.log.complete(),
             56..=57 => self.slots.complete(),
             58..=61 => self.serve(),
             62 if faults && self.below(4) == 0 => self.cut(client),
@@ -536,6 +543,9 @@ impl World {
         self.route(&mut node);
         if whole {
             self.seen.recovered += recovery.entered();
+            if recovery.entered() > 0 {
+                self.aimed = 60;
+            }
             let slots = recovery.begin().map_err(|e| e.to_string())?;
             return Ok(Life::Serving(node, slots));
         }
