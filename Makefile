@@ -12,6 +12,7 @@ FUZZ_SECONDS ?= 60
 KERNELS ?=
 PACKAGE ?= pmnet-resp
 COMMANDS ?= 1000000
+STORE ?=
 SEED ?= 1
 CARGO ?= cargo
 LAB = $(CARGO) run --quiet --release --locked -p pmnet-lab --
@@ -20,8 +21,10 @@ SIM = $(CARGO) run --quiet --release --locked -p pmnet-sim --
 ROCKSDB_LIB_DIR ?= $(dir $(firstword $(wildcard /usr/lib/*/librocksdb.so /usr/lib/librocksdb.so)))
 ROCKSDB_INCLUDE_DIR ?= /usr/include
 BENCH_OPTIONS ?=
+# With STORE=NAME: what finds redis-server in PATH finds that one.
+WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat types-diff churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -39,7 +42,10 @@ help:
 	@echo "make week            a week of an idle and of a busy fleet, as fast as a real etcd goes: does its database stay small? (two hours)"
 	@echo "make redis-cluster RUNS=$(RUNS)   three shards over a Redis Cluster: everything killed at random, a slot moved there and back"
 	@echo "make compat          Redis's own suite, clients' own tests and random commands, direct and through the front (about an hour)"
+	@echo "make compat STORE=valkey-9.1   the same with another server (tests/compat/servers.py list); histories, failovers too"
+	@echo "make queues STORE=valkey-9.1   Celery and BullMQ through the front, a minute each, with kills: does every job run once?"
 	@echo "make types-diff COMMANDS=$(COMMANDS) SEED=$(SEED)   random commands: does the embedded store answer as Redis does?"
+	@echo "make rights COMMANDS=$(COMMANDS) STORE=valkey-9.1   random users and commands, beside the server itself: no leak, no false refusal?"
 	@echo "make churn OPERATIONS=$(OPERATIONS)   the packet store, written over and over: how much room does it take?"
 	@echo "make bench-store BENCH_OPTIONS=...   the packet store beside RocksDB, LMDB, redb and fjall, and Table 1 of its paper"
 	@echo "make bench-store-test   that benchmark itself: lint and tests"
@@ -56,14 +62,14 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat types-diff kernel kernels nvdimm powercut fuzz soak: rust
+build demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
 	$(CARGO) build --release --locked -p pmnet-lab
 
 setup:
-	@sh tests/setup.sh packages python node
+	@sh tests/setup.sh packages servers python node
 
 demo:
 	@echo "demo: builds pmnet first (once: about 5 minutes on two cores), then measures, kills and checks for a minute and a half"
@@ -72,7 +78,7 @@ demo:
 	@$(LAB) demo
 
 test:
-	@sh tests/setup.sh packages redis python node
+	@sh tests/setup.sh packages redis servers python node
 	@bash tests/run.sh all
 
 lint:
@@ -102,13 +108,13 @@ cargo-mutants:
 histories:
 	@sh tests/setup.sh packages
 	@$(CARGO) build --release --locked -p pmnet
-	@PMNET_RUNS=$(RUNS) $(CARGO) test --release --locked -p pmnet-lab --test e2e histories::many -- \
+	@PMNET_RUNS=$(RUNS) $(WITH_STORE) $(CARGO) test --release --locked -p pmnet-lab --test e2e histories::many -- \
 		--ignored --nocapture --test-threads=1
 
 failovers:
 	@sh tests/setup.sh packages
 	@$(CARGO) build --release --locked -p pmnet
-	@PMNET_RUNS=$(RUNS) PMNET_TEST_SEED=$(FROM) PMNET_STORM=$(STORM) PMNET_REPORT=$(CURDIR)/target/failovers.json $(CARGO) test --release --locked \
+	@PMNET_RUNS=$(RUNS) PMNET_TEST_SEED=$(FROM) PMNET_STORM=$(STORM) PMNET_REPORT=$(CURDIR)/target/failovers.json $(WITH_STORE) $(CARGO) test --release --locked \
 		-p pmnet-lab --test e2e failovers::many -- --ignored --nocapture --test-threads=1
 
 week:
@@ -123,12 +129,22 @@ redis-cluster:
 compat:
 	@sh tests/setup.sh packages redis
 	@$(CARGO) build --release --locked -p pmnet
-	@python3 tests/compat/run.py
+	@python3 tests/compat/run.py $(if $(STORE),--store $(STORE))
+
+queues:
+	@sh tests/setup.sh packages redis
+	@$(CARGO) build --release --locked -p pmnet
+	@python3 tests/compat/queues.py $(if $(STORE),--store $(STORE))
 
 types-diff:
 	@sh tests/setup.sh packages redis
 	@PMNET_TYPES_COMMANDS=$(COMMANDS) PMNET_TYPES_SEED=$(SEED) $(CARGO) test --locked -p pmnet-store \
 		--test store -- types:: --nocapture
+
+rights:
+	@sh tests/setup.sh packages redis
+	@PMNET_RIGHTS_COMMANDS=$(COMMANDS) PMNET_TEST_SEED=$(SEED) $(WITH_STORE) $(CARGO) test --locked -p pmnet-front \
+		--test front -- acl:: --nocapture
 
 churn:
 	@$(CARGO) run --quiet --release --locked -p pmnet-packet-store --example measure -- churn /dev/shm/pmnet-churn-$$$$ \

@@ -19,6 +19,9 @@ count() {
         END { print ok - skip + 0, bad + 0, skip + 0 }' "$1"
 }
 
+# Of tests/compat/servers.py: a Redis and a Valkey that are newer than this machine's Redis (crates/store/tests/store/servers.rs).
+STORES="redis-8.2 valkey-9.1"
+
 what=${1:-all}
 if [ "$what" = count ]; then
     count "$2"
@@ -146,6 +149,10 @@ if [ "$what" = all ]; then
         if python3 -c 'import tomllib' >/dev/null 2>&1; then
             suite compat 900 python3 tests/compat/run.py --quick \
                 --pmnet "${CARGO_TARGET_DIR:-target}/checked/pmnet"
+            for store in $STORES; do
+                suite "compat-$store" 300 python3 tests/compat/run.py --quick --store "$store" \
+                    --pmnet "${CARGO_TARGET_DIR:-target}/checked/pmnet"
+            done
         else
             echo "compat         there is no python3 of version 3.11 or later: replies are not compared with those of Redis"
         fi
@@ -165,6 +172,13 @@ if [ "$what" = all ]; then
         suite sim 900 cargo run --quiet --profile checked --locked -p pmnet-sim -- --seeds 2000
         suite rules 1200 cargo run --quiet --profile checked --locked -p pmnet-sim -- \
             --without all --noticed crates/sim/noticed
+        # Rights of users, beside newer servers, where they were fetched.
+        local store
+        for store in $STORES; do
+            [ -x "target/servers/$store/bin/redis-server" ] || continue
+            suite "rights-$store" 600 env PMNET_TEST_REDIS="$PWD/target/servers/$store/bin/redis-server" \
+                cargo test --workspace --locked --test front -- --show-output --test-threads 4 acl:: rights:: clients:: newer_forms
+        done
         wait
     }
     lanes=()

@@ -4,7 +4,7 @@
 #   rust     no Rust, or one that is too old: nothing can be built
 #   redis    where CI is set, another Redis than the one that the tests were written for
 #
-# Usage: tests/setup.sh [rust] [packages] [redis] [python] [node]
+# Usage: tests/setup.sh [rust] [packages] [redis] [servers] [python] [node]
 
 cd "$(dirname "$0")/.." || exit 1
 
@@ -73,6 +73,14 @@ redis() {
     [ -z "${CI:-}" ] || exit 1
 }
 
+# Two of the servers that people run beside the Redis of this machine.
+servers() {
+    command -v python3 >/dev/null 2>&1 || { say "no python3: no other server than this machine's Redis is tested"; return; }
+    # shellcheck disable=SC2046
+    timeout -k 5 $((2 * LIMIT)) python3 tests/compat/servers.py fetch $(sed -n 's/^STORES="\(.*\)"$/\1/p' tests/run.sh) >/dev/null ||
+        say "what is missing is not tested"
+}
+
 python() {
     command -v python3 >/dev/null 2>&1 || { say "no python3: its client is not tested"; return; }
     venv=target/venv
@@ -98,6 +106,7 @@ for what in "$@"; do
     rust) rust ;;
     packages) packages ;;
     redis) redis ;;
+    servers) servers ;;
     python) python ;;
     node) node ;;
     *) say "unknown: $what"; exit 2 ;;

@@ -7,6 +7,7 @@
 
 pub mod chain;
 pub mod client;
+pub mod commands;
 pub mod config;
 pub mod device;
 pub mod front;
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     ("server_operations", server::run),
     ("chain_operations", chain::run),
     ("redis_front", front::run),
+    ("commands", commands::run),
     ("config", config::run),
     ("history", history::run),
 ];

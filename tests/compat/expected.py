@@ -23,7 +23,9 @@ class Wrong(Exception):
 class Expected:
     """The rows of the list. `test` rows are about tests of suites, `difference` rows about the differential tester."""
 
-    def __init__(self, table=TABLE):
+    def __init__(self, table=TABLE, server=None):
+        """The rows that are about this server of servers.py; without one about this machine's redis-server."""
+        self.server = server
         with open(table, "rb") as file:
             self.rows = tomllib.load(file)
         unknown = self.rows.keys() - {"test", "difference"}
@@ -31,9 +33,18 @@ class Expected:
             raise Wrong(f"{table.name}: nobody reads [[{min(unknown)}]]: name it test or difference")
         self.tests, self.rules = self.rows.get("test", []), self.rows.get("difference", [])
         for row in self.tests:
-            check(row, TEST_FIELDS, set())
+            check(row, TEST_FIELDS, {"servers"})
         for row in self.rules:
-            check(row, RULE_FIELDS, {"goes_on", "same_but", "rare", "in_exec"})
+            check(row, RULE_FIELDS, {"goes_on", "same_but", "rare", "in_exec", "servers"})
+        self.tests, self.rules = ([row for row in rows if self.concerns(row)] for rows in (self.tests, self.rules))
+
+    def concerns(self, row):
+        """Whether a row is about this server: one without `servers` is about all."""
+        return "servers" not in row or any(fits(self.server or "redis-server", name) for name in row["servers"])
+
+    def own(self, rows):
+        """The rows that a run with this server must need: with another than this machine's only those that are about it."""
+        return [row for row in rows if self.server is None or "servers" in row]
 
     def why(self, suite, test):
         """The row for a test that fails only through the front, or None."""

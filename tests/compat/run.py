@@ -15,6 +15,7 @@ there makes the exit code 1. What stands there and passes is listed, so that the
   tests/compat/run.py                     all suites, then docs/guide/compatibility.md
   tests/compat/run.py --only redis --only differ     some; results are kept in target/compat/results for the page
   tests/compat/run.py --quick             scenarios and differ, within a minute; a part of make test
+  tests/compat/run.py --store NAME        the same beside and before another server (servers.py list)
 """
 
 import argparse
@@ -23,7 +24,6 @@ import fcntl
 import hashlib
 import json
 import os
-import pathlib
 import shutil
 import signal
 import sys
@@ -37,9 +37,10 @@ import redis_py_suite
 import redis_suite
 import report
 import scenarios
+import servers
 from expected import TABLE, Expected, Wrong, fits, without
 from progress import Bar
-from stack import ROOT, Stack, Trouble, binary_path, stop_all
+from stack import ROOT, TARGET, Stack, Trouble, binary_path, stop_all
 
 # Seconds for a whole suite; what is not done by then counts as not run.
 SUITE_SECONDS_MAX = {"scenarios": 600, "differ": 1200, "redis": 2400, "redis-py": 1500, "go-redis": 1200, "clients": 600}
@@ -48,6 +49,10 @@ DIFFER_REPLIES = 1_000_000
 QUICK_REPLIES = 20_000
 QUICK_SECONDS_MAX = 35
 QUICK_SEEDS = (1, 2, 3)
+# For each of the other servers that make test has: what is the same in all of them has been looked at.
+QUICK_STORE_REPLIES = 4_000
+QUICK_STORE_SECONDS_MAX = 8
+QUICK_STORE_SEEDS = (1,)
 # Units of Redis's suite that run at the same time; they wait more than they compute.
 UNITS_AT_ONCE = 2
 
@@ -120,8 +125,10 @@ def again_as_scenario(options, name):
 def run_differ(options, expected):
     """The differential tester as a Suite with one test for each kind of difference that no rule explains."""
     suite = Suite("differ", f"seed {options.seed}")
-    seeds = QUICK_SEEDS if options.quick else (options.seed,)
-    seconds = QUICK_SECONDS_MAX if options.quick else SUITE_SECONDS_MAX["differ"]
+    seeds, seconds = (options.seed,), SUITE_SECONDS_MAX["differ"]
+    if options.quick:
+        seeds = QUICK_STORE_SEEDS if options.store else QUICK_SEEDS
+        seconds = QUICK_STORE_SECONDS_MAX if options.store else QUICK_SECONDS_MAX
     for seed in seeds:
         settings = argparse.Namespace(
             seed=seed, episode=None, replies=options.replies // len(seeds), seconds=seconds // len(seeds)
@@ -288,13 +295,17 @@ def no_longer(suites, expected):
     failing = {suite.name: suite.only_front() for suite in suites}
     tests = {
         (row["suite"], pattern)
-        for row in expected.tests
+        for row in expected.own(expected.tests)
         for pattern in row["tests"]
         if row["suite"] in failing and not any(fits(test, pattern) for test in failing[row["suite"]])
     }
     used = {kind["rule"] for suite in suites for kind in suite.kinds}
     rules = {
-        rule["name"] for rule in expected.rules if "differ" in failing and rule["name"] not in used and not rule.get("rare")
+        rule["name"]
+        for rule in expected.own(expected.rules)
+        if "differ" in failing 
+        and rule["name"] not in used
+        and not rule.get("rare")
     }
     return tests, rules
 
@@ -325,6 +336,12 @@ def write_page(options, expected):
     print("wrote docs/guide/compatibility.md")
 
 
+def skipped(why):
+    """Says so as the tests in Rust say it (tests/run.sh counts both lines)."""
+    print(f"test result: ok. 1 passed; 0 failed\nSKIPPED: {' '.join(why.split())}")
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], choices=RUNS, help="only these suites; may be given again")
@@ -334,21 +351,29 @@ def main():
     parser.add_argument("--prune", action="store_true", help="take out of expected.toml what no longer fails")
     parser.add_argument("--seed", type=int, default=1, help="of the differential tester")
     parser.add_argument("--replies", type=int, help=f"of the differential tester (default: {DIFFER_REPLIES:,})")
+    parser.add_argument("--store", metavar="NAME", help="another server than this machine's redis-server (servers.py)")
     parser.add_argument("--pmnet", metavar="FILE", help="the binary (default: target/release/pmnet)")
     options = parser.parse_args()
-    expected = Expected()
+    expected = Expected(server=options.store)
     if options.check:
         print(f"{len(expected.tests)} rows about tests, {len(expected.rules)} about differences: each has its reason")
         return 0
-    options.replies = options.replies or (QUICK_REPLIES if options.quick else DIFFER_REPLIES)
+    quick = QUICK_STORE_REPLIES if options.store else QUICK_REPLIES
+    options.replies = options.replies or (quick if options.quick else DIFFER_REPLIES)
+    if options.store:
+        try:
+            os.environ.update(servers.environment(options.store))
+        except servers.Missing as missing:
+            if not options.quick or os.environ.get("CI"):
+                raise Trouble(f"{options.store} is not to be had here: {missing}") from None
+            return skipped(f"{options.store} is not to be had here: {missing}")
     if options.quick and shutil.which("redis-server") is None:
-        # As the tests in Rust say it (tests/run.sh counts both lines).
-        print("test result: ok. 1 passed; 0 failed\nSKIPPED: there is no redis-server to compare with")
-        return 0
+        return skipped("there is no redis-server to compare with")
     options.binary = binary_path(options.pmnet)
-    options.cache = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "compat"
-    options.logs = options.cache / "logs"
-    options.results = options.cache / "results"
+    options.cache = TARGET / "compat"
+    place = options.cache / options.store if options.store else options.cache
+    options.logs = place / "logs"
+    options.results = place / "results"
     for folder in (options.logs, options.results):
         folder.mkdir(parents=True, exist_ok=True)
     chosen = options.only or (["scenarios", "differ"] if options.quick else list(RUNS))
@@ -369,7 +394,8 @@ def main():
         new += judge(suite, expected)
     if not options.quick:
         tell_what_passes(suites, expected, options.prune)
-        write_page(options, Expected())
+        if not options.store:
+            write_page(options, Expected())
     if missing:
         print(f"not run: {', '.join(missing)}")
     print(

@@ -9,12 +9,13 @@ Each scenario runs on a Redis and on a Redis behind pmnet. What is written down 
 import argparse
 import re
 import signal
+import subprocess
 import sys
 import time
 
 from resp import show
-from stack import Stack, Trouble, binary_path
-from table import Peer, Table, fields, kind, values
+from stack import TARGET, Stack, Trouble, binary_path
+from table import ANSWER_SECONDS_MAX, Peer, Table, fields, kind, values
 
 # Scenarios by name. Some leave settings behind, or a server that is stuck: they get servers of their own. Slow ones wait
 # for seconds.
@@ -478,6 +479,32 @@ def hello_reset_and_quit(table):
     a = table.peer()
     a.asks("HELLO\n HELLO 4\n HELLO x\n HELLO 3 SETNAME n\n CLIENT GETNAME\n RESET\n CLIENT GETNAME", shown=unnumbered)
     a.asks("SELECT 5\n SET k five\n MULTI\n RESET\n GET k\n SELECT 16\n QUIT\n PING")
+
+
+CACHED = """
+import sys, time, redis
+from redis.cache import CacheConfig
+client = redis.Redis(port=int(sys.argv[1]), protocol=3, cache_config=CacheConfig())
+other = redis.Redis(port=int(sys.argv[1]))
+other.set("cached", "old")
+print(client.get("cached"), client.get("cached"), client.get_cache().size)
+other.set("cached", "new")
+for _ in range(300):
+    if client.get("cached") == b"new":
+        break
+    time.sleep(0.01)
+print(client.get("cached"), client.get_cache().size)
+"""
+
+
+@scenario()
+def redis_py_with_a_client_side_cache(table):
+    """It looks at HELLO, and refuses the cache where that names no Redis of 7.4 or newer."""
+    python = TARGET / "venv/bin/python"
+    if not python.exists():
+        return table.write("there is no redis-py")
+    done = subprocess.run([python, "-c", CACHED, str(table.port)], capture_output=True, text=True, timeout=ANSWER_SECONDS_MAX)
+    table.write(f"{done.stdout} {done.stderr.strip().splitlines()[-1:]}")
 
 
 @scenario()

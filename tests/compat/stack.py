@@ -12,6 +12,8 @@ import tempfile
 import threading
 import time
 
+# This machine's, whichever PATH names later (servers.py).
+MACHINE_REDIS = shutil.which("redis-server") or "redis-server"
 # Seconds until a process must say that it serves.
 START_SECONDS_MAX = 15
 START_TRIES = 3
@@ -31,12 +33,12 @@ class Trouble(Exception):
 LIVE = set()
 STOPPING = threading.Event()
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 
 
 def binary_path(given):
     """The product's binary: what was given, or the one that `make build` makes."""
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    path = pathlib.Path(given) if given else target / "release" / "pmnet"
+    path = pathlib.Path(given) if given else TARGET / "release" / "pmnet"
     if not os.access(path, os.X_OK):
         raise Trouble(f"there is no {path}: run `cargo build --release --locked -p pmnet`, or give --pmnet")
     if shutil.which("redis-server") is None:

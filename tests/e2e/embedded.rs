@@ -16,12 +16,16 @@ const MEMORY_KIB_MAX: u64 = 64 << 10;
 const START_MAX: Duration = Duration::from_secs(8);
 
 /// A process of ours with a store; killed when dropped.
-struct Running(Child);
+struct Running {
+    child: Child,
+    /// Its line when it was ready.
+    ready: String,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _ended = self.0.wait();
+        let _ended = self.child.kill();
+        let _ended = self.child.wait();
     }
 }
 
@@ -34,16 +38,19 @@ impl Running {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut running = Running(child);
-        let mut line = String::new();
-        let out = running.0.stdout.take().unwrap();
-        BufReader::new(out).read_line(&mut line).unwrap();
+        let mut running = Running {
+            child,
+            ready: String::new(),
+        };
+        let out = running.child.stdout.take().unwrap();
+        let line = &mut running.ready;
+        BufReader::new(out).read_line(line).unwrap();
         assert!(line.starts_with("ready"), "{args:?}: {line:?}");
         (running, begun.elapsed())
     }
 
     fn memory_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status
             .lines()
             .find(|line| line.starts_with("VmRSS"))
@@ -117,4 +124,37 @@ fn redis_py() {
     };
     let text = run(&python, &["tests/programs/embedded.py", &port]);
     assert!(text.contains("all good"), "{text}");
+}
+
+/// WATCH and commands that wait, through two fronts of one device, each of the stores.
+#[test]
+fn watch_and_blocking_pops_work_without_a_redis() {
+    set_up("python");
+    let python = repository().join("target/venv/bin/python");
+    if !python.is_file() {
+        return common::skip("redis-py is not installed (make setup)");
+    }
+    for (store, name) in [
+        (StoreKind::Region, "waits-region"),
+        (StoreKind::Packet, "waits-packet"),
+        (StoreKind::Kv, "waits-kv"),
+    ] {
+        let Some((cluster, port)) = port(store, name) else {
+            return;
+        };
+        let via = cluster.head().unwrap().to_string();
+        let front = ["redis", "--listen", "127.0.0.1:0", "--via", &via];
+        let (front, _) = Running::start(&front);
+        let second = front.ready.split_whitespace();
+        let second = second
+            .filter_map(|word| word.strip_prefix("listen=127.0.0.1:"))
+            .next();
+        let second = second.expect(&front.ready);
+        let text = run(
+            &python,
+            &["tests/programs/embedded_waits.py", &port, second],
+        );
+        println!("{name}: {text}");
+        assert!(text.contains("all good"), "{name}: {text}");
+    }
 }

@@ -19,6 +19,7 @@ mod full_store;
 mod hand;
 mod histories;
 mod idle;
+mod invented;
 mod joining;
 mod kernel;
 mod kills;

@@ -33,6 +33,27 @@ impl RedisServer {
     /// `PMNET_TEST_REDIS` names) is not installed: then the test is counted as skipped.
     pub fn start(options: &[&str]) -> Option<RedisServer> {
         let program = std::env::var("PMNET_TEST_REDIS").unwrap_or_else(|_| "redis-server".into());
+        RedisServer::start_program(program, options)
+    }
+
+    #[allow(dead_code)] // Not all tests need one.
+    /// The same with one of `tests/compat/servers.py`, which `make setup` fetches.
+    pub fn start_named(name: &str, options: &[&str]) -> Option<RedisServer> {
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+            || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
+            PathBuf::from,
+        );
+        let program = target.join("servers").join(name).join("bin/redis-server");
+        if !program.exists() {
+            skip(&format!(
+                "{name} is not there: tests/compat/servers.py fetch {name}"
+            ));
+            return None;
+        }
+        RedisServer::start_program(program.to_string_lossy().into_owned(), options)
+    }
+
+    fn start_program(program: String, options: &[&str]) -> Option<RedisServer> {
         let version = Command::new(&program)
             .arg("--version")
             .stdout(Stdio::null())

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use pmnet_proto::client::{
     CallId, Client, ClientConfig, ClientCounters, Event, Refused, SessionHandle,
 };
+use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{FragmentSize, Outbox, Random, Time};
 use pmnet_udp::{Paths, Socket};
 use std::io;
@@ -16,6 +17,9 @@ use crate::whereabouts::Whereabouts;
 /// Bursts taken in by one call of [`ClientNode::receive`], so that a flood cannot starve the loop.
 const BURSTS_MAX: usize = 8;
 
+/// Silence after which packets leave from another port, and again after as long.
+const OTHER_PORT_AFTER: Nanos = 6 * SECOND;
+
 /// Many sessions over one socket. The caller passes the time and calls, in its loop:
 /// [`ClientNode::receive`] when the socket is readable, [`ClientNode::flush`] once after everything
 /// that was submitted or received, and waits no longer than [`ClientNode::next_timeout`].
@@ -26,6 +30,12 @@ pub struct ClientNode {
     out: Outbox,
     paths: Paths,
     whereabouts: Option<Arc<Whereabouts>>,
+    /// The address of the socket, without its port.
+    any: SocketAddr,
+    /// When it sent something first that nothing has come back for.
+    unanswered: Option<Time>,
+    /// The socket is another one since this was last asked.
+    is_other: bool,
 }
 
 impl ClientNode {
@@ -40,7 +50,8 @@ impl ClientNode {
             IpAddr::V6(ip) if ip.is_loopback() => Ipv6Addr::LOCALHOST.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let socket = Socket::bind(SocketAddr::new(any, 0), false)?;
+        let any = SocketAddr::new(any, 0);
+        let socket = Socket::bind(any, false)?;
         let random = Random::new(pmnet_udp::os_random()?);
         Ok(ClientNode {
             paths: Paths::new(config.size_max),
@@ -48,12 +59,40 @@ impl ClientNode {
             socket,
             out: Outbox::new(),
             whereabouts: None,
+            any,
+            unanswered: None,
+            is_other: false,
         })
     }
 
     /// Where devices are is told here from now on.
     pub fn follow(&mut self, whereabouts: Arc<Whereabouts>) {
         self.whereabouts = Some(whereabouts);
+    }
+
+    /// Whether the descriptor is another one since this was last asked. It is when nothing has come back for long: a load balancer
+    /// between here and the device may send everything from one port to where the device was. Sessions go on from the new port.
+    pub fn take_other_socket(&mut self) -> bool {
+        std::mem::take(&mut self.is_other)
+    }
+
+    /// Leaves the port from which nothing is answered.
+    fn leave_port(&mut self, now: Time) {
+        let Some(since) = self.unanswered else {
+            return;
+        };
+        if now.since(since) < OTHER_PORT_AFTER {
+            return;
+        }
+        self.unanswered = Some(now);
+        match Socket::bind(self.any, false) {
+            Ok(socket) => {
+                tracing::debug!("nothing comes back: packets leave from another port");
+                self.socket = socket;
+                self.is_other = true;
+            }
+            Err(error) => tracing::debug!(%error, "there is no other port"),
+        }
     }
 
     /// The descriptor to poll for readability.
@@ -140,6 +179,9 @@ impl ClientNode {
                 .socket
                 .receive(|from, datagram| machine.receive(now, from, datagram))?;
             total += count;
+            if count > 0 {
+                self.unanswered = None;
+            }
             if count == 0 || self.socket.is_drained() {
                 return Ok((total, false));
             }
@@ -167,6 +209,8 @@ impl ClientNode {
             );
         }
         if !self.out.is_empty() {
+            self.leave_port(now);
+            self.unanswered.get_or_insert(now);
             self.socket.send(&self.out);
             self.out.clear();
         }

@@ -115,6 +115,11 @@ pub trait Port {
     /// Errors that make the port unusable.
     fn send(&mut self, out: &Outbox) -> io::Result<()>;
 
+    /// Whether the device's process wants the next hop to be asked if it is there. Once for each time that it does.
+    fn asks_next(&mut self) -> bool {
+        false
+    }
+
     /// The last renewal of this device's lease, if it is new since the last turn.
     fn renewal(&mut self) -> Option<Renewal> {
         None
@@ -270,6 +275,9 @@ pub fn serve<N: Served>(
         if let Some(renewal) = port.renewal() {
             node.device_mut()
                 .renewed(renewal.epoch, renewal.sent_at, renewal.length);
+        }
+        if port.asks_next() {
+            node.device_mut().ask_next();
         }
         let now = port.now();
         let (next, before) = node.device().machine().hops();

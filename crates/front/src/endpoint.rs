@@ -88,6 +88,10 @@ impl Upstream for ClientNode {
         registry.register(&mut SourceFd(&self.raw_fd()), token, Interest::READABLE)
     }
 
+    fn take_other_socket(&mut self) -> bool {
+        ClientNode::take_other_socket(self)
+    }
+
     fn receive(&mut self, now: Time) -> bool {
         match ClientNode::receive(self, time(now)) {
             Ok((_, more)) => more,

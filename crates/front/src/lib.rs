@@ -19,5 +19,7 @@ pub mod upstream;
 mod users;
 
 pub use connection::ReadFrom;
-pub use front::{Cache, Entrance, Front, FrontConfig, FrontError, Stopper, clients_within};
+pub use front::{
+    Cache, DirectMover, Entrance, Front, FrontConfig, FrontError, Stopper, clients_within,
+};
 pub use users::{Access, Secret};

@@ -1,8 +1,10 @@
 //! The command matrix: for every command of Redis, what the front does with it.
 //!
 //! Purpose: decides whether a command is acknowledged early, goes to the store, is answered here, needs
-//! its own connection, or is refused. `docs/guide/redis.md` is generated from it. Facts come from Redis
-//! ([`FACTS`]), decisions from `decide`. The rule for early acknowledgement, which looks at the arguments
+//! its own connection, or is refused. `docs/guide/redis.md` is generated from it. Facts come from the store itself, which is
+//! asked once for each of its processes ([`Learned`]); until it has answered, and of an embedded store, they are those of
+//! [`FACTS`]. Decisions come from `decide`: by name where a command cannot be understood from its facts, else by these.
+//! The rule for early acknowledgement, which looks at the arguments
 //! too, is [`pmnet_wire::promise`] ([`early_ack`]); anything unusual goes to Redis, which then gives its
 //! own error.
 //! It may not keep state between commands.
@@ -12,6 +14,7 @@ mod decide;
 mod early;
 mod facts;
 pub(crate) mod keys;
+mod learned;
 mod matrix;
 mod subcommands;
 
@@ -20,57 +23,75 @@ use rustc_hash::FxHashMap;
 pub use assume::{ASSUMABLE, AssumeError};
 pub use early::{early_ack, touches_reserved};
 pub use facts::{FACTS, SERVER_VERSION};
-pub use keys::keys;
-pub(crate) use keys::sort_options;
+pub use keys::{KeySpec, keys};
+pub(crate) use keys::{Named, named, sort_options};
+pub use learned::{LearnError, Learned};
 pub use matrix::guide_markdown;
 pub use subcommands::SUBCOMMANDS;
 
-use decide::Decision;
+use decide::{Decision, Rule};
 use pmnet_resp::Arguments;
 
 /// Flag of [`Facts`]: changes nothing.
-pub const READONLY: u16 = 1;
+pub const READONLY: u32 = 1;
 /// Flag of [`Facts`]: may change keys.
-pub const WRITE: u16 = 1 << 1;
+pub const WRITE: u32 = 1 << 1;
 /// Flag of [`Facts`]: refused when Redis is out of memory.
-pub const DENYOOM: u16 = 1 << 2;
+pub const DENYOOM: u32 = 1 << 2;
 /// Flag of [`Facts`]: may block its connection.
-pub const BLOCKING: u16 = 1 << 3;
+pub const BLOCKING: u32 = 1 << 3;
 /// Flag of [`Facts`]: publish and subscribe.
-pub const PUBSUB: u16 = 1 << 4;
+pub const PUBSUB: u32 = 1 << 4;
 /// Flag of [`Facts`]: not allowed in scripts.
-pub const NOSCRIPT: u16 = 1 << 5;
+pub const NOSCRIPT: u32 = 1 << 5;
 /// Flag of [`Facts`]: administration.
-pub const ADMIN: u16 = 1 << 6;
+pub const ADMIN: u32 = 1 << 6;
 /// Flag of [`Facts`]: not allowed in MULTI.
-pub const NO_MULTI: u16 = 1 << 7;
+pub const NO_MULTI: u32 = 1 << 7;
 /// Flag of [`Facts`]: where the keys are depends on the arguments.
-pub const MOVABLEKEYS: u16 = 1 << 8;
+pub const MOVABLEKEYS: u32 = 1 << 8;
+
+/// Flag of [`Facts`] that were learned: a module's.
+pub const MODULE: u32 = 1 << 9;
+/// Flag of [`Facts`] that were learned: it may send something to replicas although it is no write.
+pub const MAY_REPLICATE: u32 = 1 << 10;
+/// Flag of [`Facts`] that were learned: for the store's own use.
+pub const INTERNAL: u32 = 1 << 11;
+/// Flag of [`Facts`] that were learned: it sets, or rests on, the state of its connection.
+pub const STATE: u32 = 1 << 12;
+/// Flag of [`Facts`] that were learned: another process may answer otherwise, whatever it has.
+pub const NONDETERMINISTIC: u32 = 1 << 13;
+/// Flag of [`Facts`] that were learned: it has keys, and it is not said where all of them are.
+pub const OPAQUE: u32 = 1 << 14;
+/// Flag of [`Facts`]: learned, of a command that this program does not know by name.
+pub const NEW: u32 = 1 << 15;
 
 /// Longest command name that is looked up, in bytes; a longer one is unknown.
-const NAME_BYTES_MAX: usize = 32;
+const NAME_BYTES_MAX: usize = 64;
 
 /// What Redis says about a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Facts {
     /// Name in capitals.
     pub name: &'static str,
     /// Number of arguments with the name; negative: at least so many.
     pub arity: i32,
     /// [`READONLY`], [`WRITE`], …
-    pub flags: u16,
+    pub flags: u32,
     /// Position of the first key; 0: no key at a fixed position.
     pub first_key: i32,
     /// Position of the last key; negative: counted from the end.
     pub last_key: i32,
     /// Distance between keys.
     pub step: i32,
+    /// Where keys are, if the command is [`NEW`].
+    pub keys: &'static [KeySpec],
 }
 
 const fn fact(
     name: &'static str,
     arity: i32,
-    flags: u16,
+    flags: u32,
     first_key: i32,
     last_key: i32,
     step: i32,
@@ -82,14 +103,21 @@ const fn fact(
         first_key,
         last_key,
         step,
+        keys: &[],
     }
 }
 
 impl Facts {
     /// Whether all of `flags` are set.
     #[must_use]
-    pub const fn has(&self, flags: u16) -> bool {
+    pub const fn has(&self, flags: u32) -> bool {
         self.flags & flags == flags
+    }
+
+    /// Whether a [`NEW`] command names keys, be it known where or not.
+    #[must_use]
+    pub const fn names_keys(&self) -> bool {
+        !self.keys.is_empty() || self.has(OPAQUE)
     }
 
     /// Whether a command of `count` arguments, name included, has as many as it must.
@@ -148,6 +176,10 @@ pub enum Pass {
     Watch,
     /// Ends a script: without a barrier, as nothing else is executed before that.
     Kill,
+    /// It sets, or rests on, a state of its connection that only the store knows.
+    State,
+    /// Of a client that may not do everything: it may look at the rights of its user itself.
+    User,
 }
 
 /// What to do with one command as it was sent.
@@ -175,7 +207,8 @@ pub enum Action {
 pub struct Verdict {
     /// What to do.
     pub action: Action,
-    /// Facts; `None` for a command that Redis 7.0 does not have (a module's, or a newer one).
+    /// Facts; `None` for a command that the store does not have, as far as is known. Of a [`NEW`] command with a subcommand that is known
+    /// those of the subcommand.
     pub facts: Option<&'static Facts>,
     /// What its first argument is, if it has one.
     pub sub: Sub,
@@ -188,47 +221,103 @@ pub enum Sub {
     No,
     /// This subcommand.
     Known(&'static Facts),
-    /// A subcommand that Redis 7.0 does not have.
+    /// A subcommand that the store does not have, as far as is known.
     Unknown,
 }
 
 struct Entry {
     facts: &'static Facts,
     /// Its subcommands.
-    subcommands: &'static [Facts],
+    subcommands: Vec<&'static Facts>,
     decision: Decision,
     assume_ok: bool,
+}
+
+impl Entry {
+    fn new(
+        facts: &'static Facts,
+        subcommands: Vec<&'static Facts>,
+        assumed: &[&'static str],
+    ) -> Entry {
+        Entry {
+            facts,
+            subcommands,
+            decision: decide::decide(facts),
+            assume_ok: assumed.contains(&facts.name),
+        }
+    }
+
+    /// Whether it stands in the table although the store does not have the command: the front answers it, refuses it, or keeps a
+    /// promise about it.
+    fn is_ours(&self) -> bool {
+        !matches!(self.decision.rule, Rule::Read | Rule::Write)
+    }
 }
 
 /// The matrix with the operator's additions, ready for look-ups.
 pub struct Table {
     entries: FxHashMap<&'static [u8], Entry>,
+    /// The operator's additions.
+    assumed: Vec<&'static str>,
 }
 
 impl Table {
-    /// The matrix, with the commands that the operator wants acknowledged early as well
+    /// The matrix of [`FACTS`], with the commands that the operator wants acknowledged early as well
     /// (`--assume-ok`, names in any case).
     ///
     /// # Errors
     /// [`AssumeError`] names the first command that cannot be listed, and says why.
     pub fn new<S: AsRef<str>>(assume_ok: &[S]) -> Result<Table, AssumeError> {
-        let assumed = assume::validate(assume_ok)?;
-        let entries = FACTS
-            .iter()
-            .map(|facts| {
-                let assume_ok = assumed.contains(&facts.name);
-                (
-                    facts.name.as_bytes(),
-                    Entry {
-                        facts,
-                        subcommands: subcommands_of(facts.name),
-                        decision: decide::decide(facts),
-                        assume_ok,
-                    },
-                )
-            })
-            .collect();
-        Ok(Table { entries })
+        Ok(Table::compiled(assume::validate(assume_ok)?))
+    }
+
+    fn compiled(assumed: Vec<&'static str>) -> Table {
+        let entry = |facts: &'static Facts| {
+            let subcommands = subcommands_of(facts.name).iter().collect();
+            let entry = Entry::new(facts, subcommands, &assumed);
+            (facts.name.as_bytes(), entry)
+        };
+        let entries = FACTS.iter().map(entry).collect();
+        Table { entries, assumed }
+    }
+
+    /// The matrix with the same additions, of what is known without a store.
+    #[must_use]
+    pub fn forgotten(&self) -> Table {
+        Table::compiled(self.assumed.clone())
+    }
+
+    /// The matrix with the same additions, of the commands that a store has.
+    #[must_use]
+    pub fn with(&self, learned: &Learned) -> Table {
+        let mut table = self.forgotten();
+        table
+            .entries
+            .retain(|name, entry| entry.is_ours() || learned.has(name));
+        for command in learned.commands() {
+            let name = command.facts.name.as_bytes();
+            let mut subcommands = command.subcommands.clone();
+            if let Some(own) = table.entries.get_mut(name)
+                && matches!(own.decision.rule, Rule::Local(_))
+                && subcommands.is_empty()
+            {
+                // An older store does not name them.
+                subcommands = std::mem::take(&mut own.subcommands);
+            }
+            let entry = Entry::new(command.facts, subcommands, &table.assumed);
+            table.entries.insert(name, entry);
+        }
+        table
+    }
+
+    /// Whether the store names the command that it does not allow in MULTI (as Valkey 9 does, which does not allow CLIENT REPLY).
+    #[must_use]
+    pub fn names_what_is_not_allowed(&self) -> bool {
+        let client = self.entries.get(&b"CLIENT"[..]);
+        client.is_some_and(|client| {
+            let mut subcommands = client.subcommands.iter();
+            subcommands.any(|sub| sub.name == "CLIENT|REPLY" && sub.has(NO_MULTI))
+        })
     }
 
     /// What to do with a command (which has at least a name).
@@ -251,24 +340,27 @@ impl Table {
                 sub: Sub::No,
             };
         };
-        let facts = entry.facts;
-        let sub = if entry.subcommands.is_empty() || arguments.len() < 2 {
+        let mut facts = entry.facts;
+        let mut sub = if entry.subcommands.is_empty() || arguments.len() < 2 {
             Sub::No
         } else {
-            let name = |sub: &&Facts| {
+            let name = |sub: &&'static Facts| {
                 let own = sub.name.get(facts.name.len() + 1..);
                 own.is_some_and(|own| arguments.is(1, own))
             };
-            let found = entry.subcommands.iter().find(name);
+            let found = entry.subcommands.iter().copied().find(name);
             found.map_or(Sub::Unknown, Sub::Known)
         };
+        if let (Rule::Learned, Sub::Known(known)) = (entry.decision.rule, sub) {
+            (facts, sub) = (known, Sub::No);
+        }
         let action = if entry.assume_ok
             && facts.arity_fits(arguments.len())
             && assume::usual(facts.name, arguments)
         {
             Action::Update
         } else {
-            entry.decision.rule.action(facts, arguments)
+            entry.decision.rule.action(facts, sub, arguments)
         };
         Verdict {
             action,
@@ -312,12 +404,18 @@ impl Verdict {
     }
 }
 
-/// The keys of a command that only reads, if their places are fixed and it has any.
+/// The keys of a command that only reads, if it is known where they are and it has any.
 #[must_use]
 pub fn read_keys<'a>(
     facts: &Facts,
     arguments: &Arguments<'a>,
 ) -> Option<impl Iterator<Item = &'a [u8]> + use<'a>> {
+    if !facts.has(READONLY) {
+        return None;
+    }
+    if facts.has(NEW) {
+        return named(facts, arguments).filter(|_| !facts.keys.is_empty());
+    }
     let count = i32::try_from(arguments.len()).ok()?;
     let last = if facts.last_key < 0 {
         count + facts.last_key
@@ -327,19 +425,25 @@ pub fn read_keys<'a>(
     let first = usize::try_from(facts.first_key).ok()?;
     let last = usize::try_from(last).ok()?;
     let step = usize::try_from(facts.step).ok()?;
-    let known = facts.has(READONLY) && !facts.has(MOVABLEKEYS);
-    let arguments = *arguments;
-    (known && first > 0 && step > 0 && (first..arguments.len()).contains(&last)).then(move || {
-        (first..=last)
-            .step_by(step)
-            .map(move |at| arguments.get(at))
-    })
+    let known = !facts.has(MOVABLEKEYS);
+    (known && first > 0 && step > 0 && (first..arguments.len()).contains(&last))
+        .then(|| Named::fixed(*arguments, first, last, step))
 }
 
 /// The hash of the one key of a command (`key_hash` of the wire header); 0 if it has none, several,
-/// or its place is not fixed.
+/// or it is not known where it is.
 #[must_use]
 pub fn key_hash(facts: &Facts, arguments: &Arguments<'_>) -> u64 {
+    if facts.has(NEW) {
+        // A module may keep more in other keys than it says.
+        let says_all = !facts.has(MODULE) && facts.keys.len() == 1;
+        let mut keys = named(facts, arguments).filter(|_| says_all);
+        let only = keys.as_mut().and_then(|keys| keys.next());
+        let more = keys.is_some_and(|mut keys| keys.next().is_some());
+        return only
+            .filter(|_| !more)
+            .map_or(0, pmnet_wire::command::key_hash);
+    }
     let Ok(first) = usize::try_from(facts.first_key) else {
         return 0;
     };

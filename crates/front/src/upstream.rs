@@ -84,6 +84,11 @@ pub trait Upstream {
     /// Of the operating system.
     fn register(&mut self, registry: &mio::Registry, token: mio::Token) -> std::io::Result<()>;
 
+    /// Whether its socket is another one since this was last asked: then it has to be registered.
+    fn take_other_socket(&mut self) -> bool {
+        false
+    }
+
     /// The socket may be readable: takes in what is there (a bounded amount; returns whether more
     /// may be waiting).
     fn receive(&mut self, now: Time) -> bool;

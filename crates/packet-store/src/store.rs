@@ -4,6 +4,7 @@
 //! the last commit counts is never stored over; a line that died is used again only after the commit by which it died.
 //! May not: read a clock, give a meaning to kinds, orders or expiries.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
@@ -522,23 +523,18 @@ impl<M: Media> PacketStore<M> {
     }
 
     fn set_counts(&mut self, key: u32, counts: bool) {
-        let head = self.keys.head(key);
-        let reader = Reader {
-            media: &self.media,
-            geometry: &self.geometry,
-            pieces: &self.pieces,
-            seed: self.seed,
-        };
-        let mut scratch = Vec::new();
-        let name = reader
-            .line(head)
-            .map_or(&[][..], |line| reader.key(head, &line, &mut scratch));
-        let compare = |slot| reader.compare(slot, name);
-        self.keys.set_counts(key, counts, compare);
+        self.at_its_name(key, |keys, compare| keys.set_counts(key, counts, compare));
     }
 
     /// Takes a key out of the list.
     pub(crate) fn remove_key(&mut self, key: u32) {
+        self.at_its_name(key, |keys, compare| keys.remove(key, compare));
+        self.gone.remove(&key);
+        self.chained.remove(&key);
+    }
+
+    /// Has something done with the list of keys that needs a comparison of keys with this one.
+    fn at_its_name(&mut self, key: u32, act: impl FnOnce(&mut Keys, &dyn Fn(u32) -> Ordering)) {
         let head = self.keys.head(key);
         let reader = Reader {
             media: &self.media,
@@ -550,9 +546,7 @@ impl<M: Media> PacketStore<M> {
         let name = reader
             .line(head)
             .map_or(&[][..], |line| reader.key(head, &line, &mut scratch));
-        self.keys.remove(key, |slot| reader.compare(slot, name));
-        self.gone.remove(&key);
-        self.chained.remove(&key);
+        act(&mut self.keys, &|slot| reader.compare(slot, name));
     }
 
     /// A version is needed no longer; its space can be used by the next transaction.

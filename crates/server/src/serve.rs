@@ -163,7 +163,7 @@ pub fn serve(
             tracing::warn!(
                 ms = took / MILLISECOND,
                 "the store was at work for so long, and nobody was answered meanwhile, also no device that \
-                 comes back. Is its disk slow, or was it asked something long?"
+                 comes back. Is its disk slow, is it hard to reach, or was it asked something long?"
             );
         }
         if !out.is_empty() {

@@ -530,6 +530,7 @@ impl WorldConfig {
             | Place::Drift
             | Place::Waited
             | Place::LastLease
+            | Place::Refused
             | Place::Beside => {
                 self = self.lacking_of_leases(without.place);
             }

@@ -2,7 +2,8 @@
 //! (`docs/spec/protocol.md` §14).
 //!
 //! Fault model: what goes to the lease store and back is slow, or lost, or takes longer than a lease; the store is gone for a
-//! while, and may then extend the leases that it had, as etcd does. The clocks of devices, store and controllers run at
+//! while, and may then extend the leases that it had, as etcd does. Or it is full for a while, as etcd is with the alarm NOSPACE: it shows what it has, refuses
+//! everything that writes, leases among it, and those that it gave run out. The clocks of devices, store and controllers run at
 //! different rates, within what the margin is for. A device breaks, or is cut off from all machines and perhaps from the
 //! store, while its clients still reach it; later it is back. An agent alone is cut off from the store. Controllers know nothing
 //! of each other, look rarely, and act on what they were told a while ago. No device that was declared stopped may say
@@ -39,12 +40,13 @@ pub(crate) enum Step {
         epoch: u32,
         sent_at: Time,
     },
-    /// The agent has the answer.
+    /// The agent has the answer; `given`: the lease, and not that the store is full.
     Granted {
         node: usize,
         life: u32,
         epoch: u32,
         sent_at: Time,
+        given: bool,
     },
     /// A controller looks.
     Look { controller: usize },
@@ -83,6 +85,8 @@ pub(crate) struct Fleet {
     rows: Vec<Row>,
     /// The store answers nobody before this moment of the world.
     gone_until: Time,
+    /// The store takes no writes before this moment of the world.
+    full_until: Time,
     /// Agents that do not reach the store.
     cut: Vec<bool>,
     controllers: Vec<(Clock, Watch)>,
@@ -121,6 +125,7 @@ impl World {
             clock,
             rows: vec![Row::default(); devices],
             gone_until: Time(0),
+            full_until: Time(0),
             cut: vec![false; devices],
             controllers,
             named: None,
@@ -166,12 +171,13 @@ impl World {
                 epoch,
                 sent_at,
             } => {
-                if self.gives_lease(node, epoch) {
+                if let Some(given) = self.gives_lease(node, epoch) {
                     self.on_its_way(Step::Granted {
                         node,
                         life,
                         epoch,
                         sent_at,
+                        given,
                     });
                 }
             }
@@ -180,7 +186,11 @@ impl World {
                 life,
                 epoch,
                 sent_at,
+                given,
             } => {
+                if !given && !Without::breaks(self.config.without, Place::Refused) {
+                    return;
+                }
                 let length = self.config.lease;
                 let device = &mut self.devices[node];
                 if let Some(running) = device.running.as_mut().filter(|_| device.life == life) {
@@ -208,8 +218,9 @@ impl World {
             Step::Declare { node, lease } => self.declare_stopped(node, lease),
             Step::LeftOut { node, word, epoch } => {
                 let fleet = self.fleet();
+                let takes = now >= fleet.gone_until.max(fleet.full_until);
                 let row = &mut fleet.rows[node];
-                if now >= fleet.gone_until && (row.word, row.words) == (Word::Stopped, word) {
+                if takes && (row.word, row.words) == (Word::Stopped, word) {
                     row.word = Word::LeftOut(epoch);
                     self.tell(|| format!("device {} was left out in epoch {epoch}", node + 1));
                 }
@@ -244,18 +255,22 @@ impl World {
         }
     }
 
-    /// The store gives the lease, or renews it, if it may.
-    fn gives_lease(&mut self, node: usize, epoch: u32) -> bool {
+    /// Whether the store gives the lease, or renews it; `None`: it answers nothing.
+    fn gives_lease(&mut self, node: usize, epoch: u32) -> Option<bool> {
         let (now, rules) = (self.now, Without::rules(self.config.without));
         let fleet = self.fleet();
         if now < fleet.gone_until {
-            return false;
+            return None;
+        }
+        if now < fleet.full_until {
+            self.happened("leases refused by a store that is full");
+            return Some(false);
         }
         let local = fleet.clock.local(now);
         let row = &mut fleet.rows[node];
         if !row.word.allows(epoch, rules) {
             self.happened("leases refused to who was declared stopped");
-            return false;
+            return None;
         }
         if row.until <= local {
             row.lease += 1;
@@ -265,7 +280,7 @@ impl World {
         if is_again {
             self.happened("leases given anew");
         }
-        true
+        Some(true)
     }
 
     /// The chain as the server has it: epoch, and devices by node.
@@ -335,7 +350,9 @@ impl World {
         let local = fleet.clock.local(now);
         let row = &mut fleet.rows[node];
         let late = row.until > local || row.lease != lease;
-        if now < fleet.gone_until || late && looks {
+        if now < fleet.full_until {
+            self.happened("words refused by a store that is full");
+        } else if now < fleet.gone_until || late && looks {
             self.happened("words that came too late");
         } else if row.word == Word::Stopped {
             self.happened("words that another controller had said");
@@ -447,7 +464,13 @@ impl World {
     pub(crate) fn fleet_accident(&mut self) {
         let (now, length) = (self.now, self.config.lease);
         let after = self.below(2 * length);
-        match self.below(4) {
+        match self.below(5) {
+            4 => {
+                self.happened("lease store full");
+                self.tell(|| "the lease store is full".to_owned());
+                let fleet = self.fleet();
+                fleet.full_until = fleet.full_until.max(now + after);
+            }
             0 => {
                 self.happened("lease store gone");
                 let fleet = self.fleet();
@@ -472,6 +495,7 @@ impl World {
             return;
         };
         fleet.gone_until = self.now;
+        fleet.full_until = self.now;
         fleet.cut.fill(false);
         for (device, row) in self.devices.iter_mut().zip(&fleet.rows) {
             device.gone &= row.word == Word::Stopped;

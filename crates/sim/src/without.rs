@@ -54,6 +54,8 @@ pub enum Place {
     Waited,
     /// In the lease store: a member is declared stopped in one step with a look at its last lease.
     LastLease,
+    /// In the agents: a lease that a full store refused is none.
+    Refused,
     /// In the controllers: nobody is declared stopped but beside another one that holds everything and has a lease.
     Beside,
 }
@@ -350,6 +352,12 @@ impl Without {
             Place::LastLease,
             6000,
             "§14: the word is said in one step with a look at the last lease",
+        ),
+        rule(
+            "lease-refused",
+            Place::Refused,
+            6000,
+            "§14: a lease that a full store has refused is none",
         ),
         rule(
             "beside",

@@ -8,7 +8,7 @@ use pmnet_server::{Batch, Origin, Request};
 use pmnet_wire::command::{Commands, Form, Protocol, preamble};
 
 use crate::rows::{Fault, Rows, Update, place_in};
-use crate::types::{Context, Cursors, Keyspace, execaborted, refuse_as_read, run};
+use crate::types::{Context, Cursors, Keyspace, execaborted, refuse_as_read, run, unchanged};
 use crate::{OpenError, PACK_HEADER_BYTES_MAX, REPLY_BYTES_MAX, REPLY_TOO_LONG};
 
 /// Bytes of replies after which a pack ends.
@@ -135,7 +135,7 @@ pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault
     };
     match commands.form {
         Form::Barrier => return Ok(reply::OK),
-        Form::StoreAddress => return Ok(Bytes::from_static(crate::NO_ADDRESS)),
+        Form::StoreAddress => return Ok(Bytes::from_static(pmnet_wire::command::NO_ADDRESS)),
         Form::Single | Form::Pipeline | Form::Transaction | Form::Pack => {}
     }
     if request.record.is_none()
@@ -187,12 +187,26 @@ pub fn refusal(request: &Request, why: &str) -> Bytes {
 }
 
 fn reply_of(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Vec<u8>, Fault> {
+    let watched = unchanged(keys, commands)?;
+    if watched == Some(false) {
+        return Ok(match commands.protocol {
+            Protocol::Resp2 => b"*-1\r\n".to_vec(),
+            Protocol::Resp3 => b"_\r\n".to_vec(),
+        });
+    }
     let replies = run_all(keys, commands)?;
+    // The reply to what the front asked is none of the client's.
+    let own = usize::from(watched.is_some());
     let mut whole = Vec::new();
     if commands.form == Form::Transaction && replies.len() == commands.count {
-        write_header(&mut whole, commands.count);
+        write_header(&mut whole, commands.count - own);
     }
-    for reply in replies {
+    let own = if replies.len() == commands.count {
+        own
+    } else {
+        0
+    };
+    for reply in replies.into_iter().skip(own) {
         whole.extend_from_slice(&reply);
     }
     Ok(whole)

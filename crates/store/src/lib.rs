@@ -20,8 +20,8 @@ pub use packet::{
     Backup, GrowError, Grown, PacketStore, RegionAddress, RegionStore, back_up_packet_store,
     grow_packet_store, mend_packet_store, names_in_packet_store,
 };
-pub use redis::RedisStore;
 pub use redis::promote::{Progress, Promotion};
+pub use redis::{RedisStore, StoreSync};
 pub use types::Names;
 
 use bytes::Bytes;
@@ -82,24 +82,34 @@ pub enum OpenError {
 /// # Errors
 /// [`OpenError`].
 pub fn open(url: &str, shard: u32) -> Result<Box<dyn Store>, OpenError> {
-    open_with(url, None, shard)
+    open_with(url, None, None, shard)
 }
 
-/// The same; Redis has this password, in place of one in `url`.
+/// The same; Redis has this password, in place of one in `url`, and this waits for its sync.
 ///
 /// # Errors
 /// [`OpenError`].
 pub fn open_with(
     url: &str,
     password: Option<&str>,
+    sync: Option<StoreSync>,
     shard: u32,
 ) -> Result<Box<dyn Store>, OpenError> {
     if let Some(url) = redis::RedisUrl::read(url, password)? {
-        return Ok(Box::new(RedisStore::new(url, shard)?));
+        return Ok(Box::new(RedisStore::new(
+            url,
+            shard,
+            sync.unwrap_or_default(),
+        )?));
     }
     if password.is_some() {
         return Err(OpenError::Url {
             why: "only Redis has a password".into(),
+        });
+    }
+    if sync.is_some() {
+        return Err(OpenError::Url {
+            why: "--store-sync is about Redis's AOF: this store syncs by itself".into(),
         });
     }
     if let Some(path) = url.strip_prefix("kv:") {
@@ -145,6 +155,3 @@ pub(crate) fn warn_too_long(record: &[u8]) {
         "the reply to a request is longer than can be handed on: an error is kept and answered in its place"
     );
 }
-
-/// Reply to a store-address request at a store that has none.
-pub(crate) const NO_ADDRESS: &[u8] = b"-ERR pmnet: this store has no address of its own\r\n";

@@ -77,7 +77,7 @@ fn answer(payload: &[u8], writes: bool) -> Vec<u8> {
     let mut reply = Vec::new();
     match commands.form {
         Form::Barrier => reply.extend_from_slice(b"+OK\r\n"),
-        Form::StoreAddress => reply.extend_from_slice(crate::NO_ADDRESS),
+        Form::StoreAddress => reply.extend_from_slice(pmnet_wire::command::NO_ADDRESS),
         Form::Transaction => write_header(&mut reply, commands.count),
         Form::Pack => {
             write_header(&mut reply, commands.units().count());

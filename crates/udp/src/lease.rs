@@ -35,6 +35,8 @@ pub struct LeaseWords {
     ends: AtomicBool,
     /// Something came from the next hop.
     next_spoke: AtomicBool,
+    /// The next hop is to be asked whether it is there.
+    asks_next: AtomicBool,
     agent: OnceLock<Thread>,
     waker: Mutex<Option<mio::Waker>>,
     standing: Mutex<Standing>,
@@ -96,6 +98,18 @@ impl LeaseWords {
     /// Whether something came from the next hop since the last call.
     pub fn next_spoke(&self) -> bool {
         self.next_spoke.swap(false, Ordering::Relaxed)
+    }
+
+    /// The loop is to ask the next hop whether it is there. If it is, [`LeaseWords::next_spoke`] says so soon.
+    pub fn ask_next(&self) {
+        self.asks_next.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Whether that was wanted since the last call.
+    pub fn asks_next(&self) -> bool {
+        // Looked at in each turn: mostly nothing is written.
+        self.asks_next.load(Ordering::Relaxed) && self.asks_next.swap(false, Ordering::Relaxed)
     }
 
     /// Whether the agent wants the loop to end.

@@ -7,15 +7,40 @@ use std::io::{BufRead, BufReader};
 /// `protocol`: `udp` or `tcp`. `None`: it is free.
 #[must_use]
 pub fn owner_of_port(protocol: &str, port: u16) -> Option<String> {
-    let inodes: Vec<String> = ["", "6"]
+    owner(|| inodes(protocol, port), process_with)
+}
+
+/// The inodes of the sockets at this port.
+fn inodes(protocol: &str, port: u16) -> Vec<String> {
+    ["", "6"]
         .iter()
         .filter_map(|family| std::fs::File::open(format!("/proc/net/{protocol}{family}")).ok())
         .flat_map(|table| BufReader::new(table).lines().map_while(Result::ok))
         .filter_map(|line| inode(&line, port))
-        .collect();
-    if inodes.is_empty() {
+        // Remains of connections whose process has ended.
+        .filter(|inode| inode != "0")
+        .collect()
+}
+
+/// `sockets`: inodes at the port now; `process_with`: who has one of these.
+fn owner(
+    sockets: impl Fn() -> Vec<String>,
+    process_with: impl Fn(&[String]) -> Option<String>,
+) -> Option<String> {
+    let before = sockets();
+    if before.is_empty() {
         return None;
     }
+    process_with(&before).or_else(|| {
+        // It may have ended while it was looked for.
+        let now = sockets();
+        let stays = before.iter().any(|inode| now.contains(inode));
+        stays.then(|| "a process of another user or container".into())
+    })
+}
+
+/// A process that has one of these sockets, for people.
+fn process_with(inodes: &[String]) -> Option<String> {
     let wanted: Vec<String> = inodes
         .iter()
         .map(|inode| format!("socket:[{inode}]"))
@@ -37,14 +62,10 @@ pub fn owner_of_port(protocol: &str, port: u16) -> Option<String> {
     let mut ids = processes
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-    Some(match ids.find(|pid| has(pid)) {
-        Some(pid) => {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            let name = name.trim().replace(|c: char| c.is_control(), " ");
-            format!("process {pid} ({name})")
-        }
-        None => "a process of another user or container".into(),
-    })
+    let pid = ids.find(|pid| has(pid))?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = name.trim().replace(|c: char| c.is_control(), " ");
+    Some(format!("process {pid} ({name})"))
 }
 
 /// The inode of the socket in this line of the kernel's table, if it is at this port.
@@ -59,6 +80,27 @@ fn inode(line: &str, port: u16) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// (Found: a process that ended just then was said to be another user's.)
+    #[test]
+    fn a_process_that_ends_while_it_is_looked_for_is_nobody() {
+        let nobody = |_: &[String]| None;
+        let calls = std::cell::Cell::new(0);
+        let ends = || {
+            calls.set(calls.get() + 1);
+            if calls.get() == 1 {
+                vec!["7".to_owned()]
+            } else {
+                vec!["8".to_owned()]
+            }
+        };
+        assert_eq!(owner(ends, nobody), None);
+        assert_eq!(calls.get(), 2);
+        let stays = || vec!["7".to_owned()];
+        let other = owner(stays, nobody).unwrap();
+        assert!(other.contains("another user or container"), "{other}");
+        assert_eq!(owner(stays, |of| Some(of.concat())), Some("7".into()));
+    }
 
     #[test]
     fn the_owner_of_a_port_is_found_and_nobody_where_it_is_free() {

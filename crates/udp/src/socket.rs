@@ -473,8 +473,6 @@ fn bound(address: Peer, shared: bool) -> io::Result<socket2::Socket> {
 fn explained(address: Peer, error: &io::Error) -> io::Error {
     let hint = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            let owner = owner_of_port("udp", address.port());
-            let owner = owner.unwrap_or_else(|| "another process".into());
             let port = address.port();
             let drawn = if (PORT_FIRST..=PORT_LAST).contains(&port) {
                 format!(
@@ -484,7 +482,12 @@ fn explained(address: Peer, error: &io::Error) -> io::Error {
             } else {
                 String::new()
             };
-            format!(" ({owner} listens there: choose another port, or stop it{drawn})")
+            match owner_of_port("udp", port) {
+                Some(owner) => {
+                    format!(" ({owner} listens there: choose another port, or stop it{drawn})")
+                }
+                None => " (whoever had it has ended meanwhile: start this process again)".into(),
+            }
         }
         io::ErrorKind::AddrNotAvailable => " (this machine does not have that address)".into(),
         io::ErrorKind::PermissionDenied => " (ports below 1024 need privileges)".into(),

@@ -21,6 +21,27 @@ pub const PREAMBLE_LEN: usize = 8;
 /// Most commands in one transaction.
 pub const COMMANDS_MAX: usize = 64 * 1024;
 
+/// Reply to [`Form::StoreAddress`] of a store that has none.
+pub const NO_ADDRESS: &[u8] = b"-ERR pmnet: this store has no address of its own\r\n";
+
+/// Asks an embedded store for the versions of keys: the reply is an array of integers, the number of the store's start and a version for each key.
+pub const WATCH: &str = "PMNET.WATCH";
+/// Before the commands of a transaction, at an embedded store: it runs only if all these keys have these versions still. Arguments: the number of the start, and for each
+/// key its database, version and name.
+pub const UNCHANGED: &str = "PMNET.UNCHANGED";
+/// Asks an embedded store which lists and sorted sets are new since an answer before: arguments are the first two integers of that answer, or zeros. The reply is
+/// an array of integers: number of the start, how many there were, and the [`arrival`] of each new one, or 0 if they are not known.
+pub const ARRIVED: &str = "PMNET.ARRIVED";
+
+/// The number of a key for which a client waits, with the type that it waits for. Different keys may have the same; none has 0.
+#[must_use]
+pub fn arrival(database: u32, sorted: bool, key: &[u8]) -> i64 {
+    let place = u64::from(database) << 1 | u64::from(sorted);
+    (key_hash(key) ^ place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        .max(1)
+        .cast_signed()
+}
+
 /// What the commands of a payload are to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {

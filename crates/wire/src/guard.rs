@@ -116,6 +116,48 @@ fn settings<'a>(
     })
 }
 
+/// Commands that keep something for their connection, which nothing that a server says of them shows.
+const STATEFUL: [&str; 1] = ["HIMPORT"];
+
+/// Commands that write without naming a key, and change only indexes. Some forms of some of them can do more ([`reaches_records`]).
+const SPARING: [&str; 18] = [
+    "FT.ALIASADD",
+    "FT._ALIASADDIFNX",
+    "FT.ALIASDEL",
+    "FT._ALIASDELIFX",
+    "FT.ALIASUPDATE",
+    "FT.ALTER",
+    "FT._ALTERIFNX",
+    "FT.CREATE",
+    "FT._CREATEIFNX",
+    "FT.DICTADD",
+    "FT.DICTDEL",
+    "FT.DROP",
+    "FT._DROPIFX",
+    "FT.DROPINDEX",
+    "FT._DROPINDEXIFX",
+    "FT.SYNADD",
+    "FT.SYNFORCEUPDATE",
+    "FT.SYNUPDATE",
+];
+
+/// Why a command that writes without naming a key is not possible.
+pub const UNNAMED_KEYS: &str = "it changes keys that it does not name, and pmnet's own records may be among them: send it to the Redis server itself";
+/// Why a command that keeps something for its connection cannot run on a shared one.
+pub const OWN_CONNECTION: &str = "it keeps something for its connection, and this one is shared";
+
+/// Whether a server keeps something for the connection on which this command (in capitals) runs, although that does not show.
+#[must_use]
+pub fn keeps_state(name: &[u8]) -> bool {
+    STATEFUL.iter().any(|known| known.as_bytes() == name)
+}
+
+/// Whether this command (in capitals) leaves keys alone although it writes without naming one.
+#[must_use]
+pub fn spares_keys(name: &[u8]) -> bool {
+    SPARING.iter().any(|known| known.as_bytes() == name)
+}
+
 /// Subcommands of `CLUSTER` of newer servers that remove keys by their slots, or move them away.
 const OF_SLOTS: [&str; 5] = [
     "FLUSHSLOT",
@@ -491,6 +533,13 @@ mod tests {
         ] {
             assert!(!changes(line, Some("pm")) && !changes(line, None), "{line}");
         }
+    }
+
+    #[test]
+    fn what_servers_do_not_say_of_commands_is_known() {
+        assert!(keeps_state(b"HIMPORT") && !keeps_state(b"HSET"));
+        assert!(spares_keys(b"FT.CREATE") && spares_keys(b"FT._DROPINDEXIFX"));
+        assert!(!spares_keys(b"FLUSHALL") && !spares_keys(b"FT.NEW"));
     }
 
     #[test]

@@ -160,6 +160,10 @@ impl Port for Direct {
         Some(size)
     }
 
+    fn asks_next(&mut self) -> bool {
+        self.stack.asks_next()
+    }
+
     fn renewal(&mut self) -> Option<Renewal> {
         self.stack.renewal()
     }

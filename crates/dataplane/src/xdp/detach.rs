@@ -21,6 +21,8 @@ use super::stage::Stage;
 /// What [`detach`] found and did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detached {
+    /// There was a device, or what an earlier attempt has left of one.
+    pub found: bool,
     /// Acknowledged updates in the log that the server had not applied.
     pub unapplied: u64,
 }
@@ -37,9 +39,13 @@ pub fn detach(
     discard: bool,
 ) -> Result<Detached, OpenError> {
     let _lock = open::lock(pins)?;
-    if matches!(Stage::of(pins)?, Stage::Absent | Stage::Remains) {
+    let stage = Stage::of(pins)?;
+    if matches!(stage, Stage::Absent | Stage::Remains) {
         pins.remove()?;
-        return Ok(Detached { unapplied: 0 });
+        return Ok(Detached {
+            found: stage != Stage::Absent,
+            unapplied: 0,
+        });
     }
     if let Some(path) = spill {
         spill::check(path)?;
@@ -99,7 +105,10 @@ pub fn detach(
     // From here on the file is the log, or there is no log.
     kernel.set_stage(Stage::Remains);
     pins.remove()?;
-    Ok(Detached { unapplied })
+    Ok(Detached {
+        found: true,
+        unapplied,
+    })
 }
 
 /// How many entries a start from this image would keep.

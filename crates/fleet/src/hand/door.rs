@@ -190,6 +190,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
                     return;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // No further file can be opened: as if there were too many callers. One of them goes.
+                Err(_) if self.callers.pop_front().is_some() => {}
                 Err(_) => {
                     self.more_after = Some(Instant::now() + PAUSE);
                     return;

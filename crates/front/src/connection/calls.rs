@@ -38,8 +38,15 @@ pub(super) enum Purpose {
     SelectQueued { database: u32, frame: Vec<u8> },
     /// EXEC of a transaction of which the front answers a part.
     Exec(Rest),
+    /// What the store says of itself, for a HELLO that asks for this.
+    Hello {
+        protocol: Protocol,
+        name: Option<Bytes>,
+    },
     /// What the store says of its client, to know what to say of ours.
     ClientFields(ClientsAsk),
+    /// What the store says of the conditions of CLIENT LIST or KILL, before the front answers.
+    ClientsWhich(Option<ClientsAsk>),
     /// Whether the store knows a command that is to be queued in MULTI.
     Probe {
         name: Vec<u8>,
@@ -109,6 +116,19 @@ impl Connection {
         shared: &Shared,
     ) -> Result<Result<CallId, Bytes>, Later> {
         let deadline = begun.saturating_add(shared.call_timeout);
+        self.submit_until(payload, key_hash, how, deadline, up, shared)
+    }
+
+    /// The same with the end of its time.
+    pub(super) fn submit_until<U: Upstream>(
+        &mut self,
+        payload: &Bytes,
+        key_hash: u64,
+        how: Submit,
+        deadline: Time,
+        up: &mut U,
+        shared: &Shared,
+    ) -> Result<Result<CallId, Bytes>, Later> {
         if shared.now >= deadline {
             return Ok(Err(reply::error(LATE)));
         }
@@ -264,9 +284,19 @@ impl Connection {
             }
         }
         if let Purpose::ClientFields(ask) = purpose {
-            shared.learn_client_fields(&outcome);
+            if let Outcome::Reply(reply) = &outcome {
+                shared.learn_client_fields(reply);
+            }
             self.replies.slots[index] = Slot::Clients;
             self.wait_for_clients(ask);
+        } else if let Purpose::ClientsWhich(ask) = purpose {
+            match Connection::clients_which(ask, outcome, shared) {
+                Ok(ask) => {
+                    self.replies.slots[index] = Slot::Clients;
+                    self.wait_for_clients(ask);
+                }
+                Err(reply) => self.replies.fill(index, reply),
+            }
         } else if let Purpose::Publish = purpose {
             let reply = self.answer(purpose, outcome, shared);
             self.fence(index, reply);
@@ -287,6 +317,8 @@ impl Connection {
             | Purpose::Exec(_)
             | Purpose::Probe { .. }
             | Purpose::ClientFields(_)
+            | Purpose::Hello { .. }
+            | Purpose::ClientsWhich(_)
             | Purpose::Publish => true,
             Purpose::Bypass { again, .. } => again.is_some(),
             Purpose::Pack(_) => {
@@ -302,12 +334,18 @@ impl Connection {
 
     fn answer(&mut self, purpose: Purpose, outcome: Outcome, shared: &mut Shared) -> Bytes {
         let replies = purpose.bypassed().unwrap_or(1);
+        if let Purpose::Hello { protocol, name } = purpose {
+            shared.about.learn(&outcome, shared.now);
+            return self.greet(protocol, name, shared);
+        }
         let outcome = outcome_reply(outcome);
         match purpose {
             Purpose::Update { .. }
             | Purpose::Bypass { .. }
             | Purpose::Publish
-            | Purpose::ClientFields(_) => match outcome {
+            | Purpose::Hello { .. }
+            | Purpose::ClientFields(_)
+            | Purpose::ClientsWhich(_) => match outcome {
                 Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {
                     // One error is the answer to all packed commands; otherwise the client would get out
                     // of step.
@@ -392,6 +430,7 @@ impl Connection {
                 self.replies.fill(index, reply);
             }
         }
+        self.passing.has_published();
         self.replies.drain();
     }
 }

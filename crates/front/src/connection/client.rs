@@ -11,18 +11,23 @@ use pmnet_resp::reply::{self, OK};
 use pmnet_resp::{Arguments, parse_integer, read, write_command};
 use pmnet_wire::command::{Form, Protocol, preamble};
 
-use super::calls::{Purpose, Submit};
+use super::calls::{Purpose, Submit, outcome_reply};
+use super::clients_asked::{self, Parsed, Which};
 use super::local::{BAD_NAME, valid_name};
 use super::mode::Mode;
 use super::passage::Stage;
 use super::replies::Slot;
 use super::transaction::unknown_subcommand;
-use super::{Connection, Later, Shared, Wait};
+use super::{Connection, Later, Shared, Wait, refusal};
 use crate::table::{Facts, Sub};
 use crate::tracking::Tracker;
 use crate::upstream::{Outcome, Time, Upstream};
 
 const SYNTAX: &str = "ERR syntax error";
+/// What Redis says of the commands in the MULTI of a client that has none.
+pub(super) const NO_MULTI: &str = "-1";
+/// Of subcommands that a newer store has.
+const STATE: &str = "it is state of a connection to the store, and all clients of a front share those; send it to the store itself";
 const UNBLOCK_REASON: &str = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR";
 /// The fields of Redis 7.0, for a store that does not say which it has.
 const FIELDS: &str = "id addr laddr fd name age idle flags db sub psub ssub multi qbuf qbuf-free argv-mem multi-mem rbs rbp obl oll \
@@ -47,6 +52,16 @@ impl Life {
             self.heard = now;
         }
         self.pending = pending;
+    }
+
+    /// When it came.
+    pub(super) fn begun(&self, now: Time) -> Time {
+        self.begun.unwrap_or(now)
+    }
+
+    /// When something of it came last.
+    pub(super) fn heard(&self) -> Time {
+        self.heard
     }
 }
 
@@ -83,17 +98,16 @@ pub(crate) enum ClientKind {
 }
 
 impl ClientKind {
-    fn parse(name: &[u8]) -> Result<ClientKind, Bytes> {
+    pub(super) fn parse(name: &[u8]) -> Option<ClientKind> {
         let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
         if is("normal") {
-            Ok(ClientKind::Normal)
+            Some(ClientKind::Normal)
         } else if is("pubsub") {
-            Ok(ClientKind::PubSub)
-        } else if is("master") || is("replica") || is("slave") {
-            Ok(ClientKind::Replication)
+            Some(ClientKind::PubSub)
+        } else if is("master") || is("replica") || is("slave") || is("primary") {
+            Some(ClientKind::Replication)
         } else {
-            let name = String::from_utf8_lossy(name);
-            Err(reply::error(&format!("ERR Unknown client type '{name}'")))
+            None
         }
     }
 }
@@ -103,28 +117,14 @@ impl ClientKind {
 pub(crate) enum ClientsAsk {
     /// CLIENT INFO.
     Info,
-    /// CLIENT LIST: those with these numbers if there are some, and of this kind.
-    List {
-        ids: Vec<i64>,
-        kind: Option<ClientKind>,
-    },
+    /// CLIENT LIST.
+    List(Which),
     /// CLIENT KILL of one address.
     KillAddress(Vec<u8>),
-    /// CLIENT KILL of all that fit.
-    Kill(KillFilter),
+    /// CLIENT KILL of all of these.
+    Kill(Which),
     /// CLIENT UNBLOCK.
     Unblock { id: i64, error: bool },
-}
-
-/// Whom CLIENT KILL means.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KillFilter {
-    pub(crate) id: Option<i64>,
-    pub(crate) kind: Option<ClientKind>,
-    pub(crate) address: Option<Vec<u8>>,
-    pub(crate) local_address: Option<Vec<u8>>,
-    pub(crate) user: Option<Vec<u8>>,
-    pub(crate) with_me: bool,
 }
 
 /// What the front knows of a client's socket.
@@ -155,8 +155,8 @@ impl Connection {
     ) -> Result<(), Later> {
         let Sub::Known(sub) = sub else {
             // Libraries send SETINFO (Redis 7.2) to whatever they connect to.
-            let answer = if arguments.is(1, "SETINFO") && arguments.len() == 4 {
-                OK
+            let answer = if is_set_info(arguments) {
+                self.settings.set_info(arguments)
             } else {
                 unknown_subcommand(arguments)
             };
@@ -165,11 +165,20 @@ impl Connection {
         };
         let ask = match sub.name {
             "CLIENT|INFO" => Ok(ClientsAsk::Info),
-            "CLIENT|LIST" => parse_list(arguments),
             "CLIENT|KILL" if arguments.len() == 3 => {
                 Ok(ClientsAsk::KillAddress(arguments.get(2).to_vec()))
             }
-            "CLIENT|KILL" => parse_kill(arguments, shared).map(ClientsAsk::Kill),
+            "CLIENT|LIST" | "CLIENT|KILL" => {
+                let kills = sub.name == "CLIENT|KILL";
+                match clients_asked::parse(arguments, kills, shared) {
+                    Parsed::Plain(which) => Ok(clients_asked::ask(which, kills)),
+                    Parsed::Cut => Err(reply::error(SYNTAX)),
+                    Parsed::Asked(which, question) => {
+                        let ask = which.map(|which| clients_asked::ask(which, kills));
+                        return self.ask_about_clients(ask, &question, up, shared);
+                    }
+                }
+            }
             "CLIENT|UNBLOCK" => parse_unblock(arguments),
             "CLIENT|HELP" => {
                 let mut frame = Vec::new();
@@ -189,7 +198,7 @@ impl Connection {
                 }
                 Ok(())
             }
-            Ok(ask @ (ClientsAsk::Info | ClientsAsk::List { .. }))
+            Ok(ask @ (ClientsAsk::Info | ClientsAsk::List(_)))
                 if shared.client_fields.is_none() =>
             {
                 let purpose = Purpose::ClientFields(ask);
@@ -202,6 +211,55 @@ impl Connection {
                 Ok(())
             }
         }
+    }
+
+    /// Asks the store whether it takes these conditions, and what its clients look like. `ask`: what is then to be asked for; `None`: they
+    /// are not understood here.
+    fn ask_about_clients<U: Upstream>(
+        &mut self,
+        ask: Option<ClientsAsk>,
+        question: &Bytes,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        self.flush_pack(up, shared)?;
+        let mut payload = preamble(Form::Transaction, Protocol::Resp2, 0).to_vec();
+        write_command(&mut payload, &["CLIENT", "INFO"]);
+        payload.extend_from_slice(question);
+        let bytes = payload.len();
+        let how = Submit::Bypass { read_only: true };
+        let submitted = self.submit(&payload.into(), 0, how, self.times.begun, up, shared)?;
+        if submitted.is_ok() {
+            self.wait = Wait::Outcome;
+        }
+        self.expect(submitted, Purpose::ClientsWhich(ask), bytes);
+        Ok(())
+    }
+
+    /// The store has said what it thinks of conditions. What is to be asked for; or the reply to the client.
+    pub(super) fn clients_which(
+        ask: Option<ClientsAsk>,
+        outcome: Outcome,
+        shared: &mut Shared,
+    ) -> Result<ClientsAsk, Bytes> {
+        let reply = outcome_reply(outcome)?;
+        let parts = read::elements(&reply).unwrap_or_default();
+        let [info, said] = parts[..] else {
+            return Err(if reply.starts_with(b"-") {
+                reply
+            } else {
+                reply::error(SYNTAX)
+            });
+        };
+        shared.learn_client_fields(info);
+        if said.starts_with(b"-") {
+            return Err(Bytes::copy_from_slice(said));
+        }
+        ask.ok_or_else(|| {
+            reply::error(
+                "ERR pmnet: the front answers CLIENT LIST and CLIENT KILL, and does not know one of these conditions",
+            )
+        })
     }
 
     /// What concerns only this connection; empty if there is no answer.
@@ -223,10 +281,9 @@ impl Connection {
                 OK
             }
             "CLIENT|NO-EVICT" => {
-                let on = arguments.is(2, "ON");
-                if !on && !arguments.is(2, "OFF") {
+                let Some(on) = on_or_off(arguments) else {
                     return reply::error(SYNTAX);
-                }
+                };
                 self.settings.no_evict = on;
                 OK
             }
@@ -250,7 +307,21 @@ impl Connection {
                 shared.pause.end();
                 OK
             }
-            _ => unknown_subcommand(arguments),
+            "CLIENT|NO-TOUCH" => match on_or_off(arguments) {
+                Some(on) => {
+                    self.settings.no_touch = on;
+                    OK
+                }
+                None => reply::error(SYNTAX),
+            },
+            "CLIENT|SETINFO" => self.settings.set_info(arguments),
+            // Those that a server does not know it ignores.
+            "CLIENT|CAPA" => {
+                self.settings.redirects |=
+                    (2..arguments.len()).any(|at| arguments.is(at, "REDIRECT"));
+                OK
+            }
+            _ => refusal(arguments, STATE),
         }
     }
 
@@ -404,11 +475,13 @@ impl Connection {
         line
     }
 
-    fn field(&self, field: &str, socket: ClientSocket, shared: &Shared) -> String {
+    /// The value of this field in CLIENT LIST.
+    pub(super) fn field(&self, field: &str, socket: ClientSocket, shared: &Shared) -> String {
         let now = shared.now;
         let tracker = shared.tracking.client(self.id);
         let direct = self.passing.direct.as_ref();
         let seconds = |since: Time| (now.saturating_sub(since) / SECOND).to_string();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let count = |count: fn(&super::direct::Direct) -> u64| direct.map_or(0, count).to_string();
         match field {
             "id" => self.id.to_string(),
@@ -418,8 +491,8 @@ impl Connection {
                 .map(|local| local.to_string())
                 .unwrap_or_default(),
             "fd" => socket.fd.to_string(),
-            "name" => String::from_utf8_lossy(&self.settings.name).into_owned(),
-            "age" => seconds(self.life.begun.unwrap_or(now)),
+            "name" => text(&self.settings.name),
+            "age" => seconds(self.life.begun(now)),
             "idle" => seconds(self.life.heard),
             "flags" => self.flags(tracker),
             "db" => self.settings.database.to_string(),
@@ -429,9 +502,9 @@ impl Connection {
             "multi" => match &self.mode {
                 Mode::Queueing(transaction) => transaction.count().to_string(),
                 Mode::WatchingMulti { .. } => "0".to_owned(),
-                _ => "-1".to_owned(),
+                _ => shared.no_multi.clone(),
             },
-            "watch" => u8::from(self.mode.watches()).to_string(),
+            "watch" => u8::from(self.watches_keys()).to_string(),
             "qbuf" => self.life.pending.to_string(),
             "omem" | "tot-mem" => self.replies.held().to_string(),
             "events" => if socket.writes { "rw" } else { "r" }.to_owned(),
@@ -439,13 +512,15 @@ impl Connection {
                 Some(facts) => facts.name.to_ascii_lowercase(),
                 None => "NULL".to_owned(),
             },
-            "user" => String::from_utf8_lossy(self.gate.name()).into_owned(),
+            "user" => text(self.gate.name()),
             "redir" => Tracker::shown_redirect(tracker).to_string(),
             "resp" => match self.settings.protocol {
                 Protocol::Resp2 => "2".to_owned(),
                 Protocol::Resp3 => "3".to_owned(),
             },
-            "lib-name" | "lib-ver" => String::new(),
+            "lib-name" => text(&self.settings.library.0),
+            "lib-ver" => text(&self.settings.library.1),
+            "capa" => if self.settings.redirects { "r" } else { "" }.to_owned(),
             _ => "0".to_owned(),
         }
     }
@@ -461,6 +536,7 @@ impl Connection {
             ('R', tracker.is_some_and(|tracker| tracker.broken)),
             ('B', tracker.is_some_and(Tracker::broadcasts)),
             ('e', self.settings.no_evict),
+            ('T', self.settings.no_touch),
         ]
         .into_iter()
         .filter_map(|(flag, set)| set.then_some(flag))
@@ -483,10 +559,7 @@ impl Shared {
     }
 
     /// The store has said something of a client of its own, or has not.
-    pub(super) fn learn_client_fields(&mut self, outcome: &Outcome) {
-        let Outcome::Reply(reply) = outcome else {
-            return;
-        };
+    pub(super) fn learn_client_fields(&mut self, reply: &[u8]) {
         let Some(line) = read::bulk(reply) else {
             return;
         };
@@ -496,59 +569,23 @@ impl Shared {
             .filter_map(|word| word.split_once('=').map(|(name, _)| name.to_owned()));
         let fields: Vec<String> = names.collect();
         if fields.first().is_some_and(|first| first == "id") {
+            let multi = words
+                .split(' ')
+                .find_map(|word| word.strip_prefix("multi="));
+            self.no_multi = multi.unwrap_or(NO_MULTI).to_owned();
             self.client_fields = Some(fields);
         }
     }
 }
 
-fn parse_list(arguments: &Arguments<'_>) -> Result<ClientsAsk, Bytes> {
-    let (mut ids, mut kind) = (Vec::new(), None);
-    if arguments.len() == 4 && arguments.is(2, "TYPE") {
-        kind = Some(ClientKind::parse(arguments.get(3))?);
-    } else if arguments.len() > 3 && arguments.is(2, "ID") {
-        for at in 3..arguments.len() {
-            let id = parse_integer(arguments.get(at));
-            ids.push(id.ok_or_else(|| reply::error("ERR Invalid client ID"))?);
-        }
-    } else if arguments.len() != 2 {
-        return Err(reply::error(SYNTAX));
-    }
-    Ok(ClientsAsk::List { ids, kind })
+/// Whether it is a CLIENT SETINFO, which older stores do not know.
+pub(super) fn is_set_info(arguments: &Arguments<'_>) -> bool {
+    arguments.is(1, "SETINFO") && arguments.len() == 4
 }
 
-fn parse_kill(arguments: &Arguments<'_>, shared: &Shared) -> Result<KillFilter, Bytes> {
-    let mut filter = KillFilter::default();
-    for at in (2..arguments.len()).step_by(2) {
-        if at + 1 == arguments.len() {
-            return Err(reply::error(SYNTAX));
-        }
-        let value = arguments.get(at + 1);
-        if arguments.is(at, "ID") {
-            let id = parse_integer(value).filter(|id| *id > 0);
-            let bad = || reply::error("ERR client-id should be greater than 0");
-            filter.id = Some(id.ok_or_else(bad)?);
-        } else if arguments.is(at, "TYPE") {
-            filter.kind = Some(ClientKind::parse(value)?);
-        } else if arguments.is(at, "ADDR") {
-            filter.address = Some(value.to_vec());
-        } else if arguments.is(at, "LADDR") {
-            filter.local_address = Some(value.to_vec());
-        } else if arguments.is(at, "USER") {
-            if !shared.users.has(value) {
-                let user = String::from_utf8_lossy(value);
-                return Err(reply::error(&format!("ERR No such user '{user}'")));
-            }
-            filter.user = Some(value.to_vec());
-        } else if arguments.is(at, "SKIPME") {
-            filter.with_me = arguments.is(at + 1, "NO");
-            if !filter.with_me && !arguments.is(at + 1, "YES") {
-                return Err(reply::error(SYNTAX));
-            }
-        } else {
-            return Err(reply::error(SYNTAX));
-        }
-    }
-    Ok(filter)
+fn on_or_off(arguments: &Arguments<'_>) -> Option<bool> {
+    let on = arguments.is(2, "ON");
+    (on || arguments.is(2, "OFF")).then_some(on)
 }
 
 fn parse_unblock(arguments: &Arguments<'_>) -> Result<ClientsAsk, Bytes> {

@@ -24,7 +24,8 @@ pub(super) struct Answer {
 
 /// Whether the replies to such a command may show, or say, something that can be lost.
 pub(super) fn may_need(effect: Effect, kind: Option<Pass>) -> bool {
-    matches!(effect, Effect::None | Effect::End) && matches!(kind, None | Some(Pass::Blocking))
+    matches!(effect, Effect::None | Effect::End | Effect::State)
+        && matches!(kind, None | Some(Pass::Blocking | Pass::State | Pass::User))
 }
 
 /// Whether this reply shows nothing, and nothing has happened: an error, nothing within the time, a transaction that was given up.

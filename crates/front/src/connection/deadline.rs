@@ -62,7 +62,11 @@ impl Connection {
         let waits = self.waits_on_store();
         let mut overdue = self.passing.passage.as_ref().is_some_and(|passage| {
             let open_end = passage.blocks && passage.stage == Stage::Sent;
+            // A call has its own deadline, and who waits at an embedded store has no other.
+            let embedded =
+                passage.waits.is_some() || matches!(passage.stage, Stage::Embedded(Some(_)));
             !open_end
+                && !embedded
                 && !passage.is_just_answered()
                 && shared.now >= passage.begun.saturating_add(shared.call_timeout)
         });

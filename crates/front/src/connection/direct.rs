@@ -12,17 +12,22 @@ use pmnet_resp::{Scanner, read, reply, write_command};
 use pmnet_tls::ClientTls;
 use pmnet_wire::command::Protocol;
 
-use super::identity::{Found, Own, ask_client, ask_owner, ask_run_id, owner_of, run_id_of};
+use super::identity::{
+    Found, Own, ask_client, ask_owner, ask_run_id, owner_of, run_id_of, version_of,
+};
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
 use super::subscription::subscription;
-use super::{Connection, StoreAddress};
+use super::{Connection, Shared, StoreAddress};
 use crate::limits::REPLIES;
 use crate::upstream::Time;
 use crate::users::Credentials;
 
 /// Why a connection without valid replies is given up.
 const NOT_RESP: &str = "the store sent something that is not an acceptable RESP reply";
+
+/// The first Redis whose WAIT is about what was written on its own connection.
+const OWN_WRITES_VERSION: (u32, u32) = (7, 2);
 
 /// Command of a fence. Redis does not know it, so its answer needs no right.
 const FENCE: &str = "pmnet-fence";
@@ -65,6 +70,10 @@ pub(super) struct Direct {
     tried: usize,
     /// It has logged in as the client.
     is_client: bool,
+    /// Where the server keeps its records in that store, once it was asked about them.
+    records: String,
+    /// A command has run on it that sets a state of its connection, as far as is known.
+    pub(super) has_state: bool,
 }
 
 /// Why a connection to the store is given up.
@@ -111,6 +120,8 @@ impl Direct {
             client,
             tried: 0,
             is_client: false,
+            records: String::new(),
+            has_state: false,
         };
         if !own_auth.is_empty() {
             direct.set(&own_auth);
@@ -148,21 +159,17 @@ impl Direct {
         }
     }
 
-    /// Whether what is added next runs as the client. If not, it logs in, and the answer has to be awaited: what is sent behind a login
-    /// that fails would run as the front.
+    /// Whether what is added next runs as the client. If not, it logs in as soon as everything before that has its answer (some Redis
+    /// say nothing of a wrong password where an answer is still to be sent). The answer has to be awaited: what is sent behind a login that
+    /// fails would run as the front.
     pub(super) fn acts_as_client(&mut self) -> bool {
         if self.client.is_empty() || self.is_client {
             return true;
         }
-        if self.tried == 0 {
+        if self.tried == 0 && self.own.is_empty() {
             self.log_in();
         }
         false
-    }
-
-    /// Whether it has logged in as the client, if it had to.
-    pub(super) fn is_clients(&self) -> bool {
-        self.client.is_empty() || self.is_client
     }
 
     /// Tries the next of the client's passwords; false if there is none.
@@ -180,6 +187,7 @@ impl Direct {
     /// Adds the question who is at the other end, and who owns `records` there.
     pub(super) fn identify(&mut self, records: &str) {
         self.act_as_front();
+        records.clone_into(&mut self.records);
         if self.database != 0 {
             self.database = 0;
             self.set(&["SELECT", "0"]);
@@ -191,6 +199,16 @@ impl Direct {
         self.ask_run_id();
         ask_owner(records, &mut self.outbox);
         self.own.push_back(Own::Owner);
+    }
+
+    /// What waits for replicas, or for the disk, is to wait for what others have written before. Redis 7.0 waits for that if anything has
+    /// run on the connection; newer ones for what was written on it, so something is written that lasts for a moment.
+    pub(super) fn come_behind_writes(&mut self) {
+        let writes = |found: &Found| found.version >= OWN_WRITES_VERSION;
+        if self.found.as_ref().is_some_and(writes) {
+            let key = format!("{}:wait", self.records);
+            self.set(&["SET", &key, "", "PX", "1"]);
+        }
     }
 
     /// Adds the question who is at the other end.
@@ -253,6 +271,7 @@ impl Direct {
                 self.asked.run_id = run_id_of(value).ok_or_else(|| {
                     "its INFO has no run_id, so it cannot be recognised".to_owned()
                 })?;
+                self.asked.version = version_of(value).unwrap_or_default();
             }
             Own::Owner => self.asked.owner = owner_of(value),
             Own::Client => self.asked.client = read::integer(value),
@@ -299,7 +318,10 @@ impl Connection {
 
     /// Whether the connection to the store has state that another one has not.
     pub(super) fn stateful(&self) -> bool {
-        self.mode.monitors() || self.mode.watches() || self.passing.subscriptions() > 0
+        self.mode.monitors()
+            || self.mode.watches()
+            || self.passing.subscriptions() > 0
+            || self.passing.has_state()
     }
 
     /// The connection to the store could not be made, or is lost.
@@ -331,7 +353,7 @@ impl Connection {
     }
 
     /// Takes in bytes from the store.
-    pub fn direct_receive(&mut self, bytes: &[u8]) {
+    pub(crate) fn direct_receive(&mut self, bytes: &[u8], shared: &Shared) {
         let Some(mut direct) = self.passing.direct.take() else {
             return;
         };
@@ -343,7 +365,7 @@ impl Connection {
                 Ok(None) => break,
                 Ok(Some(len)) => {
                     let value = direct.inbox.split_to(len).freeze();
-                    result = self.direct_value(&mut direct, &value);
+                    result = self.direct_value(&mut direct, &value, shared);
                 }
                 Err(_) => result = Err(NOT_RESP.to_owned().into()),
             }
@@ -357,7 +379,12 @@ impl Connection {
     }
 
     /// One reply, or one message.
-    fn direct_value(&mut self, direct: &mut Direct, value: &Bytes) -> Result<(), Failure> {
+    fn direct_value(
+        &mut self,
+        direct: &mut Direct,
+        value: &Bytes,
+        shared: &Shared,
+    ) -> Result<(), Failure> {
         if direct.take_answer(value)? {
             if std::mem::take(&mut direct.passed_fence) {
                 self.pass_fence();
@@ -422,7 +449,7 @@ impl Connection {
         self.apply_effect(&passage, value, direct);
         let reply = match passage.effect {
             Effect::Subscribe => Bytes::new(),
-            Effect::Protocol if !value.starts_with(b"-") => self.hello_reply(),
+            Effect::Protocol if !value.starts_with(b"-") => self.hello_reply(shared),
             // A client that followed it would go past pmnet.
             _ if value.starts_with(b"-MOVED ") || value.starts_with(b"-ASK ") => reply::error(
                 "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the command was not \
@@ -443,7 +470,11 @@ impl Connection {
     /// but before the reply to the command that is being passed, or that may have caused it.
     fn hand_on(&mut self, value: &Bytes) {
         let behind_all = self.replies.slots.len();
-        let place = self.message_place().unwrap_or(behind_all);
+        let place = if self.passing.is_behind_reply(value) {
+            behind_all
+        } else {
+            self.message_place().unwrap_or(behind_all)
+        };
         self.replies.insert(place, value);
     }
 }

@@ -1,8 +1,10 @@
-//! A subscriber that publishes, in RESP3: the message to itself comes before the reply, as from Redis.
+//! A subscriber that publishes, in RESP3: the message to itself comes before the reply, as from Redis 7.0; or right behind it, as from newer
+//! ones.
 //!
 //! The message comes on the connection to the store, the reply from the server. So the reply is held back
 //! until the store has answered something that is sent on that connection when the reply is here (a *fence*): the store had put
-//! the message there before. Nothing that follows is taken from the client meanwhile.
+//! the message there before. Nothing that follows is taken from the client meanwhile. Messages of others that came before its own stay in front
+//! of the reply in either case.
 
 use bytes::Bytes;
 
@@ -10,6 +12,7 @@ use super::calls::{Purpose, Submit};
 use super::replies::Slot;
 use super::{Connection, Later, Shared, Wait};
 use crate::upstream::Upstream;
+use pmnet_resp::Arguments;
 use pmnet_wire::command::Form;
 
 impl Connection {
@@ -17,6 +20,7 @@ impl Connection {
     pub(super) fn publish_to_itself<U: Upstream>(
         &mut self,
         frame: &[u8],
+        arguments: &Arguments<'_>,
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
@@ -25,6 +29,7 @@ impl Connection {
         let submitted = self.submit(&payload, 0, how, self.times.begun, up, shared)?;
         if submitted.is_ok() {
             self.wait = Wait::Outcome;
+            self.passing.publishes(arguments.get(1), arguments.get(2));
         }
         self.expect(submitted, Purpose::Publish, payload.len());
         Ok(())
@@ -33,6 +38,7 @@ impl Connection {
     /// The reply to a PUBLISH is here, for the slot at `index`: it waits for the messages before it.
     pub(super) fn fence(&mut self, index: usize, reply: Bytes) {
         let Some(direct) = &mut self.passing.direct else {
+            self.passing.has_published();
             return self.replies.fill(index, reply);
         };
         direct.fence();
@@ -42,6 +48,7 @@ impl Connection {
 
     /// The messages before the reply that is held back are here.
     pub(super) fn pass_fence(&mut self) {
+        self.passing.has_published();
         let fenced = |slot: &Slot| matches!(slot, Slot::Fenced(_));
         let Some(index) = self.replies.slots.iter().position(fenced) else {
             return;

@@ -36,6 +36,8 @@ pub(crate) struct Found {
     pub(crate) owner: Option<String>,
     /// Which client of it the connection is, if it says so.
     pub(crate) client: Option<i64>,
+    /// Which Redis it is, or is like; (0, 0) if it does not say.
+    pub(crate) version: (u32, u32),
 }
 
 /// What a comparison of a connection with a name says.
@@ -85,6 +87,17 @@ pub(crate) fn run_id_of(reply: &[u8]) -> Option<String> {
     (!run_id.is_empty()).then_some(run_id)
 }
 
+/// Major and minor version of Redis in an answer to [`ask_run_id`]; of another server, that of the Redis which it is like.
+pub(crate) fn version_of(reply: &[u8]) -> Option<(u32, u32)> {
+    let info = read::bulk(reply)?;
+    let line = info
+        .split(|&byte| byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"redis_version:"))?;
+    let mut numbers = std::str::from_utf8(line.trim_ascii()).ok()?.split('.');
+    let mut number = || numbers.next()?.parse().ok();
+    Some((number()?, number()?))
+}
+
 /// The owner in an answer to [`ask_owner`].
 pub(crate) fn owner_of(reply: &[u8]) -> Option<String> {
     read::bulk(reply).map(|owner| String::from_utf8_lossy(owner).into_owned())
@@ -118,6 +131,19 @@ mod tests {
     }
 
     #[test]
+    fn versions_are_read() {
+        let reply = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let version = |text: &str| version_of(reply(text).as_bytes());
+        assert_eq!(
+            version("# Server\r\nredis_version:7.0.15\r\nx:1"),
+            Some((7, 0))
+        );
+        assert_eq!(version("redis_version:6.2.6\r\n"), Some((6, 2)));
+        assert_eq!(version("redis_version:x\r\n"), None);
+        assert_eq!(version("x:1"), None);
+    }
+
+    #[test]
     fn a_store_is_the_same_if_process_and_owner_are() {
         let name = |run_id: &str, owner: &str| StoreName {
             address: ([127, 0, 0, 1], 1).into(),
@@ -130,6 +156,7 @@ mod tests {
             run_id: "a".into(),
             owner: owner.map(str::to_owned),
             client: None,
+            version: (7, 0),
         };
         for (owner, other, expected) in [
             (Some("o"), name("a", "o"), Match::Same),

@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use pmnet_resp::reply::{self, OK};
-use pmnet_resp::{Arguments, parse_integer, write_bulk, write_header, write_integer, write_map};
+use pmnet_resp::{Arguments, parse_integer};
 use pmnet_wire::command::Protocol;
 
 use super::calls::Purpose;
 use super::mode::Mode;
 use super::{Connection, Later, Shared};
-use crate::table::{Local, SERVER_VERSION, Sub};
+use crate::table::{Local, Sub};
 use crate::upstream::Upstream;
 use crate::users::Users;
 
@@ -22,6 +22,12 @@ pub(super) struct Settings {
     pub(super) name: Bytes,
     /// CLIENT NO-EVICT; the front evicts nobody.
     pub(super) no_evict: bool,
+    /// CLIENT NO-TOUCH; the front's reads touch what they read.
+    pub(super) no_touch: bool,
+    /// CLIENT CAPA redirect; a front redirects nobody.
+    pub(super) redirects: bool,
+    /// CLIENT SETINFO: name and version of its library.
+    pub(super) library: (Bytes, Bytes),
     /// CLIENT REPLY OFF.
     pub(super) silent: bool,
 }
@@ -33,8 +39,30 @@ impl Default for Settings {
             database: 0,
             name: Bytes::new(),
             no_evict: false,
+            no_touch: false,
+            redirects: false,
+            library: (Bytes::new(), Bytes::new()),
             silent: false,
         }
+    }
+}
+
+impl Settings {
+    /// CLIENT SETINFO; its number of arguments is checked.
+    pub(super) fn set_info(&mut self, arguments: &Arguments<'_>) -> Bytes {
+        let option = String::from_utf8_lossy(arguments.get(2));
+        let own = match option.to_ascii_lowercase().as_str() {
+            "lib-name" => &mut self.library.0,
+            "lib-ver" => &mut self.library.1,
+            _ => return reply::error(&format!("ERR Unrecognized option '{option}'")),
+        };
+        if !valid_name(arguments.get(3)) {
+            return reply::error(&format!(
+                "ERR {option} cannot contain spaces, newlines or special characters."
+            ));
+        }
+        *own = Bytes::copy_from_slice(arguments.get(3));
+        OK
     }
 }
 
@@ -72,7 +100,10 @@ impl Connection {
             Local::Discard if self.mode.take_transaction().is_none() => {
                 reply::error("ERR DISCARD without MULTI")
             }
-            Local::Discard | Local::Unwatch => OK,
+            Local::Discard | Local::Unwatch => {
+                self.unwatch();
+                OK
+            }
         };
         self.reply(answer);
         Ok(())
@@ -88,9 +119,15 @@ impl Connection {
     /// RESET: as if freshly connected.
     pub(super) fn reset(&mut self, users: &Users) -> Bytes {
         self.mode = Mode::Ordinary;
+        self.unwatch();
         self.passing.direct = None;
         self.replies.mute(false);
-        self.settings = Settings::default();
+        self.settings = Settings {
+            // As in Redis.
+            library: std::mem::take(&mut self.settings.library),
+            redirects: self.settings.redirects,
+            ..Settings::default()
+        };
         self.tracks.on = false;
         self.gate.reset(users);
         Bytes::from_static(b"+RESET\r\n")
@@ -151,40 +188,31 @@ impl Connection {
             self.begin_resp2(arguments);
             return Ok(());
         }
-        let greeting = self.greet(&wish);
-        self.reply(greeting);
+        if !self.ask_about(&wish, up, shared)? {
+            let name = wish.name.map(Bytes::copy_from_slice);
+            let greeting = self.greet(wish.protocol, name, shared);
+            self.reply(greeting);
+        }
         Ok(())
     }
 
     /// Does what HELLO asks for, but for a login; the reply.
-    pub(super) fn greet(&mut self, wish: &Hello<'_>) -> Bytes {
-        if let Some(name) = wish.name {
-            self.settings.name = Bytes::copy_from_slice(name);
+    pub(super) fn greet(
+        &mut self,
+        protocol: Protocol,
+        name: Option<Bytes>,
+        shared: &Shared,
+    ) -> Bytes {
+        if let Some(name) = name {
+            self.settings.name = name;
         }
-        self.settings.protocol = wish.protocol;
-        self.hello_reply()
+        self.settings.protocol = protocol;
+        self.hello_reply(shared)
     }
 
     /// What HELLO says in the present protocol.
-    pub(super) fn hello_reply(&self) -> Bytes {
-        let resp3 = self.settings.protocol == Protocol::Resp3;
-        let mut out = Vec::new();
-        write_map(&mut out, 7, resp3);
-        write_bulk(&mut out, b"server");
-        write_bulk(&mut out, b"redis");
-        write_bulk(&mut out, b"version");
-        write_bulk(&mut out, SERVER_VERSION.as_bytes());
-        write_bulk(&mut out, b"proto");
-        write_integer(&mut out, if resp3 { 3 } else { 2 });
-        write_bulk(&mut out, b"id");
-        write_integer(&mut out, self.shown_id());
-        write_bulk(&mut out, b"mode");
-        write_bulk(&mut out, b"standalone");
-        write_bulk(&mut out, b"role");
-        write_bulk(&mut out, b"master");
-        write_bulk(&mut out, b"modules");
-        write_header(&mut out, 0);
-        Bytes::from(out)
+    pub(super) fn hello_reply(&self, shared: &Shared) -> Bytes {
+        shared.about.reply(self.settings.protocol, self.shown_id())
     }
 
     /// The number of this connection as clients see it.
@@ -230,7 +258,7 @@ impl Connection {
 pub(super) struct Hello<'a> {
     pub(super) protocol: Protocol,
     pub(super) login: Option<(&'a [u8], &'a [u8])>,
-    name: Option<&'a [u8]>,
+    pub(super) name: Option<&'a [u8]>,
     /// The error of an option. Those in front of it count all the same, as in Redis.
     wrong: Option<Bytes>,
 }

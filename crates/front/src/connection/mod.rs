@@ -6,15 +6,18 @@
 //! a command is passed through to the store's own connection, no later command is looked at.
 //! It may not touch sockets or clocks.
 
+mod about;
 mod again;
 mod arrivals;
 mod beside;
 mod busy;
 mod calls;
 mod client;
+mod clients_asked;
 mod confirm;
 mod deadline;
 mod direct;
+mod embedded;
 mod end;
 mod fence;
 mod gate;
@@ -57,10 +60,14 @@ pub use busy::{Busy, says_busy};
 pub(crate) use client::{ClientSocket, ClientsAsk, ClientsTold};
 use client::{Life, Skip};
 pub use deadline::HALF_CLOSED_TIMEOUT;
+use embedded::Watching;
+pub(crate) use embedded::integers;
 use end::End;
 use gate::Gate;
 pub use heart::{Heart, named_by};
-pub(crate) use identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+pub(crate) use identity::{
+    Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of, version_of,
+};
 use input::Input;
 use local::Settings;
 pub use mark::Mark;
@@ -175,6 +182,8 @@ pub struct Connection {
     wait: Wait,
     behind: Behind,
     mode: Mode,
+    /// Keys that it watches at a store that is no Redis.
+    watching: Option<Watching>,
     passing: Passing,
     end: End,
     life: Life,
@@ -206,6 +215,7 @@ impl Connection {
             wait: Wait::Nothing,
             behind: Behind::Unknown,
             mode: Mode::Ordinary,
+            watching: None,
             passing: Passing::default(),
             end: End::default(),
             life: Life::default(),
@@ -452,12 +462,13 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        let verdict = shared.table.verdict(arguments);
+        let verdict = self.on_its_connection(shared.table.verdict(arguments));
+        let verdict = self.as_its_user(verdict, shared);
         self.life.command = match verdict.sub {
             Sub::Known(sub) => Some(sub),
             Sub::No | Sub::Unknown => verdict.facts,
         };
-        if verdict.facts.is_none() && (arguments.is(0, "POST") || arguments.is(0, "HOST:")) {
+        if arguments.is(0, "POST") || arguments.is(0, "HOST:") {
             // A web page that makes a browser talk to us; Redis, too, closes without an answer.
             tracing::warn!(
                 client = self.peer,
@@ -466,6 +477,8 @@ impl Connection {
             self.abandon();
             return Ok(());
         }
+        // Of a module that was loaded since, or of none: the store is asked again, now and then.
+        shared.commands.wanted |= verdict.facts.is_none();
         if !self.admit(&verdict, arguments, up, shared)? {
             return Ok(());
         }
@@ -542,7 +555,7 @@ impl Connection {
                     self.wait_for_subscriptions(up, shared)?;
                     if !read_only && self.passing.subscriptions() > 0 {
                         self.flush_pack(up, shared)?;
-                        return self.publish_to_itself(frame, up, shared);
+                        return self.publish_to_itself(frame, arguments, up, shared);
                     }
                 }
                 if read_only && self.goes_beside_writes(frame, facts, shared.now) {

@@ -1,7 +1,8 @@
 //! Commands that pass through to the store on the client's own connection.
 //!
 //! Purpose: WATCH, blocking commands, WAIT, subscriptions and MONITOR depend on the state of a real
-//! connection. Before each such command a barrier travels through the log, so that everything
+//! connection, and so does what newer servers and modules keep for a connection: who has once used that sends everything that only the
+//! store knows by its own. Before each such command a barrier travels through the log, so that everything
 //! acknowledged before is applied when the store sees the command (protocol.md §2 rule 8). Only what
 //! cannot depend on that goes without one: commands between MULTI and EXEC, and those of a RESP2
 //! client that is subscribed.
@@ -19,9 +20,9 @@ use super::local::parse_database;
 use super::mode::Mode;
 use super::passage::{Passage, Stage};
 use super::replies::Slot;
-use super::transaction::unknown_subcommand;
+use super::transaction::{unknown_command, unknown_subcommand};
 use super::{Connection, Later, arity_error, refusal, shown};
-use crate::table::{Action, Facts, Local, Pass, READONLY, Sub, Verdict};
+use crate::table::{Action, Facts, Local, MODULE, Pass, READONLY, Sub, Verdict};
 use crate::users::Users;
 use pmnet_resp::{Arguments, write_command};
 
@@ -40,9 +41,24 @@ pub(super) enum Effect {
     Subscribe,
     /// HELLO 2 of a client that is subscribed.
     Protocol,
+    /// The store keeps something for the connection, as far as is known.
+    State,
 }
 
 impl Connection {
+    /// The verdict on a command of this client. If the store keeps something for its connection that pmnet does not know, commands of
+    /// modules run there.
+    pub(super) fn on_its_connection(&self, mut verdict: Verdict) -> Verdict {
+        if matches!(verdict.action, Action::Bypass { .. })
+            && verdict.facts.is_some_and(|facts| facts.has(MODULE))
+            && matches!(self.mode, Mode::Ordinary)
+            && self.passing.has_state()
+        {
+            verdict.action = Action::Pass(Pass::State);
+        }
+        verdict
+    }
+
     /// Whether SCRIPT KILL of this client goes to the store at once, whatever the client waits for.
     pub(super) fn may_kill(&mut self) -> bool {
         let subscribed =
@@ -69,20 +85,25 @@ impl Connection {
         arguments: &Arguments<'_>,
         frame: &[u8],
     ) {
-        // Channels are not keys.
-        if matches!(kind, Pass::Blocking | Pass::Watch)
-            && let Some(error) = names_record(arguments)
-        {
+        let error = match kind {
+            Pass::Blocking | Pass::Watch => names_record(arguments),
+            Pass::State | Pass::User => objection(arguments),
+            // Channels are not keys.
+            Pass::Subscribe | Pass::Monitor | Pass::Wait | Pass::Kill => None,
+        };
+        if let Some(error) = error {
             return self.reply(error);
         }
         let effect = match kind {
-            Pass::Blocking | Pass::Wait | Pass::Kill => Effect::None,
+            Pass::Blocking | Pass::Wait | Pass::Kill | Pass::User => Effect::None,
             Pass::Subscribe => Effect::Subscribe,
             Pass::Monitor => Effect::Monitor,
             Pass::Watch => Effect::Watch,
+            Pass::State => Effect::State,
         };
         let reads = facts.is_some_and(|facts| facts.has(READONLY));
-        let marks = kind == Pass::Watch || (kind == Pass::Blocking && !reads);
+        let writes = matches!(kind, Pass::Blocking | Pass::State | Pass::User) && !reads;
+        let marks = kind == Pass::Watch || writes;
         self.begin(effect, Some(kind), marks, arguments, frame);
     }
 
@@ -119,12 +140,14 @@ impl Connection {
             identified: false,
             name: shown(arguments),
             frame: frame.to_vec(),
-            fresh: kind == Some(Pass::Wait),
+            // A subscriber, who may not wait, may not select either.
+            fresh: kind == Some(Pass::Wait) && effect != Effect::Subscribe,
             aborted: effect == Effect::End && failed && arguments.is(0, "EXEC"),
             sentinel,
             confirms: (may_need(effect, kind) && !queued).then(String::new),
             answer: None,
             handed_on: false,
+            waits: None,
         });
         if queued || subscribed || effect == Effect::Protocol {
             self.send_passed();
@@ -192,6 +215,10 @@ impl Connection {
                 return self.fail_passed(error);
             }
             _ if let Some(error) = objection(arguments) => return self.fail_passed(error),
+            // A command that the front has not heard of could do anything.
+            _ if self.mode.watches() && verdict.facts.is_none() => {
+                return self.fail_passed(unknown_command(arguments));
+            }
             // Redis itself runs nothing then but what has to do with subscriptions.
             _ if !self.mode.watches() => Effect::Subscribe,
             Action::Local(Local::Hello | Local::Auth)
@@ -218,6 +245,7 @@ impl Connection {
             Action::Local(Local::Exec) if self.mode.passed_multi() => Effect::End,
             Action::Local(Local::Discard) if alone && self.mode.passed_multi() => Effect::End,
             Action::Local(Local::Unwatch) if alone && !self.mode.passed_multi() => Effect::Unwatch,
+            Action::Pass(Pass::State) => Effect::State,
             _ => Effect::None,
         };
         let kind = match verdict.action {
@@ -253,6 +281,7 @@ impl Connection {
                 direct.database = database;
             }
             Effect::Monitor if ok => self.mode = Mode::Monitoring,
+            Effect::State => direct.has_state |= !reply.starts_with(b"-"),
             Effect::Protocol if !reply.starts_with(b"-") => {
                 self.settings.protocol = Protocol::Resp2;
                 direct.protocol = Protocol::Resp2;

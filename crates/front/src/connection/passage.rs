@@ -8,11 +8,12 @@
 use bytes::Bytes;
 use pmnet_resp::{read, reply, write_command};
 use pmnet_wire::StoreName;
-use pmnet_wire::command::{Form, Protocol, preamble};
+use pmnet_wire::command::{Form, NO_ADDRESS, Protocol, preamble};
 
 use super::calls::{Submit, outcome_reply};
 use super::confirm::Answer;
 use super::direct::Direct;
+use super::embedded::Waits;
 use super::identity::Match;
 use super::mode::Mode;
 use super::pass::Effect;
@@ -35,6 +36,10 @@ pub(super) enum Stage {
     Connection(StoreName),
     /// Needs the connection to have logged in as the client.
     Login,
+    /// The store is no Redis: served with this call ([`super::embedded`]).
+    Embedded(Option<CallId>),
+    /// The same, and there was nothing: waits to be woken.
+    Rest,
     /// Sent to the store.
     Sent,
     /// Answered by the store. Needs the server to confirm that; asked for with this call.
@@ -58,12 +63,14 @@ pub(super) struct Passage {
     /// The command's name, for error texts.
     pub(super) name: String,
     pub(super) frame: Vec<u8>,
-    /// Send SELECT first even if the database is right: WAIT counts what precedes the connection's
-    /// last command.
+    /// Send SELECT first even if the database is right, and what WAIT needs beside: it counts what precedes the connection's
+    /// last command, or write.
     pub(super) fresh: bool,
     /// An EXEC that must abort.
     pub(super) aborted: bool,
     pub(super) sentinel: Vec<u8>,
+    /// Its wait, at a store that is no Redis.
+    pub(super) waits: Option<Waits>,
     /// Its reply has to be confirmed, by a server that uses the store with this `run_id` still ([`super::confirm`]). Until the
     /// barrier has named the store: it may have to be.
     pub(super) confirms: Option<String>,
@@ -80,6 +87,12 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
+        if shared.embedded
+            && matches!(&self.passing.passage, Some(it) if it.stage == Stage::Address(None))
+        {
+            // It has said before that it is no Redis.
+            self.serve_embedded();
+        }
         if let Some(Passage {
             stage: stage @ Stage::Address(None),
             kills,
@@ -99,6 +112,7 @@ impl Connection {
         {
             self.send_kill(shared);
         }
+        self.advance_embedded(up, shared)?;
         if let Some(passage) = &mut self.passing.passage
             && passage.stage == Stage::Mark
         {
@@ -132,13 +146,13 @@ impl Connection {
             let name = name.clone();
             self.check_store(&name, shared);
         }
-        let logged_in = self.passing.direct.as_ref().is_some_and(Direct::is_clients);
         if let Some(Passage {
             stage: Stage::Login,
             kills,
             ..
         }) = &self.passing.passage
-            && logged_in
+            && let Some(direct) = &mut self.passing.direct
+            && direct.acts_as_client()
         {
             if *kills {
                 self.send_kill(shared);
@@ -194,10 +208,12 @@ impl Connection {
         outcome: &Outcome,
         shared: &mut Shared,
     ) -> bool {
-        if self.confirmation_done(call, outcome, shared) {
+        if self.confirmation_done(call, outcome, shared)
+            || self.embedded_done(call, outcome, shared)
+        {
             return true;
         }
-        let Some(passage) = &mut self.passing.passage else {
+        let Some(passage) = &self.passing.passage else {
             return false;
         };
         let at_barrier = match passage.stage {
@@ -206,9 +222,13 @@ impl Connection {
             _ => return false,
         };
         match outcome_reply(outcome.clone()) {
+            Ok(reply) if reply == NO_ADDRESS && self.serve_embedded() => shared.embedded = true,
             Ok(reply) => match store_name(&reply) {
                 Ok(name) => {
                     shared.store_named(&name);
+                    let Some(passage) = &mut self.passing.passage else {
+                        return true;
+                    };
                     passage.stage = if at_barrier {
                         Stage::Connection(name)
                     } else if passage.kills {
@@ -218,7 +238,12 @@ impl Connection {
                     };
                 }
                 Err(why) => {
-                    let text = format!("ERR pmnet: {} needs a Redis store: {why}", passage.name);
+                    let name = self
+                        .passing
+                        .passage
+                        .as_ref()
+                        .map_or("", |passage| &passage.name);
+                    let text = format!("ERR pmnet: {name} needs a Redis store: {why}");
                     self.refuse_passage(reply::error(&text));
                 }
             },
@@ -251,6 +276,7 @@ impl Connection {
         {
             self.unconfirmed("the session closed");
         }
+        self.embedded_session_closed();
     }
 
     /// Everything acknowledged is applied in the store with this name. Sends the command if the connection
@@ -336,6 +362,10 @@ impl Connection {
             tracing::debug!(client = self.peer, store = %name, "the store is another one: the watch is lost");
             self.passing.passage = None;
             self.times.made_way = true;
+            if self.passing.has_state() {
+                // It is lost as well, and only the end of its connection says that.
+                self.end.cut_off();
+            }
             self.passing.direct = None;
             self.mode = Mode::Ordinary;
             return self.settle(answer);
@@ -373,6 +403,9 @@ impl Connection {
             direct.act_as_front();
             direct.set(&["SELECT", &self.settings.database.to_string()]);
             direct.database = self.settings.database;
+            if passage.fresh {
+                direct.come_behind_writes();
+            }
             passage.fresh = false;
         }
         if !direct.acts_as_client() {

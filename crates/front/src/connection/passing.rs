@@ -1,5 +1,7 @@
 //! The command that passes through to the store, and the client's own connection there.
 
+use pmnet_resp::read;
+
 use super::StoreAddress;
 use super::direct::Direct;
 use super::passage::{Passage, Stage};
@@ -10,6 +12,9 @@ use std::sync::Arc;
 /// Prefix of the command that marks the end of the replies to a subscription command. Redis does not know it, and says so to
 /// everybody: any command that it knows needs a right, or is refused to a subscriber.
 const SENTINEL: &str = "pmnet-end";
+
+/// The first Redis that sends the reply to a PUBLISH before the message, if a RESP3 client is subscribed to what it publishes.
+const REPLY_FIRST: (u32, u32) = (7, 2);
 
 #[derive(Default)]
 pub(super) struct Passing {
@@ -25,6 +30,16 @@ pub(super) struct Passing {
     unanswered: bool,
     /// A script was killed.
     killed: bool,
+    /// What the client, a subscriber, publishes, where the reply to that comes before the message.
+    published: Option<Published>,
+}
+
+/// A PUBLISH that is under way.
+struct Published {
+    channel: Vec<u8>,
+    message: Vec<u8>,
+    /// The message has come to the client itself: what comes behind it comes behind the reply, too.
+    came: bool,
 }
 
 impl Passing {
@@ -48,6 +63,43 @@ impl Passing {
         self.direct.as_ref().map_or(0, |direct| {
             direct.subscribed.saturating_add(direct.subscribed_sharded)
         })
+    }
+
+    /// The client publishes this.
+    pub(super) fn publishes(&mut self, channel: &[u8], message: &[u8]) {
+        let found = self
+            .direct
+            .as_ref()
+            .and_then(|direct| direct.found.as_ref());
+        self.published = found
+            .filter(|found| found.version >= REPLY_FIRST)
+            .map(|_| Published {
+                channel: channel.to_vec(),
+                message: message.to_vec(),
+                came: false,
+            });
+    }
+
+    /// The client has the reply to what it published.
+    pub(super) fn has_published(&mut self) {
+        self.published = None;
+    }
+
+    /// Whether this message has its place behind the reply to what the client publishes.
+    pub(super) fn is_behind_reply(&mut self, value: &[u8]) -> bool {
+        let Some(published) = &mut self.published else {
+            return false;
+        };
+        published.came = published.came
+            || message_of(value).is_some_and(|(channel, message)| {
+                published.channel == channel && published.message == message
+            });
+        published.came
+    }
+
+    /// Whether the store keeps something for its connection that pmnet does not know.
+    pub(super) fn has_state(&self) -> bool {
+        self.direct.as_ref().is_some_and(|direct| direct.has_state)
     }
 
     /// A sentinel that no other command of any client has.
@@ -81,5 +133,16 @@ impl Passing {
     /// Whether something was given up without an answer since this was last asked.
     pub(super) fn take_unanswered(&mut self) -> bool {
         std::mem::take(&mut self.unanswered)
+    }
+}
+
+/// Channel and text, if this is a message to a subscriber.
+fn message_of(value: &[u8]) -> Option<(&[u8], &[u8])> {
+    let parts = read::elements(value)?;
+    let bulk = |at: usize| read::bulk(parts.get(at)?);
+    match (bulk(0)?, parts.len()) {
+        (b"message" | b"smessage", 3) => Some((bulk(1)?, bulk(2)?)),
+        (b"pmessage", 4) => Some((bulk(2)?, bulk(3)?)),
+        _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::mode::Mode;
 use super::{Connection, Later};
-use crate::table::{Facts, Local, Verdict, WRITE};
+use crate::table::{Facts, Local, NEW, READONLY, Verdict, WRITE};
 use crate::upstream::Time;
 
 /// Nanoseconds of a millisecond.
@@ -84,6 +84,7 @@ impl Connection {
             Mode::WatchingMulti { .. } => true,
             _ => false,
         };
-        facts.has(WRITE) || replicated(facts) || (ends && writes)
+        let unclear = facts.has(NEW) && !facts.has(READONLY);
+        facts.has(WRITE) || unclear || replicated(facts) || (ends && writes)
     }
 }

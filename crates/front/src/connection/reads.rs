@@ -23,7 +23,7 @@ use super::own_keys::{Listing, listing, without_own};
 use super::read_before::{Asked, Before, Missed, Progress, Version};
 use super::{COMMANDS_PER_TURN, Connection, Later, Shared, Wait, lane};
 use crate::limits::BULK_BYTES_MAX;
-use crate::table::{Facts, read_keys, touches_reserved};
+use crate::table::{Facts, NONDETERMINISTIC, read_keys, touches_reserved};
 use crate::upstream::{CallId, ReadAnswer, Time, Upstream};
 
 /// Longest read that is no bypass, in bytes.
@@ -607,9 +607,9 @@ fn value_of<'a>(payload: &'a [u8], database: u32, key: &[u8]) -> Option<&'a [u8]
 }
 
 /// Whether what the store says of it holds in that process alone: a cursor is a place in a table that each process hashes with its own seed. TOUCH is
-/// meant for the master.
+/// meant for the master. Of a command that this program does not know, the store says it.
 fn is_of_one_process(facts: &Facts) -> bool {
-    matches!(facts.name, "TOUCH" | "HSCAN" | "SSCAN" | "ZSCAN")
+    facts.has(NONDETERMINISTIC) || matches!(facts.name, "TOUCH" | "HSCAN" | "SSCAN" | "ZSCAN")
 }
 
 #[cfg(test)]

@@ -7,15 +7,19 @@ use pmnet_wire::StoreName;
 use pmnet_wire::command::Protocol;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::about::About;
 use super::mark::Mark;
 use super::own_write::OwnWrites;
 use super::read_before::Heard;
 use super::{Busy, Pause, ReadFrom, ReplicaReads, StoreAddress};
 use crate::front::Cache;
-use crate::table::Table;
+use crate::table::{Learned, Table};
 use crate::tracking::Tracking;
 use crate::upstream::Time;
 use crate::users::{Access, Users};
+
+/// Redis cannot be asked before the server has said where it is.
+const UNNAMED: &str = "the pmnet server has not said yet where its store is: does it run, and does its device reach it?";
 
 /// Names of commands unknown to the table that are remembered, known to the store or not.
 const PROBED_MAX: usize = 1024;
@@ -86,12 +90,22 @@ pub fn lane(protocol: Protocol) -> usize {
     usize::from(protocol == Protocol::Resp3)
 }
 
+/// Where the commands in the table come from.
+#[derive(Debug, Default)]
+pub(crate) struct Commands {
+    /// Run id of the store process that has said which it has.
+    of: Option<String>,
+    /// Somebody has sent one that the table does not have.
+    pub(crate) wanted: bool,
+}
+
 /// What the connections of one front have in common.
 pub struct Shared {
     /// Who may do what.
     pub(crate) users: Users,
-    /// The command matrix.
+    /// The command matrix, which is another one when the store has said which commands it has.
     pub table: Table,
+    pub(crate) commands: Commands,
     /// Who is to be told of changed keys.
     pub(crate) tracking: Tracking,
     /// Time of this turn of the event loop.
@@ -102,6 +116,8 @@ pub struct Shared {
     pub store: Option<StoreAddress>,
     /// Whether `store` was given by the operator: then only what is found there is compared.
     store_fixed: bool,
+    /// The store has said that it is no Redis.
+    pub(super) embedded: bool,
     /// The store that the server named last.
     pub name: Option<StoreName>,
     /// Run id of the store process that last gave a sign of life, and when.
@@ -142,6 +158,10 @@ pub struct Shared {
     pub(super) databases: FxHashSet<u32>,
     /// What the store says of its clients, in this order; `None`: not asked yet.
     pub(super) client_fields: Option<Vec<String>>,
+    /// What HELLO says of the store.
+    pub(super) about: About,
+    /// How many commands it says a client has queued that has sent no MULTI.
+    pub(super) no_multi: String,
     /// Commands that are not in the table, and whether the store knows them.
     pub(super) probed: FxHashMap<Vec<u8>, bool>,
 }
@@ -165,11 +185,13 @@ impl Shared {
             // Whoever makes connections says who may use them.
             users: Users::new(Access::Anyone),
             table,
+            commands: Commands::default(),
             tracking: Tracking::default(),
             now: 0,
             call_timeout,
             store,
             store_fixed,
+            embedded: false,
             name: None,
             alive: None,
             counters: Counters::default(),
@@ -190,12 +212,15 @@ impl Shared {
             listing_after: 0,
             databases,
             client_fields: None,
+            about: About::default(),
+            no_multi: super::client::NO_MULTI.to_owned(),
             probed: FxHashMap::default(),
         }
     }
 
     /// The server said which store it works on.
     pub fn store_named(&mut self, name: &StoreName) {
+        self.embedded = false;
         if self.name.as_ref() == Some(name) {
             return;
         }
@@ -207,6 +232,10 @@ impl Shared {
             self.databases = FxHashSet::from_iter([0]);
             self.probed.clear();
             self.client_fields = None;
+            if self.commands.of.take().is_some() {
+                self.table = self.table.forgotten();
+            }
+            self.about.is_another();
             self.users.forget();
             self.busy.over(self.now);
         }
@@ -217,6 +246,40 @@ impl Shared {
             self.store = Some(StoreAddress::of(name));
         }
         self.name = Some(name.clone());
+    }
+
+    /// Why Redis could not be asked about its users, as far as that is known.
+    pub(super) fn why_users_are_unknown(&self) -> &str {
+        let trouble = &self.users.trouble;
+        if trouble.is_empty() && self.name.is_none() {
+            return UNNAMED;
+        }
+        trouble
+    }
+
+    /// The server did not say in time which store it works on.
+    pub(crate) fn store_not_named(&mut self) {
+        if self.users.are_asked_for() && !self.users.is_known() {
+            self.users.cannot_be_asked(UNNAMED);
+        }
+    }
+
+    /// Whether the store that the server works on has not said yet which commands it has.
+    pub(crate) fn has_to_learn(&self) -> bool {
+        let name = self.name.as_ref();
+        name.is_some_and(|name| self.commands.of.as_ref() != Some(&name.run_id))
+    }
+
+    /// The store process with this run id has said which commands it has; false if the server works on another one.
+    pub(crate) fn learn_commands(&mut self, run_id: &str, learned: &Learned) -> bool {
+        if self.name.as_ref().is_none_or(|name| name.run_id != run_id) {
+            return false;
+        }
+        self.table = self.table.with(learned);
+        self.commands.of = Some(run_id.to_owned());
+        self.commands.wanted = false;
+        self.probed.clear();
+        true
     }
 
     /// Bytes of unread replies above which no further command is taken from a client. When all together have left too

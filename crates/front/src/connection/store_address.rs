@@ -66,6 +66,20 @@ impl StoreAddress {
         })
     }
 
+    /// The host and port in such a text, if there is one.
+    #[must_use]
+    pub fn place(text: &str) -> Option<(String, u16)> {
+        let place = std::cell::Cell::new(None);
+        let resolve = |target: &str| {
+            let (host, port) = target.rsplit_once(':').unwrap_or((target, ""));
+            let host = host.trim_matches(['[', ']']).to_owned();
+            place.set(Some((host, port.parse().unwrap_or(DEFAULT_PORT))));
+            Err(StoreAddressError::Escape)
+        };
+        let _not_looked_up = StoreAddress::read(text, resolve);
+        place.into_inner()
+    }
+
     /// Where a server says that its store is; without a password, which a server does not tell.
     pub(super) fn of(name: &StoreName) -> StoreAddress {
         StoreAddress {
@@ -172,6 +186,17 @@ mod tests {
         }
         let read = StoreAddress::parse("redis://a%40b:p%3a%25@127.0.0.1:1").expect("escapes");
         assert_eq!(read.auth(), Some(vec!["AUTH", "a@b", "p:%"]));
+        for (text, host, port) in [
+            ("redis://a:b@store.example:7/0", "store.example", 7),
+            ("rediss://store.example?ca=x", "store.example", 6379),
+            ("[::1]:9", "::1", 9),
+        ] {
+            assert_eq!(
+                StoreAddress::place(text),
+                Some((host.to_owned(), port)),
+                "{text}"
+            );
+        }
         let error = StoreAddress::parse("redis://a:secret%@127.0.0.1:1").unwrap_err();
         assert!(!error.to_string().contains("secret"), "{error}");
         for text in ["redis://", "", "tls://127.0.0.1:1"] {

@@ -8,6 +8,7 @@ use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol};
 
 use super::busy::runs_code;
 use super::calls::{Purpose, Submit};
+use super::client::is_set_info;
 use super::local::{Hello, parse_database};
 use super::mode::Mode;
 use super::{Connection, Later, Shared, Wait, arity_error, refusal, shown};
@@ -83,21 +84,40 @@ impl Transaction {
 /// Largest CLIENT that is queued, in bytes.
 const OWN_BYTES_MAX: usize = 16 * 1024;
 /// Subcommands of CLIENT that are answered without the front's other clients, and that change nothing about replies.
-const QUEUED_CLIENT: [&str; 10] = [
+const QUEUED_CLIENT: [&str; 14] = [
     "CLIENT|CACHING",
+    "CLIENT|CAPA",
     "CLIENT|GETNAME",
     "CLIENT|GETREDIR",
     "CLIENT|ID",
+    "CLIENT|IMPORT-SOURCE",
     "CLIENT|NO-EVICT",
+    "CLIENT|NO-TOUCH",
     "CLIENT|PAUSE",
+    "CLIENT|SETINFO",
     "CLIENT|SETNAME",
     "CLIENT|TRACKING",
     "CLIENT|TRACKINGINFO",
     "CLIENT|UNPAUSE",
 ];
 
-fn may_queue_client(sub: Sub) -> bool {
-    matches!(sub, Sub::Known(sub) if QUEUED_CLIENT.contains(&sub.name))
+/// The command, or the subcommand, if the store does not take it between MULTI and EXEC.
+pub(super) fn not_in_multi(verdict: &Verdict) -> Option<&'static str> {
+    let sub = match verdict.sub {
+        Sub::Known(sub) => Some(sub),
+        Sub::No | Sub::Unknown => None,
+    };
+    let mut both = verdict.facts.into_iter().chain(sub);
+    both.find(|facts| facts.has(NO_MULTI))
+        .map(|facts| facts.name)
+}
+
+fn may_queue_client(sub: Sub, arguments: &Arguments<'_>) -> bool {
+    match sub {
+        Sub::Known(sub) => QUEUED_CLIENT.contains(&sub.name),
+        Sub::Unknown => is_set_info(arguments),
+        Sub::No => false,
+    }
 }
 
 const QUEUED: Bytes = Bytes::from_static(b"+QUEUED\r\n");
@@ -151,12 +171,15 @@ impl Connection {
         if facts.name == "EXEC" && arguments.len() != 1 {
             // The only arity error that ends the transaction.
             self.mode = Mode::Ordinary;
+            self.unwatch();
             self.reply(EXEC_ARITY);
             return Ok(());
         }
         let error = if let Some(error) = arity_error(verdict, arguments) {
             error
-        } else if matches!(verdict.sub, Sub::Unknown) {
+        } else if matches!(verdict.sub, Sub::Unknown)
+            && !(facts.name == "CLIENT" && is_set_info(arguments))
+        {
             let unknown = unknown_subcommand(arguments);
             if !matches!(verdict.action, Action::Bypass { .. }) {
                 self.fail_transaction();
@@ -165,8 +188,15 @@ impl Connection {
             }
             let name = [arguments.get(0), b"|", arguments.get(1)].concat();
             return self.queue_unknown(&name, unknown, frame, up, shared);
-        } else if facts.has(NO_MULTI) {
-            reply::error("ERR Command not allowed inside a transaction")
+        } else if let Some(name) = not_in_multi(verdict) {
+            let name = if shared.table.names_what_is_not_allowed() {
+                format!("'{}' ", name.to_ascii_lowercase())
+            } else {
+                String::new()
+            };
+            reply::error(&format!(
+                "ERR Command {name}not allowed inside a transaction"
+            ))
         } else {
             match verdict.action {
                 // Blocking commands do not block inside a transaction; Redis sees to it.
@@ -208,7 +238,7 @@ impl Connection {
                 Action::Local(Local::Unwatch) => {
                     return self.queue_own(Own::Command(frame.to_vec()));
                 }
-                Action::Local(Local::Client) if may_queue_client(verdict.sub) => {
+                Action::Local(Local::Client) if may_queue_client(verdict.sub, arguments) => {
                     return self.queue_own(Own::Command(frame.to_vec()));
                 }
                 Action::Local(Local::Hello) if self.may_queue_hello(arguments) => {
@@ -430,14 +460,18 @@ impl Connection {
         let arguments = parser.arguments(frame);
         if arguments.is(0, "HELLO") {
             return match Hello::parse(&arguments, self.settings.protocol) {
-                Ok(hello) => self.greet(&hello),
+                Ok(hello) => {
+                    let name = hello.name.map(Bytes::copy_from_slice);
+                    self.greet(hello.protocol, name, shared)
+                }
                 Err(error) => error,
             };
         }
         match shared.table.verdict(&arguments).sub {
             Sub::Known(sub) => self.client_alone(sub.name, &arguments, shared),
-            // UNWATCH, or SETINFO.
-            Sub::No | Sub::Unknown => reply::OK,
+            Sub::Unknown => self.settings.set_info(&arguments),
+            // UNWATCH.
+            Sub::No => reply::OK,
         }
     }
 
@@ -476,8 +510,10 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
+        let watches = self.watching.is_some();
         let (packs, bytes) = self.mode.transaction().map_or((false, 0), |transaction| {
-            (transaction.packs(), transaction.payload.len())
+            let packs = transaction.packs() && !watches;
+            (packs, transaction.payload.len())
         });
         if !(packs && self.has_room_for_transaction(bytes)) {
             self.flush_pack(up, shared)?;
@@ -487,6 +523,7 @@ impl Connection {
             return Ok(());
         };
         if transaction.failed {
+            self.unwatch();
             self.reply(EXECABORT);
             return Ok(());
         }
@@ -494,7 +531,7 @@ impl Connection {
             own: std::mem::take(&mut transaction.own),
             database: transaction.database,
         };
-        if transaction.commands == 0 {
+        if transaction.commands == 0 && !watches {
             let answer = self.executed(rest, Ok(Bytes::from_static(b"*0\r\n")), shared);
             self.reply(answer);
             return Ok(());
@@ -505,12 +542,17 @@ impl Connection {
             self.in_a_row = 0;
             return Ok(());
         }
-        let payload = Bytes::from(transaction.payload);
+        let queued = Bytes::from(transaction.payload);
+        let payload = match &self.watching {
+            Some(watching) => Bytes::from(Connection::guarded(watching, &queued)),
+            None => queued.clone(),
+        };
         let how = Submit::Bypass {
             read_only: transaction.read_only,
         };
         match self.submit(&payload, 0, how, self.times.begun, up, shared) {
             Ok(submitted) => {
+                self.unwatch();
                 let purpose = if rest.own.is_empty() && rest.database.is_none() {
                     Purpose::one()
                 } else {
@@ -525,7 +567,7 @@ impl Connection {
             }
             Err(later) => {
                 self.mode = Mode::Queueing(Transaction {
-                    payload: payload.into(),
+                    payload: queued.into(),
                     own: rest.own,
                     ..transaction
                 });

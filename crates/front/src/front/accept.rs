@@ -279,6 +279,7 @@ impl<U: Upstream> Front<U> {
             waiting: false,
             woken: false,
             subscribing: None,
+            ticket: None,
             stranger_bytes: 0,
             queued: false,
             dirty: false,
@@ -309,6 +310,9 @@ impl<U: Upstream> Front<U> {
         self.strangers_bytes -= client.stranger_bytes;
         if let Some(change) = client.subscribing {
             self.subscription_over(change.number);
+        }
+        if let Some(ticket) = client.ticket {
+            self.end_ticket(ticket);
         }
         if client.handshake.is_some() {
             self.handshakes = self.handshakes.saturating_sub(1);

@@ -6,7 +6,7 @@ use pmnet_resp::reply;
 
 use super::Front;
 use super::socket::Client;
-use crate::connection::{ClientSocket, ClientsAsk, ClientsTold};
+use crate::connection::{ClientSocket, ClientsAsk, ClientsTold, Shared};
 use crate::upstream::Upstream;
 
 impl<U: Upstream> Front<U> {
@@ -19,13 +19,12 @@ impl<U: Upstream> Front<U> {
         let error = matches!(ask, ClientsAsk::Unblock { error: true, .. });
         let told = match ask {
             ClientsAsk::Info => ClientsTold::Lines(self.lines(|at, _| at == index)),
-            ClientsAsk::List { ids, kind } => ClientsTold::Lines(self.lines(|_, client| {
-                let id = i64::try_from(client.connection.id()).unwrap_or(i64::MAX);
-                (ids.is_empty() || ids.contains(&id))
-                    && kind.is_none_or(|kind| kind == client.connection.kind())
+            ClientsAsk::List(which) => ClientsTold::Lines(self.lines(|at, client| {
+                let own = at == index && which.skips_me;
+                !own && which.has(&client.connection, client.socket(), &self.shared)
             })),
             ClientsAsk::KillAddress(address) => {
-                let killed = self.kill(index, |client| {
+                let killed = self.kill(index, |_, client, _| {
                     client.connection.peer().as_bytes() == address
                 });
                 ClientsTold::Reply(if killed == 0 {
@@ -34,30 +33,24 @@ impl<U: Upstream> Front<U> {
                     reply::OK
                 })
             }
-            ClientsAsk::Kill(filter) => {
-                let own = self.clients[index].as_ref().map(|own| own.connection.id());
-                let killed = self.kill(index, |client| {
-                    let connection = &client.connection;
-                    let id = i64::try_from(connection.id()).unwrap_or(i64::MAX);
-                    let local = client.socket().local.map(|local| local.to_string());
-                    let is = |wanted: &Option<Vec<u8>>, found: &[u8]| {
-                        wanted.as_ref().is_none_or(|wanted| wanted == found)
-                    };
-                    filter.id.is_none_or(|wanted| wanted == id)
-                        && filter.kind.is_none_or(|kind| kind == connection.kind())
-                        && is(&filter.address, connection.peer().as_bytes())
-                        && is(&filter.local_address, local.unwrap_or_default().as_bytes())
-                        && is(&filter.user, connection.user())
-                        && (filter.with_me || own != Some(connection.id()))
+            ClientsAsk::Kill(which) => {
+                let killed = self.kill(index, |at, client, shared| {
+                    let own = at == index && which.skips_me;
+                    !own && which.has(&client.connection, client.socket(), shared)
                 });
                 ClientsTold::Reply(reply::integer(i64::try_from(killed).unwrap_or(i64::MAX)))
             }
-            ClientsAsk::Unblock { id, .. } => {
-                let mut clients = self.clients.iter().flatten();
-                let found = clients
-                    .find(|client| i64::try_from(client.connection.id()).is_ok_and(|own| own == id))
-                    .and_then(|client| client.connection.blocked_as());
-                match found {
+            ClientsAsk::Unblock { id, error } => {
+                let is = |client: &Client| {
+                    i64::try_from(client.connection.id()).is_ok_and(|own| own == id)
+                };
+                let found =
+                    (0..self.clients.len()).find(|at| self.clients[*at].as_deref().is_some_and(is));
+                let blocked = |client: &Client| client.connection.blocked_as();
+                match found.and_then(|at| self.clients[at].as_deref().and_then(blocked)) {
+                    None if found.is_some_and(|at| self.unblock_waiting(at, error)) => {
+                        ClientsTold::Reply(reply::integer(1))
+                    }
                     Some(blocked) => ClientsTold::Unblock(blocked),
                     None => ClientsTold::Reply(reply::integer(0)),
                 }
@@ -90,13 +83,13 @@ impl<U: Upstream> Front<U> {
     }
 
     /// Closes these clients; the one at `own` when it has its reply.
-    fn kill(&mut self, own: usize, wanted: impl Fn(&Client) -> bool) -> usize {
+    fn kill(&mut self, own: usize, wanted: impl Fn(usize, &Client, &Shared) -> bool) -> usize {
         let mut count = 0;
         for index in 0..self.clients.len() {
             let Some(Some(client)) = self.clients.get_mut(index) else {
                 continue;
             };
-            if !wanted(client) {
+            if !wanted(index, client, &self.shared) {
                 continue;
             }
             count += 1;

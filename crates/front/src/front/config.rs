@@ -110,9 +110,12 @@ pub enum FrontError {
 fn hint(error: &std::io::Error, address: &SocketAddr) -> String {
     let fixed = match error.kind() {
         ErrorKind::AddrInUse => {
-            let owner = owner_of_port("tcp", address.port());
-            let owner = owner.unwrap_or_else(|| "another process".into());
-            return format!("; {owner} listens there: stop it or choose another port");
+            return match owner_of_port("tcp", address.port()) {
+                Some(owner) => format!("; {owner} listens there: stop it or choose another port"),
+                None => {
+                    "; whoever had it has ended, and what is left of its connections may hold it for a minute: start this process again then".into()
+                }
+            };
         }
         ErrorKind::PermissionDenied => "; ports below 1024 need privileges: choose a higher one",
         ErrorKind::AddrNotAvailable => "; this machine does not have that address",

@@ -5,13 +5,15 @@
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
 
 use super::Front;
 use super::wire::Wire;
+use crate::table::Learned;
 use crate::upstream::Upstream;
 
 /// A client of a router.
@@ -26,17 +28,53 @@ pub(crate) struct Handed {
     pub(crate) stream: UnixStream,
 }
 
+/// Commands of its store that a front has learned, until its router looks.
+#[derive(Default)]
+pub(super) struct Shelf {
+    is_new: AtomicBool,
+    newest: Mutex<Option<Learned>>,
+}
+
+impl Shelf {
+    pub(super) fn put(&self, learned: Learned) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest = Some(learned);
+        self.is_new.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> Option<Learned> {
+        // Nobody locks anything as long as there is nothing.
+        if !self.is_new.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_new.store(false, Ordering::Release);
+        newest.take()
+    }
+}
+
 /// The way into a front that has no listener.
 #[derive(Clone)]
 pub struct Entrance {
     sender: Sender<Handed>,
     waker: Arc<Waker>,
+    shelf: Arc<Shelf>,
 }
 
 impl Entrance {
-    pub(super) fn new(waker: Arc<Waker>) -> (Entrance, Receiver<Handed>) {
+    pub(super) fn new(waker: Arc<Waker>, shelf: Arc<Shelf>) -> (Entrance, Receiver<Handed>) {
         let (sender, receiver) = channel();
-        (Entrance { sender, waker }, receiver)
+        let entrance = Entrance {
+            sender,
+            waker,
+            shelf,
+        };
+        (entrance, receiver)
+    }
+
+    /// The commands of its store, if the front has learned them since this was last asked.
+    pub(crate) fn take_learned(&self) -> Option<Learned> {
+        self.shelf.take()
     }
 
     /// Hands a client over. If the front has ended, its end of the pair is closed.

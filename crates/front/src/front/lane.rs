@@ -168,9 +168,7 @@ impl Lane {
         let Some(Open { link, stream }) = &mut self.open else {
             return Ok(());
         };
-        while link.has_room()
-            && let Some(ask) = self.queue.pop_front()
-        {
+        while let Some(ask) = self.queue.pop_front_if(|ask| link.takes(ask)) {
             link.ask(ask);
         }
         while !link.unwritten().is_empty() {

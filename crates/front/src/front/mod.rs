@@ -13,7 +13,9 @@ mod config;
 mod direct;
 mod entrance;
 mod lane;
+mod learning;
 mod marks;
+mod moving;
 mod reads;
 mod silence;
 mod socket;
@@ -24,12 +26,14 @@ mod tracking;
 mod unread;
 mod users;
 mod vigil;
+mod waiting;
 pub(crate) mod wire;
 mod witness;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -48,7 +52,10 @@ pub use accept::clients_within;
 pub use config::{Cache, FrontConfig, FrontError};
 pub use entrance::Entrance;
 pub(crate) use entrance::Handed;
+use entrance::Shelf;
+use learning::Learning;
 use marks::Marks;
+pub use moving::DirectMover;
 use reads::{REPLICA_TOKENS, StoreReads};
 use silence::Watched;
 use socket::{Client, Transfer};
@@ -58,6 +65,7 @@ use tracking::TrackingWire;
 use unread::UnreadOfAll;
 use users::UserLinks;
 use vigil::Vigil;
+use waiting::Waiting;
 use wire::Seen;
 use witness::{WITNESSES_MAX, Witnesses};
 
@@ -88,7 +96,12 @@ pub struct Front<U> {
     /// `None`: clients are handed over.
     door: Option<Door>,
     handed: Option<Receiver<Handed>>,
+    /// Where the router looks for what was learned of commands.
+    shelf: Option<Arc<Shelf>>,
     stopper: Stopper,
+    mover: DirectMover,
+    /// The operator has said where the store is.
+    fixed: bool,
     clock: Clock,
     spin: Spin,
     connections_max: usize,
@@ -104,7 +117,9 @@ pub struct Front<U> {
     connecting: VecDeque<(Time, usize, u64)>,
     serial: u64,
     vigil: Vigil,
+    learning: Learning,
     marks: Marks,
+    waiting: Waiting,
     reads: StoreReads,
     users: UserLinks,
     tracking: TrackingWire,
@@ -145,7 +160,8 @@ impl<U: Upstream> Front<U> {
     /// [`FrontError`], with what to do about it.
     pub fn behind_router(config: &FrontConfig, up: U) -> Result<(Front<U>, Entrance), FrontError> {
         let mut front = Front::new(config, up)?;
-        let (entrance, handed) = Entrance::new(front.stopper.0.waker());
+        let shelf = Arc::clone(front.shelf.insert(Arc::default()));
+        let (entrance, handed) = Entrance::new(front.stopper.0.waker(), shelf);
         front.handed = Some(handed);
         Ok((front, entrance))
     }
@@ -165,6 +181,8 @@ impl<U: Upstream> Front<U> {
         let poll = Poll::new()?;
         up.register(poll.registry(), ENDPOINT)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
+        let stopper = Stopper(Ending::new(AtomicBool::new(false), waker));
+        let fixed = store.is_some();
         let mut shared = Shared::new(
             table,
             nanos(config.call_timeout),
@@ -180,7 +198,10 @@ impl<U: Upstream> Front<U> {
             poll,
             door: None,
             handed: None,
-            stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
+            shelf: None,
+            mover: DirectMover::new(stopper.0.waker()),
+            stopper,
+            fixed,
             clock: Clock::start(),
             spin: Spin::new(config.spin_micros),
             connections_max: config.connections_max,
@@ -193,7 +214,9 @@ impl<U: Upstream> Front<U> {
             connecting: VecDeque::new(),
             serial: 0,
             vigil: Vigil::new(nanos(config.call_timeout)),
+            learning: Learning::default(),
             marks: Marks::default(),
+            waiting: Waiting::default(),
             reads: StoreReads::new(
                 [READS_RESP2, READS_RESP3],
                 FIRST_REPLICA,
@@ -274,7 +297,7 @@ impl<U: Upstream> Front<U> {
                 match event.token() {
                     LISTENER => self.door.iter_mut().for_each(|door| door.ready = true),
                     ENDPOINT => endpoint_ready = true,
-                    WAKER => {}
+                    WAKER => self.take_moved(),
                     HEART => self.vigil.transfer(&mut self.scratch, &mut self.shared),
                     READS_RESP2 | READS_RESP3 => self.reads.note(event),
                     TRACKING => self.tracking.note(event),
@@ -306,8 +329,13 @@ impl<U: Upstream> Front<U> {
             self.keep_witnesses();
             self.keep_tracking();
             self.refresh_store_name();
+            self.learn_commands();
             self.keep_marks();
+            self.keep_waiting();
             self.up.flush(self.shared.now);
+            if self.up.take_other_socket() {
+                self.up.register(self.poll.registry(), ENDPOINT)?;
+            }
             self.take_events();
             self.send_store_reads();
             self.write_dirty();
@@ -331,7 +359,9 @@ impl<U: Upstream> Front<U> {
             self.vigil.next_look,
             self.reads.next_timeout(),
             self.marks.next_look,
+            self.waiting.next_timeout(),
             self.next_question(),
+            self.next_learning(),
             self.witnesses.next_timeout(),
             self.tracking.next_timeout(&self.shared),
             self.shared.pause.until(),
@@ -410,7 +440,7 @@ impl<U: Upstream> Front<U> {
         if client.read_closed {
             client.connection.client_closed();
         }
-        if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch) {
+        if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch, &self.shared) {
             client.connection.direct_lost(&why);
         }
         let turn = client.connection.advance(&mut self.up, &mut self.shared);
@@ -431,12 +461,13 @@ impl<U: Upstream> Front<U> {
         self.tell_of_clients(index);
         self.note_session(index);
         self.note_subscribing(index);
+        self.note_waiting(index);
         self.match_direct(index);
         self.collect_store_read(index);
         self.collect_question(index);
         if let Some(Some(client)) = self.clients.get_mut(index) {
             // What was put into the store's outbox just now.
-            if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch) {
+            if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch, &self.shared) {
                 client.connection.direct_lost(&why);
                 again = true;
             }
@@ -491,12 +522,15 @@ impl<U: Upstream> Front<U> {
                 } => {
                     let Some(&index) = self.sessions.get(&session) else {
                         self.mark_done(session, call, &outcome);
+                        self.waiting_done(session, call, &outcome);
                         self.vigil_done(session, call, outcome);
                         continue;
                     };
                     if let Some(Some(client)) = self.clients.get_mut(index) {
                         client.connection.done(call, outcome, &mut self.shared);
                     }
+                    // It may have been what others wait for.
+                    self.waiting.stir(self.shared.now);
                     // There is room for one more.
                     self.wake_waiting();
                     index
@@ -520,6 +554,7 @@ impl<U: Upstream> Front<U> {
                     self.wake_waiting();
                     let Some(index) = self.sessions.remove(&session) else {
                         self.mark_closed(session);
+                        self.waiting_closed(session);
                         self.vigil_closed(session);
                         continue;
                     };

@@ -192,6 +192,10 @@ impl<U: Upstream> Upstream for Watched<U> {
         self.up.register(registry, token)
     }
 
+    fn take_other_socket(&mut self) -> bool {
+        self.up.take_other_socket()
+    }
+
     fn receive(&mut self, now: Time) -> bool {
         self.up.receive(now)
     }

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use super::subscribing::Change;
 use super::unread::Unread;
 use super::wire::Wire;
-use crate::connection::Connection;
+use crate::connection::{Connection, Shared};
 use crate::upstream::{SessionHandle, Time};
 
 /// Most bytes read from one socket before the others get their turn.
@@ -48,6 +48,8 @@ pub(super) struct Client {
     pub(super) woken: bool,
     /// The change of its subscriptions that is under way.
     pub(super) subscribing: Option<Change>,
+    /// Its place among those who wait for lists and sorted sets.
+    pub(super) ticket: Option<u64>,
     /// What counts of it among what clients have sent that have still to log in, in bytes.
     pub(super) stranger_bytes: usize,
     /// In the run queue.
@@ -202,7 +204,7 @@ impl Client {
 
     /// Reads from and writes to the store. A client that does not take what it gets holds its
     /// store connection up, which is then the store's to deal with, as without us.
-    pub(super) fn serve_direct(&mut self, scratch: &mut [u8]) -> Transfer {
+    pub(super) fn serve_direct(&mut self, scratch: &mut [u8], shared: &Shared) -> Transfer {
         let Some(direct) = &mut self.direct else {
             return Transfer::Done;
         };
@@ -228,7 +230,7 @@ impl Client {
             match direct.stream.read(scratch) {
                 Ok(0) => return Transfer::Broken("closed by the store".into()),
                 Ok(count) => {
-                    self.connection.direct_receive(&scratch[..count]);
+                    self.connection.direct_receive(&scratch[..count], shared);
                     budget = budget.saturating_sub(count);
                     direct.readable =
                         direct.stream.may_have_more(count, scratch.len()) || direct.read_closed;

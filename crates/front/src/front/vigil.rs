@@ -237,10 +237,9 @@ impl<U: Upstream> Front<U> {
             return;
         }
         let now = self.shared.now;
-        let Some(session) = self.vigil.session.or_else(|| self.up.open(now).ok()) else {
+        let Some(session) = self.vigil_session() else {
             return;
         };
-        self.vigil.session = Some(session);
         let deadline = now.saturating_add(self.shared.call_timeout);
         let payload = Bytes::from(barrier());
         let read_only = !self.shared.store_doubted.get();
@@ -252,21 +251,48 @@ impl<U: Upstream> Front<U> {
                 self.vigil.call = Some(call);
                 self.shared.store_doubted.set(false);
             }
-            Err(crate::upstream::Refused::Closed) => self.vigil.session = None,
+            Err(crate::upstream::Refused::Closed) => {
+                self.vigil.session = None;
+                self.learning.give_up(self.shared.now);
+            }
             // The next beat asks again.
             Err(error) => tracing::debug!(%error, "cannot ask which store there is"),
         }
     }
 
+    /// Its session, which is begun if there is none.
+    pub(super) fn vigil_session(&mut self) -> Option<SessionHandle> {
+        let now = self.shared.now;
+        self.vigil.session = self.vigil.session.or_else(|| self.up.open(now).ok());
+        self.vigil.session
+    }
+
     /// Takes an outcome of the vigil's session.
     pub(super) fn vigil_done(&mut self, session: SessionHandle, call: CallId, outcome: Outcome) {
-        if self.vigil.session != Some(session) || self.vigil.call != Some(call) {
+        if self.vigil.session != Some(session) {
             return;
         }
-        self.vigil.call = None;
+        if self.learning.call == Some(call) {
+            self.learned(outcome);
+        } else if self.vigil.call == Some(call) {
+            self.vigil.call = None;
+            self.named(outcome);
+            // A store that is another one says first which commands it has.
+            self.learn_commands();
+        } else {
+            return;
+        }
         let idle = self.vigil.waited.max(self.vigil.doubted).is_none();
-        if idle && !self.vigil.keeps_session {
+        let asks = self.vigil.call.is_some() || self.learning.call.is_some();
+        if idle && !asks && !self.vigil.keeps_session {
             self.end_vigil();
+        }
+    }
+
+    /// The server has said which store it works on, or has not.
+    fn named(&mut self, outcome: Outcome) {
+        if !matches!(outcome, Outcome::Reply(_)) {
+            self.shared.store_not_named();
         }
         if outcome == Outcome::Reply(pmnet_resp::reply::OK) {
             // A store without a name is no Redis.
@@ -291,6 +317,7 @@ impl<U: Upstream> Front<U> {
         if self.vigil.session == Some(session) {
             self.vigil.session = None;
             self.vigil.call = None;
+            self.learning.give_up(self.shared.now);
         }
     }
 
@@ -300,6 +327,7 @@ impl<U: Upstream> Front<U> {
         self.vigil.keeps_session = false;
         self.vigil.heart = None;
         self.vigil.call = None;
+        self.learning.give_up(self.shared.now);
         self.shared.alive = None;
         if let Some(session) = self.vigil.session.take() {
             self.up.end(self.shared.now, session);

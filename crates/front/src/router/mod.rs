@@ -239,6 +239,7 @@ impl Router {
                 }
             }
             self.change_map();
+            self.learn_commands();
             self.accept();
             for _ in 0..self.queue.len() {
                 if let Some(index) = self.queue.pop_front() {
@@ -285,6 +286,15 @@ impl Router {
             self.close(index);
         }
         self.note_taken(0);
+    }
+
+    /// A front has heard which commands its store has. The stores of all shards are taken to have the same: if one has not, it says so.
+    fn learn_commands(&mut self) {
+        for entrance in &self.common.entrances {
+            if let Some(learned) = entrance.take_learned() {
+                self.common.table = self.common.table.with(&learned);
+            }
+        }
     }
 
     /// So many of the commands that were taken before the map was changed are over.

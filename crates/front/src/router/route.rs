@@ -7,7 +7,7 @@ use super::merge::Merge;
 use super::slot::SlotMap;
 use super::slot::slot_of;
 use crate::connection::unknown_command;
-use crate::table::{Sub, Verdict, keys};
+use crate::table::{Facts, NEW, OPAQUE, STATE, Sub, Verdict, keys, named};
 
 /// What the router does with a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +108,9 @@ pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
     if !verdict.arity_fits(arguments) || matches!(verdict.sub, Sub::Unknown) {
         return Kind::Home;
     }
+    if facts.has(NEW) {
+        return new_kind(facts, arguments);
+    }
     let sub = |words: &[&str]| words.iter().any(|word| arguments.is(1, word));
     match facts.name {
         "MULTI" => Kind::Multi,
@@ -168,6 +171,26 @@ pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
         ),
         _ => Kind::Keys,
     }
+}
+
+/// The kind of a command that is known from a store alone: it goes by its keys. Without keys it would be about one shard; if it keeps
+/// something for its connection, about one of several.
+fn new_kind(facts: &Facts, arguments: &Arguments<'_>) -> Kind {
+    if !facts.names_keys() || facts.has(OPAQUE) {
+        return own(
+            "ERR pmnet: it is not known for which of the shards this is, since the store does not say where its keys are: send it \
+             to the front of a shard",
+        );
+    }
+    if facts.has(STATE) {
+        return own(
+            "ERR pmnet: it keeps something for its connection, and there are many here: send it to the front of a shard",
+        );
+    }
+    if named(facts, arguments).is_none() {
+        return Kind::Home;
+    }
+    Kind::Keys
 }
 
 fn client(arguments: &Arguments<'_>) -> Kind {

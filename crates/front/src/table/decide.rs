@@ -1,8 +1,12 @@
 //! The decisions of the matrix: one rule for every command, with the reason where it is not plain.
 
 use super::early::early_ack;
-use super::{Action, BLOCKING, Facts, Local, NOSCRIPT, Pass, READONLY, WRITE};
+use super::{
+    ADMIN, Action, BLOCKING, Facts, INTERNAL, Local, MAY_REPLICATE, NEW, NOSCRIPT, PUBSUB, Pass,
+    READONLY, STATE, Sub, WRITE,
+};
 use pmnet_resp::Arguments;
+use pmnet_wire::guard::UNNAMED_KEYS;
 
 /// How the action of a command follows from its arguments.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +29,13 @@ pub(super) enum Rule {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],
     },
+    /// CLUSTER: as a container; of what newer servers have, what reads is repeatable, and all else refused.
+    Cluster {
+        reads: &'static [&'static str],
+        refused: &'static [(&'static str, &'static str)],
+    },
+    /// By its facts ([`by_facts`]).
+    Learned,
     /// Passed if BLOCK is among the options (from argument `from` up to STREAMS).
     BlockOption { from: usize, read_only: bool },
     /// Answered by the front.
@@ -43,7 +54,8 @@ pub(super) struct Decision {
 }
 
 impl Rule {
-    pub(super) fn action(&self, facts: &Facts, arguments: &Arguments<'_>) -> Action {
+    /// `sub`: what its first argument is.
+    pub(super) fn action(&self, facts: &Facts, sub: Sub, arguments: &Arguments<'_>) -> Action {
         let alone = facts.has(NOSCRIPT);
         match *self {
             Rule::Early if early_ack(arguments) => Action::Update,
@@ -67,8 +79,28 @@ impl Rule {
                     alone: false,
                 }
             }
+            Rule::Learned if matches!(sub, Sub::Unknown) => Action::Bypass {
+                read_only: false,
+                alone: true,
+            },
+            Rule::Learned => by_facts(facts),
             Rule::Scripts { .. } if arguments.is(1, "KILL") => Action::Pass(Pass::Kill),
-            Rule::Container { reads, refused } | Rule::Scripts { reads, refused } => {
+            Rule::Cluster { reads, refused }
+                if let Sub::Known(sub) = sub
+                    && !is_listed(arguments, reads, refused) =>
+            {
+                let changes = sub.has(ADMIN) || sub.has(WRITE) || sub.has(INTERNAL);
+                if changes {
+                    return Action::Refuse(NODES);
+                }
+                Action::Bypass {
+                    read_only: true,
+                    alone: false,
+                }
+            }
+            Rule::Container { reads, refused }
+            | Rule::Scripts { reads, refused }
+            | Rule::Cluster { reads, refused } => {
                 if let Some((_, why)) = refused.iter().find(|(word, _)| arguments.is(1, word)) {
                     return Action::Refuse(why);
                 }
@@ -97,6 +129,52 @@ impl Rule {
     }
 }
 
+/// Whether the subcommand is one of these.
+fn is_listed(
+    arguments: &Arguments<'_>,
+    reads: &[&str],
+    refused: &[(&'static str, &'static str)],
+) -> bool {
+    let mut names = reads.iter().copied();
+    names.any(|word| arguments.is(1, word)) || refused.iter().any(|(word, _)| arguments.is(1, word))
+}
+
+/// The action for a command that this program does not know by name, from its facts.
+///
+/// Where they say too little, the careful case counts. A command that changes keys without naming them could change pmnet's own. One
+/// that rests on the state of its connection must not meet that of another client.
+fn by_facts(facts: &Facts) -> Action {
+    let has = |flag| facts.has(flag);
+    let bypass = |read_only, alone| Action::Bypass { read_only, alone };
+    let keys = facts.names_keys();
+    if has(INTERNAL) {
+        return Action::Refuse(FOR_ITSELF);
+    }
+    if has(STATE) {
+        return Action::Pass(Pass::State);
+    }
+    if has(BLOCKING) {
+        return Action::Pass(Pass::Blocking);
+    }
+    if has(PUBSUB) {
+        return Action::Refuse(SUBSCRIPTIONS);
+    }
+    if has(WRITE) && !keys {
+        return Action::Refuse(UNNAMED_KEYS);
+    }
+    if has(WRITE) {
+        return bypass(false, has(NOSCRIPT));
+    }
+    if has(NOSCRIPT) && !has(ADMIN) && !keys {
+        return Action::Pass(Pass::State);
+    }
+    let reads = has(READONLY) && !has(MAY_REPLICATE) && !has(ADMIN);
+    bypass(reads, !reads)
+}
+
+const FOR_ITSELF: &str = "the store has it for its own use";
+const SUBSCRIPTIONS: &str =
+    "it is about subscriptions, and pmnet does not know it: connect to the Redis server itself";
 const NODES: &str = "it would change the cluster under the log; do that at its nodes themselves";
 const REPLICATION: &str =
     "it changes who the store is; do it on the Redis server itself, with pmnet stopped";
@@ -145,7 +223,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             Rule::Pass(Pass::Watch),
             "all commands pass through until EXEC, DISCARD or UNWATCH",
         ),
-        "WAIT" => (
+        "WAIT" | "WAITAOF" => (
             Rule::Pass(Pass::Wait),
             "counts replicas that have everything acknowledged before",
         ),
@@ -274,7 +352,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         ),
         "PFSELFTEST" | "LOLWUT" => (Rule::Read, ""),
         "CLUSTER" => (
-            Rule::Container {
+            Rule::Cluster {
                 reads: &[
                     "INFO",
                     "MYID",
@@ -331,6 +409,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         "SYNC" | "PSYNC" | "REPLCONF" => (Rule::Refuse(STREAM), ""),
         "RESTORE-ASKING" => (Rule::Refuse("it is internal to Redis Cluster"), ""),
 
+        _ if facts.has(NEW) => (Rule::Learned, ""),
         _ if facts.has(BLOCKING) => (Rule::Pass(Pass::Blocking), ""),
         _ if facts.has(WRITE) => (Rule::Write, ""),
         _ if facts.has(READONLY) => (Rule::Read, ""),

@@ -5,7 +5,145 @@
 
 use pmnet_resp::{Arguments, parse_integer};
 
-use super::{Facts, Sub, Verdict};
+use super::{Facts, NEW, OPAQUE, Sub, Verdict};
+
+/// Where some of a command's keys are, as the store says it (`key specifications`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeySpec {
+    pub(super) begin: Begin,
+    pub(super) find: Find,
+}
+
+/// Where they begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Begin {
+    /// At this argument.
+    Index(usize),
+    /// Behind this word, which is looked for from this argument on; from the end towards the front if that is negative.
+    Keyword(&'static str, i32),
+}
+
+/// Which arguments they are from there on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Find {
+    /// Each `step`-th up to `last`, counted from the first; if that is negative, from the end of all arguments, or of the first of
+    /// `limit` equal parts of what is left.
+    Range {
+        last: i32,
+        step: usize,
+        limit: usize,
+    },
+    /// As many as the argument `at` says; the first is `first`, both counted from the beginning.
+    Number {
+        at: usize,
+        first: usize,
+        step: usize,
+    },
+}
+
+/// Arguments that are keys: the first, the one after the last, their distance.
+type Places = (usize, usize, usize);
+
+impl KeySpec {
+    /// Which arguments they are: an empty range if there are none. `None`: the arguments do not fit.
+    fn places(&self, arguments: &Arguments<'_>) -> Option<Places> {
+        let count = arguments.len();
+        let begin = match self.begin {
+            Begin::Index(at) => at,
+            Begin::Keyword(word, from) => match behind_word(arguments, word, from) {
+                Some(at) => at,
+                None => return Some((0, 0, 1)),
+            },
+        };
+        let (first, last, step) = match self.find {
+            Find::Range { last, step, limit } => {
+                let back = usize::try_from(last.unsigned_abs()).ok()?;
+                let last = if last >= 0 {
+                    begin.checked_add(back)?
+                } else if limit > 1 {
+                    let part = count.checked_sub(begin)? / limit;
+                    begin.checked_add(part)?.checked_sub(back)?
+                } else {
+                    count.checked_sub(back)?
+                };
+                (begin, last, step)
+            }
+            Find::Number { at, first, step } => {
+                let at = begin.checked_add(at).filter(|at| *at < count)?;
+                let keys = usize::try_from(parse_integer(arguments.get(at))?).ok()?;
+                let Some(more) = keys.checked_sub(1) else {
+                    return Some((0, 0, 1));
+                };
+                let first = begin.checked_add(first)?;
+                let last = first.checked_add(more.checked_mul(step)?)?;
+                (first, last, step)
+            }
+        };
+        (first > 0 && step > 0 && first <= last && last < count).then(|| (first, last + 1, step))
+    }
+}
+
+/// The argument behind this word.
+fn behind_word(arguments: &Arguments<'_>, word: &str, from: i32) -> Option<usize> {
+    let away = usize::try_from(from.unsigned_abs()).ok()?;
+    let count = arguments.len();
+    let is_word = |at: &usize| arguments.is(*at, word);
+    let found = if from >= 0 {
+        (away..count.checked_sub(1)?).find(is_word)
+    } else {
+        (2..count.checked_sub(away)? + 1).rev().find(is_word)
+    };
+    found.map(|at| at + 1)
+}
+
+/// The keys that a [`NEW`] command names, one after the other, those of one specification in the order of its arguments.
+pub(crate) struct Named<'a> {
+    arguments: Arguments<'a>,
+    places: Places,
+    more: std::slice::Iter<'static, KeySpec>,
+}
+
+impl<'a> Named<'a> {
+    /// Keys at fixed places, which are there.
+    pub(super) fn fixed(
+        arguments: Arguments<'a>,
+        first: usize,
+        last: usize,
+        step: usize,
+    ) -> Named<'a> {
+        Named {
+            arguments,
+            places: (first, last + 1, step),
+            more: [].iter(),
+        }
+    }
+}
+
+impl<'a> Iterator for Named<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        loop {
+            let (at, end, step) = &mut self.places;
+            if *at < *end {
+                let key = self.arguments.get(*at);
+                *at = at.saturating_add(*step);
+                return Some(key);
+            }
+            self.places = self.more.next()?.places(&self.arguments)?;
+        }
+    }
+}
+
+/// All keys that a [`NEW`] command names; none if it has none. `None`: it is not known where they are, or the arguments do not fit.
+pub(crate) fn named<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Option<Named<'a>> {
+    let fits = |spec: &KeySpec| spec.places(arguments).is_some();
+    (!facts.has(OPAQUE) && facts.keys.iter().all(fits)).then(|| Named {
+        arguments: *arguments,
+        places: (0, 0, 1),
+        more: facts.keys.iter(),
+    })
+}
 
 /// All keys of a command, read and written ones, in the order of its arguments. Nothing if it has none, or it is not known where.
 #[must_use]
@@ -15,6 +153,9 @@ pub fn keys<'a>(verdict: &Verdict, arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
         (Sub::No, Some(facts)) => facts,
         (Sub::Unknown, _) | (Sub::No, None) => return Vec::new(),
     };
+    if facts.has(NEW) {
+        return named(facts, arguments).into_iter().flatten().collect();
+    }
     match facts.name {
         "EVAL" | "EVALSHA" | "EVAL_RO" | "EVALSHA_RO" | "FCALL" | "FCALL_RO" | "BLMPOP"
         | "BZMPOP" => all_counted(arguments, 2),

@@ -19,7 +19,9 @@ pub fn guide_markdown() -> String {
             Rule::Early => "early ack",
             Rule::Read => "read",
             Rule::Write => "write",
-            Rule::ReadUnless(_) | Rule::Container { .. } => "read or write",
+            Rule::ReadUnless(_) | Rule::Container { .. } | Rule::Cluster { .. } => "read or write",
+            // None of those that are compiled in.
+            Rule::Learned => "as the store says",
             Rule::Scripts { .. } => "read, write or pass-through",
             Rule::BlockOption {
                 read_only: true, ..
@@ -33,7 +35,9 @@ pub fn guide_markdown() -> String {
         };
         let mut note = match decision.rule {
             Rule::Refuse(why) => why.to_owned(),
-            Rule::Container { reads, .. } | Rule::Scripts { reads, .. }
+            Rule::Container { reads, .. }
+            | Rule::Cluster { reads, .. }
+            | Rule::Scripts { reads, .. }
                 if !reads.contains(&"*") =>
             {
                 let separator = if decision.note.is_empty() { "" } else { "; " };

@@ -3,14 +3,14 @@
 use pmnet_resp::Arguments;
 
 use crate::table::keys::{counted, fixed, streams};
-use crate::table::{PUBSUB, READONLY, Sub, Verdict, WRITE};
+use crate::table::{Facts, NEW, PUBSUB, READONLY, Sub, Verdict, WRITE, named};
 
 /// What a command does with its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Reads,
     Writes,
-    /// A script, or an unknown command: its keys and effects show only when it runs.
+    /// A script, or a command of which it is not known where its keys are, or what it does: that shows only when it runs.
     May,
 }
 
@@ -22,12 +22,11 @@ pub(crate) fn accessed_keys<'a>(
     let facts = match verdict.sub {
         Sub::Known(sub) => sub,
         Sub::No if verdict.facts.is_some() => verdict.facts?,
-        // A command of a newer Redis, or of a module: any argument may be a key that it reads.
-        Sub::No | Sub::Unknown => {
-            let all: Vec<&[u8]> = arguments.iter().skip(1).collect();
-            return (!all.is_empty()).then_some((Access::May, all));
-        }
+        Sub::No | Sub::Unknown => return any_argument(arguments),
     };
+    if facts.has(NEW) {
+        return of_new(facts, arguments);
+    }
     let (access, keys) = match facts.name {
         // Redis looks at the keys that a script names when the script reads.
         "EVAL" | "EVALSHA" | "EVAL_RO" | "EVALSHA_RO" | "FCALL" | "FCALL_RO" => {
@@ -42,6 +41,26 @@ pub(crate) fn accessed_keys<'a>(
         _ if facts.has(WRITE) => (Access::Writes, fixed(facts, arguments)),
         _ => return None,
     };
+    (!keys.is_empty()).then_some((access, keys))
+}
+
+/// Of a command that is not understood: any argument may be a key that it reads.
+fn any_argument<'a>(arguments: &Arguments<'a>) -> Option<(Access, Vec<&'a [u8]>)> {
+    let all: Vec<&[u8]> = arguments.iter().skip(1).collect();
+    (!all.is_empty()).then_some((Access::May, all))
+}
+
+/// Of a command that the store has described.
+fn of_new<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Option<(Access, Vec<&'a [u8]>)> {
+    let access = match () {
+        () if facts.has(READONLY) => Access::Reads,
+        () if facts.has(WRITE) => Access::Writes,
+        () => return any_argument(arguments),
+    };
+    let Some(keys) = named(facts, arguments) else {
+        return any_argument(arguments);
+    };
+    let keys: Vec<&[u8]> = keys.collect();
     (!keys.is_empty()).then_some((access, keys))
 }
 

@@ -80,10 +80,30 @@ impl Selector {
     }
 }
 
-/// Whether a pattern may match [`PROBE_KEY`]: not if it has another byte outside of brackets that stands for itself.
+/// Whether a pattern may match [`PROBE_KEY`]: not if something in it stands for other bytes only.
 fn may_match_probe(pattern: &[u8]) -> bool {
-    let special = |byte: &u8| b"*?[]\\^-".contains(byte) || *byte == PROBE_KEY[0];
-    pattern.contains(&b'[') || pattern.iter().all(special)
+    let mut rest = pattern;
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        match first {
+            b'*' | b'?' => {}
+            b'[' => {
+                let end = behind.iter().position(|&byte| byte == b']');
+                let (inside, after) = behind.split_at(end.unwrap_or(behind.len()));
+                // What is not plain may be anything.
+                let plain = |byte: &u8| !b"^\\-".contains(byte) && *byte != PROBE_KEY[0];
+                if inside.iter().all(plain) {
+                    return false;
+                }
+                rest = after.get(1..).unwrap_or_default();
+            }
+            // Some of them may stand for what is behind them.
+            b'\\' | b']' | b'^' | b'-' => {}
+            byte if *byte == PROBE_KEY[0] => {}
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// Reads `user NAME RULE …`.
@@ -245,6 +265,11 @@ mod tests {
             // Patterns that may match the key that Redis would be asked about.
             ("~?* +@all (~* +get)", Reads::None),
             ("~[^a]* +@all (~* +get)", Reads::None),
+            ("~[a-z]* +@all (~* +get)", Reads::None),
+            ("~[\u{1}a]* +@all (~* +get)", Reads::None),
+            ("~[ab]* +@all (~* +get)", Reads::Some),
+            ("~*[ab +@all (~* +get)", Reads::Some),
+            ("~?[^a]x +@all (~* +get)", Reads::Some),
             ("~\u{1}* +@all (~* +get)", Reads::None),
             ("~** +@all (~* +get)", Reads::None),
         ] {

@@ -10,8 +10,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::failures::Failures;
 use super::list::{PROBE_KEY, Reads, Rules, parse};
-use super::{Access, Credentials, DEFAULT};
-use crate::table::{Facts, MOVABLEKEYS, sort_options};
+use super::{About, Access, Credentials, DEFAULT};
+use crate::table::{Facts, MODULE, MOVABLEKEYS, PUBSUB};
 use crate::upstream::Time;
 
 /// Answers of one user that are remembered, for commands with their keys; when there are more, all are forgotten.
@@ -105,27 +105,50 @@ impl User {
         self.rules.full
     }
 
-    /// Whether it can read every key with what it may run. Where a user has selectors, Redis is asked about a SORT with another key
-    /// ([`Self::question`]), so that only a selector counts that can.
+    /// Whether it can read every key with what it may run. Where a user has selectors, Redis is asked about a SORT with another key, too
+    /// ([`Self::unknown`]), so that only a selector counts that can.
     pub(crate) fn reads(&self) -> Reads {
         self.rules.reads
     }
 
-    /// Under what the answer for this command is remembered.
-    pub(crate) fn place(
+    /// The question to Redis whether it may run this, in this database; `None`: it is known that it may. `others`: it is about all keys
+    /// instead of that of a SORT.
+    pub(crate) fn unknown(
         &self,
         facts: Option<&'static Facts>,
         arguments: &Arguments<'_>,
         database: u32,
+        others: bool,
+    ) -> Option<About> {
+        let place = self.place(facts, arguments, database, others);
+        (!self.may(&place)).then(|| About::May {
+            user: self.name.clone(),
+            // Where it has no rule about databases, one is like the other.
+            database: if self.rules.odd { database } else { 0 },
+            question: self.question(facts, arguments, others),
+            place,
+        })
+    }
+
+    /// Under what the answer for this command is remembered.
+    fn place(
+        &self,
+        facts: Option<&'static Facts>,
+        arguments: &Arguments<'_>,
+        database: u32,
+        others: bool,
     ) -> Place {
         let Some(facts) = facts else {
             return Place::Nowhere;
         };
         let first = |name: &Vec<u8>| name == facts.name.as_bytes();
-        // A command whose first argument is a key has no subcommands.
+        // A command whose first argument is a key has no subcommands. The channel of SPUBLISH is at the place of a key, and rules look at it; a
+        // module does not say whether a command has channels.
         if self.rules.keyless
             && facts.first_key == 1
             && !facts.has(MOVABLEKEYS)
+            && !facts.has(PUBSUB)
+            && !facts.has(MODULE)
             && !self.rules.first_argument.iter().any(first)
         {
             return Place::Name(facts.name);
@@ -135,7 +158,7 @@ impl User {
             write_bulk(&mut place, database.to_string().as_bytes());
         }
         for at in 0..arguments.len() {
-            let argument = self.shown(facts, at, arguments);
+            let argument = shown(facts, at, arguments, others);
             if place.len() + argument.len() > RULING_BYTES_MAX {
                 return Place::Nowhere;
             }
@@ -148,7 +171,7 @@ impl User {
     }
 
     /// Whether it is known that it may run what is remembered there.
-    pub(crate) fn may(&self, place: &Place) -> bool {
+    fn may(&self, place: &Place) -> bool {
         match place {
             Place::Name(name) => self.by_name.contains(name),
             Place::Arguments(arguments) => self.by_arguments.contains(arguments),
@@ -171,16 +194,12 @@ impl User {
         }
     }
 
-    /// In which database Redis is asked about a command in this one.
-    pub(crate) fn asked_in(&self, database: u32) -> u32 {
-        if self.rules.odd { database } else { 0 }
-    }
-
     /// The question whether it may run this.
-    pub(crate) fn question(
+    fn question(
         &self,
         facts: Option<&'static Facts>,
         arguments: &Arguments<'_>,
+        others: bool,
     ) -> Vec<u8> {
         let mut out = Vec::new();
         write_header(&mut out, 3 + arguments.len());
@@ -190,26 +209,20 @@ impl User {
         for at in 0..arguments.len() {
             let argument = facts.map_or_else(
                 || arguments.get(at),
-                |facts| self.shown(facts, at, arguments),
+                |facts| shown(facts, at, arguments, others),
             );
             write_bulk(&mut out, argument);
         }
         out
     }
+}
 
-    /// The argument as Redis is asked about it: whoever may write `k v` may write `k w`.
-    fn shown<'a>(&self, facts: &Facts, at: usize, arguments: &Arguments<'a>) -> &'a [u8] {
-        if is_value(facts, at, arguments) {
-            b""
-        } else if at == 1
-            && self.rules.reads == Reads::Some
-            && matches!(facts.name, "SORT" | "SORT_RO")
-            && sort_options(arguments).others.is_some()
-        {
-            PROBE_KEY
-        } else {
-            arguments.get(at)
-        }
+/// The argument as Redis is asked about it: whoever may write `k v` may write `k w`.
+fn shown<'a>(facts: &Facts, at: usize, arguments: &Arguments<'a>, others: bool) -> &'a [u8] {
+    match at {
+        _ if is_value(facts, at, arguments) => b"",
+        1 if others => PROBE_KEY,
+        _ => arguments.get(at),
     }
 }
 
@@ -498,7 +511,7 @@ mod tests {
         assert_eq!(parser.poll(input.as_bytes()), Ok(Status::Complete));
         let arguments = parser.arguments(input.as_bytes());
         let table = Table::new::<&str>(&[]).unwrap();
-        user.place(table.verdict(&arguments).facts, &arguments, 0)
+        user.place(table.verdict(&arguments).facts, &arguments, 0, false)
     }
 
     /// Rights that were given and taken away again between two lists leave the lists equal.

@@ -81,6 +81,31 @@ fn errors_are_those_of_redis() {
             "CLIENT NO-EVICT x",
             "CLIENT NO-EVICT on",
             "CLIENT NO-TOUCH on",
+            "CLIENT NO-TOUCH x",
+            "CLIENT NO-TOUCH",
+            "CLIENT CAPA redirect",
+            "CLIENT CAPA nosuch",
+            "CLIENT CAPA",
+            "CLIENT IMPORT-SOURCE",
+            "CLIENT KILL MAXAGE 1000000",
+            "CLIENT KILL MAXAGE x",
+            "CLIENT KILL MAXAGE",
+            "CLIENT KILL ID 998 999",
+            "CLIENT KILL ID 998 999 x",
+            "CLIENT KILL ID 998 MAXAGE 1000000 SKIPME yes",
+            "CLIENT KILL NOT-ID 998 LADDR 1.1.1.1:1",
+            "CLIENT KILL NAME nosuch",
+            "CLIENT KILL IDLE 1000000 DB 7",
+            "CLIENT KILL FLAGS t CAPA r",
+            "CLIENT KILL LIB-NAME x NOT-LIB-VER 1 NOT-TYPE pubsub",
+            "CLIENT KILL IP 10.9.9.9",
+            "CLIENT KILL TYPE primary",
+            "CLIENT LIST NAME nosuch",
+            "CLIENT LIST USER default ID 999",
+            "CLIENT LIST TYPE pubsub SKIPME x",
+            "CLIENT LIST MAXAGE 1000000",
+            "CLIENT LIST NOT-TYPE normal NOT-FLAGS N",
+            "CLIENT LIST ID 998 999 LADDR 1.1.1.1:1",
             "CLIENT GETREDIR",
             "CLIENT TRACKINGINFO",
             "CLIENT CACHING yes",
@@ -364,4 +389,133 @@ fn a_router_checks_silent_clients_too() {
         "the timer is as set",
         || matches!(timer(&client), (2, due) if due > 28_000 && due <= 30_000),
     );
+}
+
+/// The store says whether there are the subcommands of libraries and of newer servers.
+#[test]
+fn what_a_client_says_of_itself_is_shown_as_by_the_store() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let (mut direct, mut through) = (redis.client(), front.client());
+    let shown = ["name", "flags", "lib-name", "lib-ver", "capa"];
+    for line in [
+        "CLIENT SETNAME me",
+        "CLIENT SETINFO lib-ver 1.2",
+        "CLIENT SETINFO LIB-NAME lib(x_v1)",
+        "CLIENT SETINFO lib-name a\u{1}",
+        "CLIENT SETINFO nosuch x",
+        "CLIENT SETINFO lib-name",
+        "CLIENT NO-TOUCH ON",
+        "CLIENT CAPA redirect",
+        "CLIENT NO-TOUCH OFF",
+        "MULTI",
+        "CLIENT SETINFO lib-ver 1.3",
+        "CLIENT NO-TOUCH ON",
+        "CLIENT CAPA redirect",
+        "CLIENT GETNAME",
+        "EXEC",
+        "RESET",
+    ] {
+        let (right, ours) = (direct.ask(line), through.ask(line));
+        let is_old = right.contains("unknown subcommand");
+        if is_old && line.starts_with("CLIENT SETINFO") && line.split(' ').count() == 4 {
+            // To older ones libraries send it, too; they need not be told.
+            through.ask("DISCARD");
+            direct.ask("DISCARD");
+            continue;
+        }
+        assert_eq!(ours, right, "{line}");
+        if line == "MULTI" || line.starts_with("CLIENT") && right == "+QUEUED\r\n" {
+            continue;
+        }
+        let of = |client: &mut Client| {
+            let mut all = fields(text(&client.ask("CLIENT INFO")));
+            all.retain(|(name, _)| shown.contains(&name.as_str()));
+            all
+        };
+        if !is_old || !right.starts_with('-') {
+            assert_eq!(of(&mut through), of(&mut direct), "{line}");
+        }
+    }
+}
+
+/// Conditions of newer servers find whom they find there.
+#[test]
+fn the_conditions_of_the_store_find_whom_they_find_there() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let find = |mut one: Client, mut two: Client, line: &str| {
+        one.ask("CLIENT SETNAME one");
+        two.ask("CLIENT SETNAME two");
+        two.ask("CLIENT SETINFO lib-name lib");
+        two.ask("SELECT 3");
+        let mut three = Client::connect(two.stream.peer_addr().unwrap());
+        three.ask("CLIENT SETNAME three");
+        three.ask("SUBSCRIBE c");
+        let ids = [&mut one, &mut two].map(id);
+        let line = line.replace("{1}", &ids[0]).replace("{2}", &ids[1]);
+        let list = one.ask(&line);
+        if !line.starts_with("CLIENT LIST") {
+            let lives = |client: &mut Client| {
+                client
+                    .stream
+                    .set_read_timeout(Some(std::time::Duration::from_millis(300)))
+                    .unwrap();
+                let mut byte = [0; 1];
+                std::io::Write::write_all(&mut client.stream, &command("PING")).is_ok()
+                    && client.stream.peek(&mut byte).is_ok_and(|count| count > 0)
+            };
+            return format!(
+                "{list} {} {} {}",
+                lives(&mut one),
+                lives(&mut two),
+                lives(&mut three)
+            );
+        }
+        if list.starts_with('-') {
+            return list;
+        }
+        let mut names: Vec<String> = text(&list)
+            .lines()
+            .filter(|line| !line.is_empty())
+            .map(|line| {
+                let name = fields(line).into_iter().find(|(field, _)| field == "name");
+                name.expect("its name").1
+            })
+            .filter(|name| !name.is_empty())
+            .collect();
+        names.sort();
+        names.join(" ")
+    };
+    for line in [
+        "CLIENT LIST",
+        "CLIENT LIST ID {1} {2}",
+        "CLIENT LIST TYPE pubsub",
+        "CLIENT LIST TYPE normal NAME one",
+        "CLIENT LIST NAME two",
+        "CLIENT LIST NOT-NAME two NAME one",
+        "CLIENT LIST DB 3",
+        "CLIENT LIST LIB-NAME lib",
+        "CLIENT LIST FLAGS P",
+        "CLIENT LIST IP 127.0.0.1 NAME one",
+        "CLIENT LIST NAME one SKIPME yes",
+        "CLIENT LIST SKIPME no NAME one",
+        "CLIENT LIST IDLE 1000",
+        "CLIENT LIST NOT-TYPE normal",
+        "CLIENT LIST NOT-ID {1} NAME one",
+        "CLIENT KILL ID {2}",
+        "CLIENT KILL ID {1} {2}",
+        "CLIENT KILL ID {1} {2} SKIPME no",
+        "CLIENT KILL TYPE pubsub MAXAGE 1000",
+        "CLIENT KILL TYPE pubsub MAXAGE 0",
+        "CLIENT KILL NAME two",
+        "CLIENT KILL DB 3 NOT-NAME one",
+    ] {
+        let (direct, through) = (redis.client(), front.client());
+        let right = find(direct, redis.client(), line);
+        let ours = find(through, front.client(), line);
+        assert_eq!(ours, right, "{line}");
+    }
+    // The connections of pmnet itself are not among them.
+    assert_eq!(front.client().ask("SET k v"), "+OK\r\n");
 }

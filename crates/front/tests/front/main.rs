@@ -1,6 +1,9 @@
 //! The front as its clients see it, beside real Redis servers: one program, since each one more is compiled and linked anew.
 
+mod about;
+mod acl;
 mod clients;
+mod commands;
 mod common;
 mod confirmed;
 mod deadlines;

@@ -10,7 +10,7 @@ use pmnet_front::table::{
 };
 use pmnet_resp::{Arguments, Parser, Status};
 
-const FLAGS: &[(&str, &str, u16)] = &[
+const FLAGS: &[(&str, &str, u32)] = &[
     ("readonly", "READONLY", READONLY),
     ("write", "WRITE", WRITE),
     ("denyoom", "DENYOOM", DENYOOM),

@@ -205,3 +205,65 @@ fn what_redis_does_not_know_is_shown_as_redis_shows_it() {
         }
     }
 }
+
+/// Which forms there are, and what is not allowed in MULTI, differs between servers: the front does as its store.
+#[test]
+fn newer_forms_are_those_of_the_store() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let (mut direct, mut through) = (redis.client(), front.client());
+    for hello in ["HELLO 2", "HELLO 3"] {
+        direct.ask(hello);
+        through.ask(hello);
+        for line in [
+            "DEL z",
+            "ZADD z 0.1 a 2 b",
+            "ZRANK z a",
+            "ZRANK z a WITHSCORE",
+            "ZREVRANK z a WITHSCORE",
+            "ZRANK z a OOPS",
+            "ZRANK z",
+            "MULTI",
+            "ZRANK z a WITHSCORE",
+            "EXEC",
+            "DISCARD",
+            "MULTI",
+            "MULTI",
+            "PING",
+            "EXEC",
+            "DISCARD",
+            "MULTI",
+            "WATCH z",
+            "PING",
+            "EXEC",
+            "DISCARD",
+            "WATCH z",
+            "MULTI",
+            "MULTI",
+            "PING",
+            "EXEC",
+            "DISCARD",
+            "UNWATCH",
+            "MULTI",
+            "CLIENT NO-TOUCH ON",
+            "CLIENT CAPA redirect",
+            "EXEC",
+            "DISCARD",
+            "MULTI",
+            "SHUTDOWN",
+            "EXEC",
+            "DISCARD",
+            "WAITAOF 0 0 10",
+            "WAITAOF 0 0",
+            "MULTI",
+            "WAITAOF 0 0 10",
+            "EXEC",
+            "DISCARD",
+            "COMMAND GETKEYS PING",
+            "COMMAND GETKEYS ZRANK z a WITHSCORE",
+            "COMMAND GETKEYS",
+        ] {
+            assert_eq!(through.ask(line), direct.ask(line), "{hello}: {line}");
+        }
+    }
+}

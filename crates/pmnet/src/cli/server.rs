@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use pmnet_cli::{ConfigError, password, survive_hangup, warn_of_password};
 use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
@@ -56,6 +56,28 @@ is kept in the store, in the same transaction as the data.
 on without etcd. --standby: one of several; if the one that serves is gone from etcd, another one
 takes over the store's records, and the controllers let the chain send to it.";
 
+/// What waits for the sync of a Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum StoreSync {
+    /// Every reply, and early acknowledged writes before the devices forget them.
+    Replies,
+    /// Only early acknowledged writes.
+    Updates,
+    /// Nothing.
+    None,
+}
+
+impl From<StoreSync> for pmnet_store::StoreSync {
+    fn from(sync: StoreSync) -> pmnet_store::StoreSync {
+        match sync {
+            StoreSync::Replies => pmnet_store::StoreSync::Replies,
+            StoreSync::Updates => pmnet_store::StoreSync::Updates,
+            StoreSync::None => pmnet_store::StoreSync::None,
+        }
+    }
+}
+
 /// Settings of `pmnet server`; section `[server]` of the configuration file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -70,6 +92,11 @@ pub struct ServerArgs {
     /// The password for --store is the first line of this file.
     #[arg(long, value_name = "FILE")]
     store_password_file: Option<PathBuf>,
+    /// Where Redis does not sync before it replies (appendfsync everysec): what waits for its sync, with WAITAOF. `replies`: every
+    /// reply, and early acknowledged writes before the devices forget them. `updates`: only the latter. `none`: neither
+    /// [default: replies].
+    #[arg(long, value_name = "WHAT")]
+    store_sync: Option<StoreSync>,
     /// Number of the shard [default: 0].
     #[arg(long)]
     shard: Option<u32>,
@@ -199,6 +226,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let password = password_file.map(|path| password("--store-password-file", &path));
     let password = password.transpose()?;
     let store = required("--store", "server", flags.store.or(file.store))?;
+    let sync = flags.store_sync.or(file.store_sync).map(Into::into);
     let shard = flags.shard.or(file.shard).unwrap_or(0);
     let fleet = fleet_of(
         flags.fleet.or(file.fleet),
@@ -238,7 +266,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
             return Ok(true);
         }
         // A server that gets a turn knows nothing yet: store and machine begin anew.
-        let store = pmnet_store::open_with(&store, password.as_deref(), shard)?;
+        let store = pmnet_store::open_with(&store, password.as_deref(), sync, shard)?;
         let feed = device_log
             .as_ref()
             .map(|name| -> Box<dyn Feed> { Box::new(DeviceLog(LogReader::new(name))) });

@@ -131,3 +131,104 @@ fn over_ipv6_too_and_at_one_interface() {
     // The older family at the same socket.
     chain("::", "::1", &["::ffff:10.9.0.2"], 51_200);
 }
+
+/// (Found: the client was told that Redis could not be asked, and not why; the log said nothing.)
+#[test]
+fn a_front_that_asks_for_users_says_that_the_server_does_not_run() {
+    let places = Places::new();
+    let store = format!("kv:{}", places.path("store.kv").display());
+    let server = Running::logged(places.server(&store), &places.path("server.err"));
+    let _device = Running::logged(
+        places.device(&places.server_at()),
+        &places.path("device.err"),
+    );
+    let first = Running::logged(places.front(&places.device_at()), &places.path("front.err"));
+    serves(places.front_at());
+    first.stop();
+    server.stop();
+    let mut front = places.front(&places.device_at());
+    front.args(["--users-of-redis", "--deadline-ms", "1500"]);
+    let mut front = Running::logged(front, &places.path("front.err"));
+    let mut client = None;
+    eventually("the front listens", || {
+        client = Client::connect(places.front_at()).ok();
+        client.is_some()
+    });
+    let reply = client.unwrap().call("GET x").unwrap();
+    let why = "the pmnet server has not said yet where its store is";
+    assert!(
+        reply.contains("it is not known what this client may do") && reply.contains(why),
+        "{reply}"
+    );
+    front.says(why);
+}
+
+/// A load balancer as the nodes of Kubernetes are: each flow stays with the device to which it was sent first.
+fn balance(listen: UdpSocket, to: std::sync::Arc<std::sync::Mutex<std::net::SocketAddr>>) {
+    listen
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
+    std::thread::spawn(move || {
+        let mut flows = std::collections::HashMap::new();
+        let mut bytes = [0; 2048];
+        // It ends with the test.
+        while std::sync::Arc::strong_count(&to) > 1 {
+            let Ok((length, from)) = listen.recv_from(&mut bytes) else {
+                continue;
+            };
+            let flow: &UdpSocket = flows.entry(from).or_insert_with(|| {
+                let flow = UdpSocket::bind("127.0.0.1:0").unwrap();
+                flow.connect(*to.lock().unwrap()).unwrap();
+                let (back, listen) = (flow.try_clone().unwrap(), listen.try_clone().unwrap());
+                back.set_read_timeout(Some(Duration::from_secs(30)))
+                    .unwrap();
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 2048];
+                    let is_fatal =
+                        |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+                    loop {
+                        match back.recv(&mut bytes) {
+                            Ok(length) => drop(listen.send_to(&bytes[..length], from)),
+                            Err(error) if is_fatal(&error) => return,
+                            // Nobody listens there just now.
+                            Err(_) => {}
+                        }
+                    }
+                });
+                flow
+            });
+            let _ = flow.send(&bytes[..length]);
+        }
+    });
+}
+
+/// (Found: the front kept its port, and the node the flow, so it asked where the device had been for good.)
+#[test]
+fn a_front_finds_a_device_that_has_moved_behind_one_address() {
+    let places = Places::new();
+    let store = format!("kv:{}", places.path("store.kv").display());
+    let _server = Running::logged(places.server(&store), &places.path("server.err"));
+    let device_on = |at: &str| {
+        let device = places.device_on(at, &places.server_at());
+        Running::logged(device, &places.path("device.err"))
+    };
+    let port = places.device_at().rsplit_once(':').unwrap().1.to_owned();
+    let device = device_on(&places.device_at());
+    let service = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = service.local_addr().unwrap().to_string();
+    let to = std::sync::Arc::new(std::sync::Mutex::new(places.device_at().parse().unwrap()));
+    balance(service, to.clone());
+    let _front = Running::logged(places.front(&at), &places.path("front.err"));
+    serves(places.front_at());
+    let mut client = Client::connect(places.front_at()).unwrap();
+    assert_eq!(client.call("INCR n").unwrap(), ":1");
+    device.stop();
+    let elsewhere = format!("127.0.0.5:{port}");
+    let _device = device_on(&elsewhere);
+    *to.lock().unwrap() = elsewhere.parse().unwrap();
+    let begun = Instant::now();
+    serves(places.front_at());
+    println!("served again after {:?}", begun.elapsed());
+    // The session goes on from the other port.
+    assert_eq!(client.call("INCR n").unwrap(), ":2");
+}

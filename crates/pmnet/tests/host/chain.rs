@@ -174,6 +174,16 @@ impl Places {
         command
     }
 
+    /// A device whose log has this name, and the size that suits the place.
+    pub fn device_of_any_size(&self, log: &str, media: &str) -> Command {
+        let mut command = Command::new(pmnet());
+        command
+            .args(["device", "--listen", &self.device_at()])
+            .args(["--next", &self.server_at(), "--media", media, "--log"])
+            .arg(self.path(log));
+        command
+    }
+
     pub fn front(&self, via: &str) -> Command {
         let mut command = Command::new(pmnet());
         command.args([

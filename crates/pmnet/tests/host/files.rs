@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::chain::{Client, Places, Running, eventually, serves};
+use crate::chain::{Client, Places, Running, eventually, pmnet, serves};
 use crate::redis::RedisServer;
 
 /// The same command with these limits of open files: the one that it has, and the one that it may have.
@@ -122,4 +122,48 @@ fn out_of_files_a_client_is_told_so() {
     );
     drop(clients);
     serves(places.front_at());
+}
+
+/// (Found: with few open files, silent connections kept `pmnet ctl` waiting for seconds: none of them was let go before its time.)
+#[test]
+fn silent_connections_keep_ctl_from_no_device_that_has_few_open_files() {
+    let places = Places::new();
+    let store = format!("kv:{}", places.path("store.kv").display());
+    let _server = Running::logged(places.server(&store), &places.path("server.err"));
+    let device = places.device(&places.server_at());
+    let few = limited(&device, 24, 24);
+    let device = Running::logged(few, &places.path("device.err"));
+    let _front = Running::logged(places.front(&places.device_at()), &places.path("front.err"));
+    serves(places.front_at());
+    let at: std::net::SocketAddr = places.device_at().parse().unwrap();
+    for round in 0..3 {
+        let silent: Vec<_> = (0..60)
+            .map(|_| std::net::TcpStream::connect(at).unwrap())
+            .collect();
+        let begun = std::time::Instant::now();
+        let mut ctl = Command::new(pmnet());
+        ctl.args([
+            "ctl",
+            "--via",
+            &places.device_at(),
+            "--server",
+            &places.server_at(),
+            "status",
+        ]);
+        let said = ctl.output().unwrap();
+        let took = begun.elapsed();
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        let error = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(
+            said.status.success(),
+            "round {round}: {text}{error}{}",
+            device.log()
+        );
+        assert!(text.contains(&places.device_at()), "{text}{error}");
+        assert!(
+            took < std::time::Duration::from_secs(1),
+            "round {round}: {took:?}"
+        );
+        drop(silent);
+    }
 }

@@ -18,6 +18,7 @@ mod media;
 mod names;
 mod namespaces;
 mod output;
+mod restore;
 mod signals;
 mod spare;
 mod veth;

@@ -68,18 +68,8 @@ fn a_log_of_no_particular_size_is_made_smaller_where_there_is_little_room() {
     std::fs::create_dir(places.path("shm")).unwrap();
     let store = format!("kv:{}", places.path("store.kv").display());
     let device = |more: &[&str]| {
-        let mut device = Command::new(pmnet());
-        device
-            .args([
-                "device",
-                "--listen",
-                &places.device_at(),
-                "--next",
-                &places.server_at(),
-            ])
-            .args(["--media", "dram", "--log"])
-            .arg(places.path("shm/device.pmlog"))
-            .args(more);
+        let mut device = places.device_of_any_size("shm/device.pmlog", "dram");
+        device.args(more);
         in_small_tmpfs(&device, &places, "64m")
     };
     let mut asked = Running::logged(device(&["--log-size", "64M"]), &places.path("asked.err"));
@@ -109,18 +99,8 @@ fn a_log_fits_the_memory_limit_or_is_refused() {
         let places = Places::new();
         let store = format!("kv:{}", places.path("store.kv").display());
         let device = |more: &[&str]| {
-            let mut device = Command::new(pmnet());
-            device
-                .args([
-                    "device",
-                    "--listen",
-                    &places.device_at(),
-                    "--next",
-                    &places.server_at(),
-                ])
-                .args(["--media", media, "--log"])
-                .arg(places.path("device.pmlog"))
-                .args(more);
+            let mut device = places.device_of_any_size("device.pmlog", media);
+            device.args(more);
             group.command(&device)
         };
         let mut asked = Running::logged(device(&["--log-size", "64M"]), &places.path("asked.err"));

@@ -10,12 +10,14 @@ use crate::skip::skip;
 
 /// The same command, where names are looked up in this file alone.
 fn with_hosts(command: &Command, places: &Places) -> Command {
+    with_resolver(command, places, "127.0.0.9", 1)
+}
+
+/// The same; the resolver asks this address for names that are not in the file, for `seconds`.
+fn with_resolver(command: &Command, places: &Places, at: &str, seconds: u32) -> Command {
     let resolver = places.path("resolv.conf");
-    std::fs::write(
-        &resolver,
-        "nameserver 127.0.0.9\noptions timeout:1 attempts:1\n",
-    )
-    .unwrap();
+    let text = format!("nameserver {at}\noptions timeout:{seconds} attempts:1\n");
+    std::fs::write(&resolver, text).unwrap();
     let mut inside = Command::new("unshare");
     inside
         .args(["--mount", "sh", "-c"])
@@ -124,4 +126,124 @@ fn who_is_asked_to_end_while_a_name_is_looked_up_does_not_begin() {
         assert!(status.success(), "{role}: {}", running.log());
         std::fs::write(&hosts, "").unwrap();
     }
+}
+
+/// (Found: an idle device took its server for silent, and began anew with an address where no server was.)
+#[test]
+fn an_idle_device_stays_with_a_server_that_answers_when_its_name_leads_elsewhere() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("names of a test's own need a mount namespace, and that root");
+    }
+    let places = Places::new();
+    let hosts = places.path("hosts");
+    let port = places.server_at().rsplit_once(':').unwrap().1.to_owned();
+    name(&hosts, "127.0.0.1", "127.0.0.1");
+    let store = format!("kv:{}", places.path("store.kv").display());
+    let server = Running::logged(places.server(&store), &places.path("server.err"));
+    let device = places.device(&format!("server.pmnet.test:{port}"));
+    let mut device = Running::logged(with_hosts(&device, &places), &places.path("device.err"));
+    let _front = Running::start(places.front(&places.device_at()));
+    serves(places.front_at());
+    name(&hosts, "127.0.0.9", "127.0.0.1");
+    // Four looks, and the questions of each.
+    std::thread::sleep(std::time::Duration::from_secs(9));
+    let log = device.log();
+    assert!(!log.contains("is silent at"), "{log}");
+    serves(places.front_at());
+    // One that does not answer is left.
+    server.stop();
+    device.says("is silent at 127.0.0.1");
+    let server = places.server_on(&format!("127.0.0.9:{port}"), &store);
+    let _server = Running::logged(server, &places.path("server.err"));
+    serves(places.front_at());
+}
+
+/// (Found: it was looked up once, so nothing passed any more when its Redis had come back elsewhere.)
+#[test]
+fn a_redis_of_direct_is_found_again_elsewhere() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("names of a test's own need a mount namespace, and that root");
+    }
+    let program = std::env::var("PMNET_TEST_REDIS").unwrap_or_else(|_| "redis-server".into());
+    if Command::new(&program).arg("--version").output().is_err() {
+        return skip("redis-server is not installed");
+    }
+    let places = Places::new();
+    let hosts = places.path("hosts");
+    let redis_port = crate::claims::Port::claim().unwrap();
+    let redis_at = |ip: &str| {
+        let mut command = Command::new(&program);
+        let number = redis_port.number().to_string();
+        command.args(["--bind", ip, "--port", &number, "--dir"]);
+        command.arg(places.folder.path());
+        command.args([
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
+            "--save",
+            "",
+        ]);
+        Running::logged(command, &places.path("redis.err"))
+    };
+    let redis = redis_at("127.0.0.1");
+    std::fs::write(&hosts, "").unwrap();
+    let named = format!("store.pmnet.test:{}", redis_port.number());
+    let server = places.server(&format!("redis://{named}"));
+    let _server = Running::logged(with_hosts(&server, &places), &places.path("server.err"));
+    let _device = Running::logged(
+        places.device(&places.server_at()),
+        &places.path("device.err"),
+    );
+    let mut front = places.front(&places.device_at());
+    front.args(["--direct", &named]);
+    let mut front = Running::logged(with_hosts(&front, &places), &places.path("front.err"));
+    front.says("--direct store.pmnet.test: the name is not known");
+    std::fs::write(&hosts, "127.0.0.1 store.pmnet.test\n").unwrap();
+    serves(places.front_at());
+    let passes = || {
+        eventually("a command passes", || {
+            let pass = || Client::connect(places.front_at())?.call("BLPOP nothing 0.01");
+            pass().is_ok_and(|reply| reply == "*-1")
+        });
+    };
+    passes();
+    redis.stop();
+    let _redis = redis_at("127.0.0.7");
+    std::fs::write(&hosts, "127.0.0.7 store.pmnet.test\n").unwrap();
+    serves(places.front_at());
+    passes();
+    front.says("the Redis of --direct has another address now");
+}
+
+/// (Found: it ended when the resolver gave up, after more than nine seconds, and said that its disk was slow.)
+#[test]
+fn a_server_whose_resolver_is_silent_ends_when_it_is_asked_to() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("names of a test's own need a mount namespace, and that root");
+    }
+    let places = Places::new();
+    std::fs::write(places.path("hosts"), "").unwrap();
+    let resolver = "127.83.51.53";
+    let Ok(silent) = std::net::UdpSocket::bind((resolver, 53)) else {
+        return skip("port 53 is taken");
+    };
+    silent.set_read_timeout(Some(crate::chain::WAIT)).unwrap();
+    let server = places.server("redis://silent.pmnet.test:6379");
+    let server = with_resolver(&server, &places, resolver, 10);
+    let mut server = Running::logged(server, &places.path("server.err"));
+    silent.recv(&mut [0; 512]).expect("it asks for the name");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let begun = std::time::Instant::now();
+    server.signal(Signal::TERM);
+    let status = server.wait();
+    let took = begun.elapsed();
+    let log = server.log();
+    assert!(status.success(), "{status}: {log}");
+    assert!(took < std::time::Duration::from_secs(3), "{took:?}: {log}");
+    assert!(!log.contains("Is its disk slow"), "{log}");
+    assert!(
+        log.contains("resolver has not yet said where silent.pmnet.test is"),
+        "{log}"
+    );
 }

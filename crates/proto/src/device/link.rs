@@ -290,12 +290,23 @@ impl Device {
         }
         // Everything has arrived, and only APPLIED is missing; or large entries may be lost on the way, and a PING is not.
         if arrived || link.oldest_is_large() {
-            let ping = Ping {
-                session: 0,
-                client: 0,
-                start: 0,
-            };
-            out.send(self.config.next, &ping.header(&self.stamp()), &[]);
+            self.ping_next(out);
+        }
+    }
+
+    fn ping_next(&self, out: &mut Outbox) {
+        let ping = Ping {
+            session: 0,
+            client: 0,
+            start: 0,
+        };
+        out.send(self.config.next, &ping.header(&self.stamp()), &[]);
+    }
+
+    /// Asks the next hop whether it is there: it answers with how far it is. A device that does not serve asks anyway.
+    pub fn ask_next(&self, out: &mut Outbox) {
+        if self.is_serving() {
+            self.ping_next(out);
         }
     }
 

@@ -9,6 +9,7 @@ use pmnet_wire::slots::slot_of;
 
 use super::cluster::{elsewhere, probe, waits_for};
 use super::commands::{is_flush, upper};
+use super::config::WaitFor;
 use super::owner::{FENCED, taken_over};
 use super::pending::not_understood;
 use super::plan::{self, Nature};
@@ -111,7 +112,7 @@ impl RedisStore {
         transaction.run(
             &self.watermark,
             after,
-            self.url.wait_replicas,
+            Some(self.url.wait_replicas),
             Items::Promised,
         )
     }
@@ -165,7 +166,7 @@ impl RedisStore {
         }
         runs.write(out);
         link.add_watch(&self.hash, true);
-        link.add_wait(self.url.wait_replicas);
+        link.add_wait(WaitFor::Updates, self.url.wait_replicas);
         link.connection.send()?;
         let reply = link.connection.reply()?;
         let numbered = |text: &str| {
@@ -188,7 +189,7 @@ impl RedisStore {
                 return Err(StoreError::Retry(error.to_owned()));
             };
             link.read_watch(&self.hash, true, &self.watermark)?;
-            link.read_wait(self.url.wait_replicas)?;
+            link.read_wait(WaitFor::Updates, self.url.wait_replicas)?;
             return Ok(Outcome::Refused(vec![refused]));
         }
         let Some(failed) = elements(&reply) else {
@@ -200,7 +201,7 @@ impl RedisStore {
         });
         let failed = failed.collect();
         link.read_watch(&self.hash, true, after)?;
-        link.read_wait(self.url.wait_replicas)?;
+        link.read_wait(WaitFor::Updates, self.url.wait_replicas)?;
         Ok(Outcome::Ran(failed))
     }
 

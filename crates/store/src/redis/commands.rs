@@ -27,8 +27,9 @@ pub fn upper(name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Subcommands of CLIENT that leave the connection as it is: fronts need them to answer for their own clients.
-const HARMLESS_CLIENT: [&[u8]; 3] = [b"INFO", b"HELP", b"UNBLOCK"];
+/// Subcommands of CLIENT that leave the connection as it is: fronts need them to answer for their own clients. (They send LIST and KILL
+/// with conditions to hear whether the store takes them.)
+const HARMLESS_CLIENT: [&[u8]; 5] = [b"HELP", b"INFO", b"KILL", b"LIST", b"UNBLOCK"];
 
 /// Whether a request may be this command although an update may not.
 #[must_use]
@@ -116,12 +117,27 @@ pub fn blocks(name: &[u8], arguments: &[&[u8]]) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Spec {
     arity: i64,
+    write: bool,
+    admin: bool,
+    module: bool,
     noscript: bool,
     movable: bool,
     first: i64,
     last: i64,
     step: i64,
     container: bool,
+}
+
+impl Spec {
+    /// It changes keys, and none of its arguments says which.
+    fn writes_unnamed(&self) -> bool {
+        self.write && self.first == 0 && !self.movable && !self.container
+    }
+}
+
+/// Whether a command that writes without naming a key is known to leave pmnet's own keys alone.
+fn knows_unnamed(name: &[u8]) -> bool {
+    guard::spares_keys(name) || name == b"FUNCTION" || name.starts_with(b"FUNCTION|")
 }
 
 /// The server's commands; empty when it does not tell.
@@ -165,6 +181,9 @@ impl CommandTable {
         let subcommands = columns.get(9).and_then(|c| elements(c)).unwrap_or_default();
         let spec = Spec {
             arity: integer(columns.get(1)?)?,
+            write: has(b"write"),
+            admin: has(b"admin"),
+            module: has(b"module"),
             noscript: has(b"noscript"),
             movable: has(b"movablekeys"),
             first: integer(columns.get(3)?)?,
@@ -187,6 +206,46 @@ impl CommandTable {
             return self.specs.get(&full).copied();
         }
         Some(spec)
+    }
+
+    /// Adds what the reply of `COMMAND INFO` says, of commands that the server has got since.
+    pub fn learn(&mut self, reply: &[u8]) {
+        for row in elements(reply).unwrap_or_default() {
+            // Null if it has none of this name.
+            let _ = self.add(row);
+        }
+    }
+
+    /// Why the command must not run here, whatever its arguments are, from what the server says of it.
+    #[must_use]
+    pub fn unfit(&self, name: &[u8], arguments: &[&[u8]]) -> Option<&'static str> {
+        let spec = self.spec(name, arguments)?;
+        if guard::keeps_state(name) {
+            return Some(guard::OWN_CONNECTION);
+        }
+        if spec.writes_unnamed() && !is_flush(name) && !knows_unnamed(name) {
+            return Some(guard::UNNAMED_KEYS);
+        }
+        let keyless = spec.first == 0 && !spec.movable;
+        let quiet = !spec.write && !spec.admin;
+        (spec.module && spec.noscript && quiet && keyless).then_some(guard::OWN_CONNECTION)
+    }
+
+    /// Names of commands that change keys without naming one, subcommands behind `|`: no script of a client may call them.
+    #[must_use]
+    pub fn unnamed_writers(&self) -> String {
+        let plain = |name: &[u8]| {
+            let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"'\"\\".contains(byte);
+            name.iter().all(is_plain)
+        };
+        let mut names: Vec<&[u8]> = self
+            .specs
+            .iter()
+            .filter(|(name, spec)| spec.writes_unnamed() && !knows_unnamed(name) && plain(name))
+            .map(|(name, _)| &name[..])
+            .collect();
+        names.sort_unstable();
+        String::from_utf8_lossy(&names.join(&b' ')).into_owned()
     }
 
     /// Whether the server has this command.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use pmnet_server::StoreError;
 
 use super::connection::Connection;
+use super::kind::{check_kind, check_run_id};
 use super::settings::check_limits;
 use super::torn::{TornEnd, rewrites_whole_aof};
 use pmnet_resp::read::{elements, error, text};
@@ -17,13 +18,38 @@ const REDIS_VERSION_MIN: (u32, u32) = (6, 2);
 /// First Redis with WAITAOF.
 const WAITAOF_VERSION: (u32, u32) = (7, 2);
 
+/// What waits for Redis's sync, if Redis does not sync before it replies (`--store-sync`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreSync {
+    /// All: replies, and updates that were acknowledged early, before the devices forget them.
+    #[default]
+    Replies,
+    /// Only updates that were acknowledged early. A reply of Redis's own is passed on when Redis gives it.
+    Updates,
+    /// Nothing: what Redis has replied to counts as applied.
+    None,
+}
+
+/// For what a wait is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitFor {
+    /// What was acknowledged before, or pmnet's own records.
+    Updates,
+    /// A reply.
+    Reply,
+}
+
 /// What is durable before a reply of this server is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
     /// `appendfsync always`: Redis syncs before it replies.
     Always,
-    /// `appendfsync everysec` with WAITAOF: the adaptor waits for the sync.
+    /// WAITAOF: the adaptor waits for a sync that comes at once, or after a rewrite.
     WaitAof,
+    /// `appendfsync everysec` with WAITAOF: the adaptor waits for the sync of the second.
+    WaitSecond,
+    /// The same, but only for what was acknowledged before.
+    WaitUpdates,
     /// `appendfsync always` with `no-appendfsync-on-rewrite yes`, and no way to wait for the sync.
     ExceptRewrites,
     /// AOF synced every second, and no way to wait for it.
@@ -44,6 +70,17 @@ impl Persistence {
             }
             Persistence::WaitAof => {
                 "synced to the AOF before every reply (WAITAOF): survives power loss"
+            }
+            Persistence::WaitSecond => {
+                "synced to the AOF before every reply (WAITAOF): survives power loss. With appendfsync everysec a reply \
+                 such as that to INCR waits for the next sync, up to 2 s; early acknowledged writes do not wait. \
+                 `CONFIG SET appendfsync always` makes such replies fast, or --store-sync updates, which gives them \
+                 the promise of Redis's own"
+            }
+            Persistence::WaitUpdates => {
+                "early acknowledged writes are synced to the AOF (WAITAOF) before the devices forget them: they survive power \
+                 loss; replies of Redis itself, such as that to INCR, do not wait for a sync (--store-sync updates): a \
+                 crash of the machine loses up to a second of these"
             }
             Persistence::ExceptRewrites => {
                 "synced to the AOF before every reply, but not while Redis rewrites its AOF or saves \
@@ -71,7 +108,20 @@ impl Persistence {
     /// Whether an acknowledged effect survives a power cut of this machine.
     #[must_use]
     pub fn is_durable(self) -> bool {
-        matches!(self, Persistence::Always | Persistence::WaitAof)
+        matches!(
+            self,
+            Persistence::Always | Persistence::WaitAof | Persistence::WaitSecond
+        )
+    }
+
+    /// Whether the adaptor waits for Redis's sync.
+    #[must_use]
+    pub fn waits(self, what: WaitFor) -> bool {
+        match self {
+            Persistence::WaitAof | Persistence::WaitSecond => true,
+            Persistence::WaitUpdates => what == WaitFor::Updates,
+            _ => false,
+        }
     }
 }
 
@@ -88,6 +138,8 @@ struct Aof {
     pauses: bool,
     /// The server has WAITAOF. It counts only what is synced in a complete AOF.
     waitaof: bool,
+    /// What the user lets wait.
+    sync: StoreSync,
 }
 
 impl Persistence {
@@ -105,14 +157,17 @@ impl Persistence {
             return Ok(Persistence::Off);
         }
         let fsync = aof.fsync.as_deref();
-        if aof.waitaof && fsync != Some("no") {
-            return Ok(
-                if fsync == Some("always") && !aof.pauses && !aof.rewriting {
-                    Persistence::Always
-                } else {
-                    Persistence::WaitAof
-                },
-            );
+        if aof.waitaof && fsync != Some("no") && aof.sync != StoreSync::None {
+            let always = fsync == Some("always");
+            return Ok(if always && !aof.pauses && !aof.rewriting {
+                Persistence::Always
+            } else if aof.sync == StoreSync::Updates {
+                Persistence::WaitUpdates
+            } else if always {
+                Persistence::WaitAof
+            } else {
+                Persistence::WaitSecond
+            });
         }
         if aof.rewriting && !aof.known_whole {
             return Err(StoreError::Retry(
@@ -146,7 +201,8 @@ pub struct Facts {
 
 impl Facts {
     /// Asks the server, and refuses one that cannot keep the store's promises. `whole_aof_of`: run id of
-    /// a server process whose AOF was seen to be whole. `cluster`: it is to be a node of a Redis Cluster.
+    /// a server process whose AOF was seen to be whole. `cluster`: it is to be a node of a Redis Cluster. `sync`: what may
+    /// wait for a sync.
     ///
     /// # Errors
     /// `Fatal` for a server that must not be used, `Retry` for one that is not ready yet.
@@ -154,6 +210,7 @@ impl Facts {
         connection: &mut Connection,
         whole_aof_of: Option<&str>,
         cluster: bool,
+        sync: StoreSync,
     ) -> Result<Facts, StoreError> {
         let reply = connection.call(&[b"INFO"])?;
         if let Some(error) = error(&reply) {
@@ -164,6 +221,7 @@ impl Facts {
         if field("loading") == "1" {
             return Err(StoreError::Retry("Redis is loading its data set".into()));
         }
+        check_kind(connection, &info)?;
         let in_cluster = field("redis_mode") == "cluster" || field("cluster_enabled") == "1";
         if in_cluster != cluster {
             let text = if in_cluster {
@@ -182,9 +240,10 @@ impl Facts {
         let version = check_version(field("redis_version"))?;
         check_eviction(field("maxmemory"), field("maxmemory_policy"))?;
         check_limits(connection, version)?;
+        check_run_id(field("run_id"))?;
         let rewriting = field("aof_rewrite_in_progress") == "1";
         let aof = Aof {
-            enabled: field("aof_enabled") == "1",
+            enabled: field("aof_enabled") == "1" && is_appendonly(connection)?,
             rewriting: rewriting || field("aof_rewrite_scheduled") == "1",
             known_whole: whole_aof_of == Some(field("run_id"))
                 || rewriting && rewrites_whole_aof(connection, &info)?,
@@ -192,6 +251,7 @@ impl Facts {
             // If it cannot be read, assume the weakest.
             pauses: setting(connection, "no-appendfsync-on-rewrite")?.as_deref() != Some("no"),
             waitaof: version >= WAITAOF_VERSION || !field("valkey_version").is_empty(),
+            sync,
         };
         let persistence = Persistence::judge(&aof)?;
         let torn_end = if aof.enabled {
@@ -207,6 +267,12 @@ impl Facts {
             torn_end,
         })
     }
+}
+
+/// Whether Redis keeps an AOF of its own accord. A `BACKUP` of Redis 8.10 has one for a while that INFO calls enabled. WAITAOF is
+/// refused then, and it is gone afterwards.
+fn is_appendonly(connection: &mut Connection) -> Result<bool, StoreError> {
+    Ok(setting(connection, "appendonly")?.as_deref() != Some("no"))
 }
 
 /// The error of a command without which nothing works.
@@ -307,34 +373,53 @@ mod tests {
         let mut seen_durable = 0;
         for bits in 0..16u32 {
             for fsync in [None, Some("always"), Some("everysec"), Some("no")] {
-                let bit = |n: u32| bits & (1 << n) != 0;
-                let aof = Aof {
-                    enabled: true,
-                    rewriting: bit(0),
-                    known_whole: bit(1),
-                    fsync: fsync.map(str::to_owned),
-                    pauses: bit(2),
-                    waitaof: bit(3),
-                };
-                let off = Aof {
-                    enabled: false,
-                    ..aof.clone()
-                };
-                assert_eq!(Persistence::judge(&off), Ok(Persistence::Off));
-                match Persistence::judge(&aof) {
-                    Ok(Persistence::Always) => {
-                        assert!(fsync == Some("always") && !aof.pauses, "{aof:?}");
-                        assert!(!aof.rewriting || aof.known_whole, "{aof:?}");
-                        seen_durable += 1;
-                    }
-                    Ok(Persistence::WaitAof) => assert!(aof.waitaof && fsync != Some("no")),
-                    Ok(weak) => {
-                        assert!(!weak.is_durable() && !weak.describe(0).contains("power loss"))
-                    }
-                    Err(_) => assert!(aof.rewriting && !(aof.waitaof && fsync != Some("no"))),
+                for sync in [StoreSync::Replies, StoreSync::Updates, StoreSync::None] {
+                    let bit = |n: u32| bits & (1 << n) != 0;
+                    let aof = Aof {
+                        enabled: true,
+                        rewriting: bit(0),
+                        known_whole: bit(1),
+                        fsync: fsync.map(str::to_owned),
+                        pauses: bit(2),
+                        waitaof: bit(3),
+                        sync,
+                    };
+                    seen_durable += u32::from(judged_right(&aof));
                 }
             }
         }
-        assert_eq!(seen_durable, 5);
+        assert_eq!(seen_durable, 16);
+    }
+
+    /// Whether Redis itself syncs before it replies, as far as is known.
+    fn judged_right(aof: &Aof) -> bool {
+        let off = Aof {
+            enabled: false,
+            ..aof.clone()
+        };
+        assert_eq!(Persistence::judge(&off), Ok(Persistence::Off));
+        let fsync = aof.fsync.as_deref();
+        let waits = aof.waitaof && fsync != Some("no") && aof.sync != StoreSync::None;
+        match Persistence::judge(aof) {
+            Ok(Persistence::Always) => {
+                assert!(fsync == Some("always") && !aof.pauses, "{aof:?}");
+                assert!(!aof.rewriting || aof.known_whole, "{aof:?}");
+                return true;
+            }
+            Ok(durable) if durable.is_durable() => {
+                assert!(waits && aof.sync == StoreSync::Replies, "{aof:?}");
+                assert!(durable.waits(WaitFor::Reply) && durable.waits(WaitFor::Updates));
+                assert!(durable.describe(0).contains("survives power loss"));
+            }
+            Ok(Persistence::WaitUpdates) => {
+                assert!(waits && aof.sync == StoreSync::Updates, "{aof:?}");
+            }
+            Ok(weak) => {
+                assert!(!weak.describe(0).contains("power loss"), "{aof:?}");
+                assert!(!weak.waits(WaitFor::Reply) && !weak.waits(WaitFor::Updates));
+            }
+            Err(_) => assert!(aof.rewriting && !waits, "{aof:?}"),
+        }
+        false
     }
 }

@@ -8,7 +8,7 @@
 //! reply means.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -16,6 +16,7 @@ use pmnet_resp::{ReplyLimits, Scanner, write_command};
 use pmnet_server::StoreError;
 use pmnet_tls::Stream;
 
+use super::lookup::addresses;
 use super::url::RedisUrl;
 
 /// Longest time of one exchange (everything sent until its last reply), in seconds.
@@ -123,10 +124,7 @@ impl Connection {
         let unreachable =
             |error: std::io::Error| StoreError::Retry(format!("Redis at {name}: {error}"));
         let mut last = std::io::Error::new(ErrorKind::NotFound, "the name has no address");
-        for address in (url.host.as_str(), url.port)
-            .to_socket_addrs()
-            .map_err(unreachable)?
-        {
+        for address in addresses(&url.host, url.port).map_err(unreachable)? {
             match TcpStream::connect_timeout(&address, Duration::from_secs(CONNECT_SECONDS)) {
                 Ok(stream) => {
                     stream.set_nodelay(true).map_err(unreachable)?;

@@ -17,14 +17,14 @@ use pmnet_wire::guard::sets_eviction;
 use crate::{PACK_HEADER_BYTES_MAX, REPLY_BYTES_MAX, REPLY_TOO_LONG, bounded_reply, warn_too_long};
 
 use super::cluster::{one_slot, probe};
-use super::commands::upper;
-use super::commands::{is_flush, runs_code};
-use super::config::{Persistence, setting};
+use super::commands::{CommandTable, is_flush, runs_code, upper};
+use super::config::{WaitFor, setting};
 use super::exact::is_script_flush;
 use super::own_keys::OwnKeys;
 use super::pending::{Pending, add_read, expect_ok, read_pending};
 use super::plan::{Item, Plan, selected};
 use super::record::unrecorded;
+use super::together::{Asked, Together};
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
 
@@ -61,6 +61,7 @@ impl RedisStore {
             link.may_write()?;
         }
         let mut group = Vec::new();
+        let mut together = Together::default();
         for request in requests {
             let full =
                 link.connection.out().len() >= GROUP_BYTES_MAX || group.len() >= GROUP_REQUESTS_MAX;
@@ -69,6 +70,25 @@ impl RedisStore {
             }
             let recorded = request.record.is_some();
             let plan = self.plan(link, &request.payload, recorded, &mut group, replies)?;
+            if let Some((field, prefix)) = &request.record
+                && self.home.is_none()
+                && !plan.runs_in_script(&link.commands)
+            {
+                if !together.takes(&plan) {
+                    self.finish_together(link, &mut together, replies)?;
+                }
+                if together.takes(&plan) {
+                    self.finish_group(link, &mut group, replies)?;
+                    together.add(Asked {
+                        plan,
+                        field,
+                        prefix,
+                    });
+                    continue;
+                }
+            } else {
+                self.finish_together(link, &mut together, replies)?;
+            }
             match (&request.record, plan.finished()) {
                 (None, Some(reply)) => group.push(Pending::Done(reply.into())),
                 (None, None) => {
@@ -98,6 +118,7 @@ impl RedisStore {
                 }
             }
         }
+        self.finish_together(link, &mut together, replies)?;
         self.finish_group(link, &mut group, replies)
     }
 
@@ -152,11 +173,27 @@ impl RedisStore {
             self.finish_group(link, group, replies)?;
             setting(&mut link.connection, "maxmemory")?.as_deref() == Some("0")
         };
-        Ok(if commands.form == Form::Pack {
-            Plan::of_pack(&commands, &link.commands, unlimited, self.home.is_some())
-        } else {
-            Plan::new(&commands, &link.commands, unlimited, &databases, recorded)
-        })
+        let by_slots = self.home.is_some();
+        let build = |table: &CommandTable| match commands.form {
+            Form::Pack => Plan::of_pack(&commands, table, unlimited, by_slots),
+            _ => Plan::new(&commands, table, unlimited, &databases, recorded),
+        };
+        let plan = build(&link.commands);
+        let names = plan.runs().map(|(name, _)| name);
+        let unknown: Vec<_> = names
+            .filter(|name| !name.is_empty() && !link.commands.has(name))
+            .cloned()
+            .collect();
+        if unknown.is_empty() {
+            return Ok(plan);
+        }
+        // Of a module that was loaded since, or of none.
+        self.finish_group(link, group, replies)?;
+        for name in unknown {
+            let reply = link.connection.call(&[b"COMMAND", b"INFO", &name])?;
+            link.commands.learn(&reply);
+        }
+        Ok(build(&link.commands))
     }
 
     /// The databases that the transaction selects and that Redis has. Finishes the group if Redis has to be asked.
@@ -196,11 +233,11 @@ impl RedisStore {
             // transaction cannot have the records beside keys of another slot.
             reads: self.home.is_none()
                 && self.url.wait_replicas == 0
-                && link.facts.persistence != Persistence::WaitAof,
+                && !link.facts.persistence.waits(WaitFor::Reply),
         }
     }
 
-    fn own_keys(&self) -> OwnKeys<'_> {
+    pub(super) fn own_keys(&self) -> OwnKeys<'_> {
         OwnKeys {
             records: &self.hash,
             scripts: &self.scripts,
@@ -402,7 +439,7 @@ impl RedisStore {
             link.connection.add(&[b"EXISTS", &self.hash]);
         }
         if wrote {
-            link.add_wait(self.url.wait_replicas);
+            link.add_wait(WaitFor::Reply, self.url.wait_replicas);
         }
         link.connection.send()?;
         let mut ready = Vec::with_capacity(group.len());
@@ -423,7 +460,7 @@ impl RedisStore {
             expect_ok(&link.connection.reply()?)?;
         }
         if wrote {
-            link.read_wait(self.url.wait_replicas)?;
+            link.read_wait(WaitFor::Reply, self.url.wait_replicas)?;
             // The others may have written none.
             self.seen_records |= scripts > unsettled.len();
         }
@@ -436,7 +473,7 @@ impl RedisStore {
     }
 
     /// Executes by MULTI, for commands that cannot run in a script.
-    fn run_transaction(
+    pub(super) fn run_transaction(
         &mut self,
         link: &mut Link,
         mut plan: Plan<'_>,
@@ -493,7 +530,8 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                self.url.wait_replicas,
+                // What is owed for it is waited for, and comes later.
+                None,
                 Items::Asked,
             )?;
             match outcome {
@@ -553,7 +591,7 @@ impl RedisStore {
 }
 
 /// A request of which Redis has executed a part.
-fn half_done(torn: &Torn, field: &[u8]) -> StoreError {
+pub(super) fn half_done(torn: &Torn, field: &[u8]) -> StoreError {
     let kept = if torn.recorded { "" } else { "not " };
     StoreError::Fatal(format!(
         "{}. That was a request of a client (record {}, {kept}kept in pmnet's records), and a part of it is missing. Find \
@@ -565,7 +603,7 @@ fn half_done(torn: &Torn, field: &[u8]) -> StoreError {
 }
 
 /// Whether the command asks Redis for scripts by their digests.
-fn names_scripts(name: &[u8], arguments: &[&[u8]]) -> bool {
+pub(super) fn names_scripts(name: &[u8], arguments: &[&[u8]]) -> bool {
     match name {
         b"EVALSHA" | b"EVALSHA_RO" => arguments.len() >= 2,
         b"SCRIPT" => arguments.len() >= 3 && arguments[1].eq_ignore_ascii_case(b"EXISTS"),
@@ -573,12 +611,12 @@ fn names_scripts(name: &[u8], arguments: &[&[u8]]) -> bool {
     }
 }
 
-fn record(field: &[u8], prefix: &[u8], reply: &[u8]) -> RecordChange {
+pub(super) fn record(field: &[u8], prefix: &[u8], reply: &[u8]) -> RecordChange {
     (field.to_vec(), Some([prefix, reply].concat().into()))
 }
 
 /// Replies as those of the parts of a pack, if it is one.
-fn in_pack(plan: &Plan<'_>, replies: &[u8]) -> Bytes {
+pub(super) fn in_pack(plan: &Plan<'_>, replies: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(PACK_HEADER_BYTES_MAX + replies.len());
     if let Some(parts) = plan.parts {
         write_header(&mut out, parts);
@@ -588,7 +626,7 @@ fn in_pack(plan: &Plan<'_>, replies: &[u8]) -> Bytes {
 }
 
 /// The reply to a request whose commands have these results, as it is kept in this record.
-fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>, field: &[u8]) -> Bytes {
+pub(super) fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>, field: &[u8]) -> Bytes {
     let mut reply = Vec::new();
     if plan.form == Form::Transaction {
         write_header(&mut reply, plan.items.len());
@@ -614,7 +652,7 @@ fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>, field: &[u8]) -> Byte
     }
 }
 
-fn switch_protocol(link: &mut Link, resp3: bool) -> Result<(), StoreError> {
+pub(super) fn switch_protocol(link: &mut Link, resp3: bool) -> Result<(), StoreError> {
     let protocol = if resp3 { 3 } else { 2 };
     if link.connection.protocol != protocol {
         link.connection.protocol = protocol;

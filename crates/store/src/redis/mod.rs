@@ -32,7 +32,7 @@
 //!
 //! Commands that cannot run in a script (BLPOP, FCALL, CONFIG, …), and those whose replies would not come back from one as they
 //! were ([`exact`]: XREADGROUP, EVAL_RO, maps of RESP3, all unknown ones, …), use MULTI instead: one transaction has a record with the reply [`LOST_REPLY`] and the command; then the record gets the true
-//! reply. Only if this process crashes between the two does [`LOST_REPLY`] become visible, and even then
+//! reply. Those of several clients that wait at the same time share both steps ([`together`]). Only if this process crashes between the two does [`LOST_REPLY`] become visible, and even then
 //! nothing runs twice. Redis checks rights again for each command in EXEC, and goes on after one that it
 //! refuses. So the commands run in the database that was selected before MULTI, and scripts change the
 //! records, in their own database or not at all. A record that Redis refuses there, or later, is *owed*:
@@ -46,6 +46,9 @@
 //! unchanged: the shard's hash is compared before and after, and a change stops the shard. The shard's
 //! scripts and the hashes of other shards are not compared. SCRIPT FLUSH runs in Redis and deletes the shard's scripts; what
 //! asks Redis for scripts by their digests finds those too, since they are loaded before.
+//!
+//! **Commands that have no name here** (of newer servers, of modules) are what `COMMAND` says of them ([`commands`]). One that changes keys
+//! without naming any is refused, since pmnet's could be among them. So is one that keeps something for its connection, which is shared.
 //!
 //! **pmnet's keys are hidden** from KEYS, SCAN, RANDOMKEY and DBSIZE, but not from code of clients ([`own_keys`]).
 //!
@@ -64,6 +67,8 @@ mod config;
 mod connection;
 mod exact;
 mod execute;
+mod kind;
+mod lookup;
 mod masters;
 mod own_keys;
 mod owner;
@@ -77,6 +82,7 @@ mod record;
 mod runs;
 mod sentinel;
 mod settings;
+mod together;
 mod torn;
 mod transaction;
 mod url;
@@ -89,7 +95,8 @@ use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 
 use crate::OpenError;
 use commands::CommandTable;
-use config::{Facts, Persistence, refused};
+pub use config::StoreSync;
+use config::{Facts, Persistence, WaitFor, refused};
 use connection::Connection;
 use masters::{Guides, Masters};
 use owner::Owner;
@@ -149,6 +156,7 @@ pub struct RedisStore {
     /// This Redis once passed all checks.
     served: bool,
     persistence: Option<Persistence>,
+    sync: StoreSync,
     rejected: u64,
 }
 
@@ -182,7 +190,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// [`OpenError::Url`], [`OpenError::Random`].
-    pub(crate) fn new(url: RedisUrl, shard: u32) -> Result<RedisStore, OpenError> {
+    pub(crate) fn new(url: RedisUrl, shard: u32, sync: StoreSync) -> Result<RedisStore, OpenError> {
         let start = |guides| Masters::start(guides, url.clone());
         let masters = url.guides.clone().map(start).transpose()?;
         let home = url.guides.as_ref().and_then(Guides::home);
@@ -205,6 +213,7 @@ impl RedisStore {
             seen_records: false,
             served: false,
             persistence: None,
+            sync,
             rejected: 0,
         })
     }
@@ -242,12 +251,13 @@ impl RedisStore {
             &mut connection,
             self.whole_aof_of.as_deref(),
             self.home.is_some(),
+            self.sync,
         )?;
         self.check_slots(&mut connection)?;
         self.whole_aof_of = facts.aof_is_whole.then(|| facts.run_id.clone());
         if self.persistence != Some(facts.persistence) {
             let text = facts.persistence.describe(self.url.wait_replicas);
-            if facts.persistence.is_durable() {
+            if facts.persistence.is_durable() && facts.persistence != Persistence::WaitSecond {
                 tracing::info!(redis = self.url.endpoint(), "{text}");
             } else {
                 tracing::warn!(redis = self.url.endpoint(), "{text}");
@@ -279,7 +289,8 @@ impl RedisStore {
                 None => Ok(read::text(&reply).unwrap_or_default().to_vec()),
             }
         };
-        let request_sha = load_script(REQUEST_LUA)?;
+        let unnamed = commands.unnamed_writers();
+        let request_sha = load_script(&format!("local UNNAMED = '{unnamed}'\n{REQUEST_LUA}"))?;
         let apply_sha = load_script(APPLY_LUA)?;
         self.rehearse(&mut connection, &request_sha)?;
         self.leave_torn_end(&mut connection, facts.torn_end)?;
@@ -322,11 +333,11 @@ impl RedisStore {
 }
 
 impl Link {
-    /// Adds the commands after which the server's state is durable as configured.
-    fn add_wait(&mut self, replicas: u32) {
+    /// Adds the commands after which the server's state is as durable as it must be for this.
+    fn add_wait(&mut self, what: WaitFor, replicas: u32) {
         let replicas_text = replicas.to_string();
-        match (self.facts.persistence, replicas) {
-            (Persistence::WaitAof, _) => {
+        match (self.facts.persistence.waits(what), replicas) {
+            (true, _) => {
                 // Counts replicas that have it on disk; one without an AOF never counts.
                 let arguments: [&[u8]; 4] = [
                     b"WAITAOF",
@@ -345,8 +356,8 @@ impl Link {
         }
     }
 
-    /// Reads the reply to [`Link::add_wait`].
-    fn read_wait(&mut self, replicas: u32) -> Result<(), StoreError> {
+    /// Reads the reply to [`Link::add_wait`] with the same arguments.
+    fn read_wait(&mut self, what: WaitFor, replicas: u32) -> Result<(), StoreError> {
         let wanted = i64::from(replicas);
         let waited = |ok: bool, what: &str| {
             if ok {
@@ -357,8 +368,8 @@ impl Link {
                 )))
             }
         };
-        match (self.facts.persistence, replicas) {
-            (Persistence::WaitAof, _) => {
+        match (self.facts.persistence.waits(what), replicas) {
+            (true, _) => {
                 let reply = self.connection.reply()?;
                 let counts = read::elements(&reply).unwrap_or_default();
                 let count = |i: usize| counts.get(i).and_then(|c| read::integer(c)).unwrap_or(-1);

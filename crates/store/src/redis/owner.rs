@@ -20,7 +20,7 @@ use bytes::Bytes;
 use pmnet_resp::read;
 use pmnet_server::{RecordKey, StoreError, TAKEN_OVER};
 
-use super::config::{Persistence, refused};
+use super::config::{WaitFor, refused};
 use super::passing::is_passing;
 use super::{Link, RedisStore, WATERMARK};
 use crate::OpenError;
@@ -144,7 +144,7 @@ impl RedisStore {
             &owner,
         ]);
         link.add_watch(&self.hash, false);
-        link.add_wait(self.url.wait_replicas);
+        link.add_wait(WaitFor::Updates, self.url.wait_replicas);
         link.connection.send()?;
         let reply = link.connection.reply()?;
         if let Some(error) = read::error(&reply) {
@@ -155,7 +155,7 @@ impl RedisStore {
         }
         let records = records_of(&reply)?;
         link.read_watch(&self.hash, false, &watermark_of(&records))?;
-        link.read_wait(self.url.wait_replicas)?;
+        link.read_wait(WaitFor::Updates, self.url.wait_replicas)?;
         self.check_progress(&records)?;
         self.owner.was = true;
         self.in_flight = None;
@@ -195,7 +195,7 @@ impl RedisStore {
         link: &mut Link,
         error: &str,
     ) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
-        if self.url.wait_replicas > 0 || link.facts.persistence == Persistence::WaitAof {
+        if self.url.wait_replicas > 0 || link.facts.persistence.waits(WaitFor::Updates) {
             // These wait for a write of their own connection.
             return Err(refused(error, "EVAL"));
         }

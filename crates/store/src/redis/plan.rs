@@ -156,7 +156,7 @@ fn objection(
 ) -> Option<Vec<u8>> {
     let shown = String::from_utf8_lossy(name).escape_debug().to_string();
     // Between MULTI and EXEC it does not wait.
-    let waits_not = name == b"WAIT" && in_transaction;
+    let waits_not = matches!(name, b"WAIT" | b"WAITAOF") && in_transaction;
     let fits = waits_not || is_harmless(name, arguments);
     if let Some(why) = denied(name).filter(|_| !fits) {
         let text = format!("ERR pmnet: {shown} is not available here: {why}");
@@ -164,6 +164,10 @@ fn objection(
     }
     if table.touches_records(name, arguments) {
         return Some(RESERVED.to_vec());
+    }
+    if let Some(why) = table.unfit(name, arguments) {
+        let text = format!("ERR pmnet: {shown} is not available here: {why}");
+        return Some(reply::error(&text).into());
     }
     if let Some(why) = guard::reaches_records(arguments.len(), |index| arguments[index]) {
         let text = format!("ERR pmnet: {shown} is not available here: {why}");

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use pmnet_resp::read::error;
 use pmnet_server::{RecordChange, RecordKey, StoreError};
 
+use super::config::WaitFor;
 use super::owner::{FENCED, RECORDS_LUA, taken_over};
 use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 
@@ -141,10 +142,14 @@ impl RedisStore {
     /// Writes what is owed, durably. On an error it stays owed.
     pub(super) fn write_owed(&mut self, link: &mut Link) -> Result<(), StoreError> {
         let watermark = self.owed.value(WATERMARK);
+        let what = match &watermark {
+            Some(_) => WaitFor::Updates,
+            None => WaitFor::Reply,
+        };
         let watermark = watermark.unwrap_or_else(|| self.watermark.clone());
         add_records(link, &self.hash, self.owed.changes());
         link.add_watch(&self.hash, true);
-        link.add_wait(self.url.wait_replicas);
+        link.add_wait(what, self.url.wait_replicas);
         self.in_flight = Some(watermark.clone());
         link.connection.send()?;
         let reply = link.connection.reply()?;
@@ -156,7 +161,7 @@ impl RedisStore {
             });
         }
         link.read_watch(&self.hash, true, &watermark)?;
-        link.read_wait(self.url.wait_replicas)?;
+        link.read_wait(what, self.url.wait_replicas)?;
         self.watermark = watermark;
         self.in_flight = None;
         self.seen_records = true;

@@ -4,7 +4,8 @@
 -- can be handed on, what is answered instead of a longer one, number of keys for slots.lua and these keys (of a Redis
 -- Cluster only); then for each command its argument count and arguments, or 0 and a finished reply; in front of those of a
 -- transaction, how many they are as a negative number.
--- In front of this text: slots.lua, flush.lua, and NOT_NOW, the first words of errors that pass (passing.rs).
+-- In front of this text: slots.lua, flush.lua, NOT_NOW, the first words of errors that pass (passing.rs), and UNNAMED, the commands
+-- that change keys without naming one (commands.rs).
 --
 -- Nothing takes effect before the record says that the request has begun. Redis checks whether it takes
 -- writes at the first write of a script only, so what follows cannot fail for a reason that passes, and
@@ -124,6 +125,30 @@ local function add_integer(n)
     add(':' .. string.format('%.0f', n < 0 and math.ceil(n) or math.floor(n)) .. '\r\n')
   end
 end
+-- Redis 7.2 and newer write the shortest number that is this one, in their own way; before, 17 digits.
+local SHORTEST = (redis.REDIS_VERSION_NUM or 0) >= 0x70200
+local function double_text(v)
+  if not SHORTEST then return string.format('%.17g', v) end
+  if v == math.floor(v) and math.abs(v) < 4611686018427387904 then return string.format('%.0f', v) end
+  local text
+  for digits = 0, 16 do
+    text = string.format('%.' .. digits .. 'e', v)
+    if tonumber(text) == v then break end
+  end
+  local sign, first, rest, exponent = string.match(text, '^(%-?)(%d)%.?(%d*)e([+-]%d+)$')
+  -- Infinite, or none.
+  if not sign then return text end
+  exponent = tonumber(exponent)
+  local digits, far = first .. rest, math.abs(exponent)
+  local zeros = exponent - #digits + 1
+  if zeros >= 0 and far < #digits + 7 then return sign .. digits .. string.rep('0', zeros) end
+  if zeros < 0 and (zeros > -7 or far < 4) then
+    local point = #digits + zeros
+    if point <= 0 then return sign .. '0.' .. string.rep('0', -point) .. digits end
+    return sign .. string.sub(digits, 1, point) .. '.' .. string.sub(digits, point + 1)
+  end
+  return sign .. first .. (rest == '' and '' or '.' .. rest) .. (exponent < 0 and 'e-' or 'e+') .. far
+end
 local function add_double(s)
   if RESP == 3 then add(',' .. s .. '\r\n') else add_bulk(s) end
 end
@@ -165,7 +190,7 @@ local function add_value(v, from, opts, depth)
   elseif ok then
     add('+' .. one_line(ok) .. '\r\n')
   elseif double then
-    add_double(string.format('%.17g', double))
+    add_double(double_text(double))
   elseif map then
     local n = 0
     for _ in next, map do n = n + 1 end
@@ -239,8 +264,9 @@ local function raise_at_caller(err)
   error(err, 0)
 end
 -- They could remove or show pmnet's own keys without naming them (pmnet_wire::guard).
-local REACHES_RECORDS = set([[FLUSHALL FLUSHDB SWAPDB FT.CREATE FT._CREATEIFNX FT.DROPINDEX FT._DROPINDEXIFX FT.DROP FT._DROPIFX
-  TRIMSLOTS CLUSTER|FLUSHSLOT CLUSTER|MIGRATESLOTS CLUSTER|MIGRATION CLUSTER|SYNCSLOTS CLUSTER|CANCELSLOTMIGRATIONS]])
+local REACHES_RECORDS = [[FLUSHALL FLUSHDB SWAPDB FT.CREATE FT._CREATEIFNX FT.DROPINDEX FT._DROPINDEXIFX FT.DROP FT._DROPIFX
+  TRIMSLOTS CLUSTER|FLUSHSLOT CLUSTER|MIGRATESLOTS CLUSTER|MIGRATION CLUSTER|SYNCSLOTS CLUSTER|CANCELSLOTMIGRATIONS ]]
+local reaches_records
 local function guarded(raise)
   return function(...)
     if aborted then error('stopped', 0) end
@@ -249,7 +275,8 @@ local function guarded(raise)
     local name = type(arguments[1]) == 'string' and string.upper(arguments[1]) or ''
     local reply
     local sub = type(arguments[2]) == 'string' and string.upper(arguments[2]) or ''
-    if REACHES_RECORDS[name] or REACHES_RECORDS[name .. '|' .. sub] then
+    reaches_records = reaches_records or set(REACHES_RECORDS .. UNNAMED)
+    if reaches_records[name] or reaches_records[name .. '|' .. sub] then
       reply = {err = 'ERR pmnet: ' .. name .. ' is not available inside scripts'}
     end
     for i = 2, arguments.n do

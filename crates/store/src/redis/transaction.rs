@@ -13,6 +13,7 @@ use pmnet_resp::{read, write_command};
 use pmnet_server::{RecordChange, StoreError};
 
 use super::cluster::{ELSEWHERE_TEXT, is_elsewhere, probe};
+use super::config::WaitFor;
 use super::owner::{MAY_RECORD_LUA, OWNER};
 use super::passing::is_passing;
 use super::pending::expect_ok;
@@ -200,7 +201,8 @@ impl<'a> Transaction<'a> {
     }
 
     /// Ends the transaction, sends all, and reads every reply. The hash is watched again afterwards
-    /// and must have the given watermark if the transaction ran (`after`) or not (`before`).
+    /// and must have the given watermark if the transaction ran (`after`) or not (`before`). `wait_replicas`: so many replicas are waited
+    /// for, and the sync; `None`: neither, as the caller will.
     ///
     /// # Errors
     /// `Retry` when nothing ran, or when it is unknown; `Fatal` when code of a client changed the records.
@@ -208,7 +210,7 @@ impl<'a> Transaction<'a> {
         self,
         before: &[u8],
         after: &[u8],
-        wait_replicas: u32,
+        wait_replicas: Option<u32>,
         items: Items,
     ) -> Result<Outcome, StoreError> {
         let Transaction {
@@ -224,7 +226,9 @@ impl<'a> Transaction<'a> {
             link.connection.add(&[b"SELECT", b"0"]);
         }
         link.add_watch(hash, false);
-        link.add_wait(wait_replicas);
+        if let Some(replicas) = wait_replicas {
+            link.add_wait(WaitFor::Updates, replicas);
+        }
         link.connection.send()?;
 
         let unqueued = read_queued(link, &slots, items)?;
@@ -262,7 +266,7 @@ impl<'a> Transaction<'a> {
                     "the records in Redis were changed by somebody else".into(),
                 ));
             }
-            link.read_wait(wait_replicas)?;
+            read_waited(link, wait_replicas)?;
             return Ok(match unqueued.no_memory {
                 Some(error) => Outcome::NoMemory(error),
                 None => Outcome::Refused(unqueued.refused),
@@ -344,13 +348,20 @@ impl<'a> Transaction<'a> {
             ))),
             None => back
                 .and_then(|()| link.read_watch(hash, false, after))
-                .and_then(|()| link.read_wait(wait_replicas)),
+                .and_then(|()| read_waited(link, wait_replicas)),
         };
         Ok(match settled {
             Ok(()) => Outcome::Ran(ran),
             Err(error) => Outcome::Doubtful(ran, error),
         })
     }
+}
+
+/// Reads the reply to what [`Transaction::run`] waits for.
+fn read_waited(link: &mut Link, wait_replicas: Option<u32>) -> Result<(), StoreError> {
+    wait_replicas.map_or(Ok(()), |replicas| {
+        link.read_wait(WaitFor::Updates, replicas)
+    })
 }
 
 /// What Redis refused to queue.

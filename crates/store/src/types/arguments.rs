@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use pmnet_resp::parse_integer;
 
 use super::float;
+use super::long_double::Long;
 use crate::rows::Fault;
 
 /// Why a command ends without its reply.
@@ -100,6 +101,25 @@ pub fn database(text: &[u8]) -> Outcome<u32> {
 /// A score.
 pub fn double(text: &[u8]) -> Outcome<f64> {
     float::double(text).ok_or(NOT_A_FLOAT)
+}
+
+/// Checks for how long, in seconds, a client wants to wait. Nobody waits here: the client's front asks again. `now` is in ms since 1970.
+pub fn timeout(text: &[u8], now: u64) -> Outcome {
+    /// 2^63.
+    const MILLIS_MAX: f64 = 9_223_372_036_854_775_808.0;
+    // Redis reads it as a long double.
+    let seconds = Long::parse(text).and_then(|_| float::limit(text));
+    let seconds = seconds.ok_or(error("ERR timeout is not a float or out of range"))?;
+    let millis = (seconds * 1000.0).ceil();
+    // Redis 7.0 converts what is larger without a check, and it becomes negative.
+    if !(0.0..MILLIS_MAX).contains(&millis) {
+        return Err(error("ERR timeout is negative"));
+    }
+    let now = f64::from(u32::try_from(now / 1000).unwrap_or(u32::MAX)) * 1000.0;
+    if millis > MILLIS_MAX - now {
+        return Err(error("ERR timeout is out of range"));
+    }
+    Ok(())
 }
 
 /// Options behind the fixed arguments of a command, read from left to right.

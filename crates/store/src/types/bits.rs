@@ -34,11 +34,17 @@ pub fn setbit(call: &mut Call<'_, '_>) -> Outcome {
         _ => return Err(BAD_BIT),
     };
     let (expires, mut value) = call.string(key)?.unwrap_or_default();
-    if value.len() <= byte {
+    let grows = value.len() <= byte;
+    if grows {
         call.check_length(byte + 1)?;
         value.resize(byte + 1, 0);
     }
     let old = value[byte] & mask != 0;
+    if old == bit && !grows {
+        // Nothing is written, and the key counts as unchanged.
+        call.reply.flag(old);
+        return Ok(());
+    }
     if bit {
         value[byte] |= mask;
     } else {

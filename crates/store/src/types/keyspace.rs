@@ -6,6 +6,8 @@
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 
+use pmnet_wire::command::arrival;
+
 use super::layout::{
     self, DATABASES, FIRST_ID, HEAD_PREFIX, Head, Kind, MEMBER_PREFIX, PLAIN, Part,
 };
@@ -73,6 +75,19 @@ impl<'r> Keyspace<'r> {
     /// As [`Rows::begin_update`].
     pub fn begin_update(&mut self, update: Option<Update>) {
         self.rows.begin_update(update);
+    }
+
+    /// A key is written or removed: whoever watches it is to know.
+    pub fn changed(&mut self, database: u32, key: &[u8]) {
+        self.cursors.watched.changed(database, key);
+    }
+
+    /// A key that was not there becomes a list or a sorted set: whoever waits for it is to know.
+    fn arrives(&mut self, database: u32, key: &[u8], kind: Kind) {
+        if let Kind::List | Kind::SortedSet = kind {
+            let sorted = kind == Kind::SortedSet;
+            self.cursors.arrivals.note(arrival(database, sorted, key));
+        }
     }
 
     /// The time, in ms since 1970.
@@ -163,6 +178,9 @@ impl<'r> Keyspace<'r> {
         if let Some(head) = self.get(&row, Head::read)?.transpose()? {
             self.discard(head)?;
             self.rows.remove(&row)?;
+            if self.live(head) {
+                self.changed(database, key);
+            }
         }
         Ok(())
     }
@@ -211,6 +229,7 @@ impl<'r> Keyspace<'r> {
         if let Some(old) = self.get(&row, Head::read)?.transpose()? {
             self.discard(old)?;
         }
+        self.changed(database, key);
         if expires != 0 && expires <= self.now {
             // Its time is over already: no client sees it.
             return self.rows.remove(&row);
@@ -225,6 +244,7 @@ impl<'r> Keyspace<'r> {
 
     /// Gives a key that is there another end.
     pub fn put_expiry(&mut self, database: u32, key: &[u8], expires: u64) -> Result<(), Fault> {
+        self.changed(database, key);
         let row = self.head_key(database, key)?;
         let found = self.get(&row, |row| (row.kind, row.value.to_vec()))?;
         match found {
@@ -237,12 +257,19 @@ impl<'r> Keyspace<'r> {
     /// [kept](Keyspace::keep).
     pub fn create(&mut self, database: u32, key: &[u8], kind: Kind) -> Result<Head, Fault> {
         self.remove(database, key)?;
+        self.arrives(database, key, kind);
         Ok(Head::empty(kind, self.fresh_id()?))
     }
 
     /// Writes a collection's head; removes the key if the collection has no members (any more).
     pub fn keep(&mut self, database: u32, key: &[u8], head: &Head) -> Result<(), Fault> {
         let row = self.head_key(database, key)?;
+        // A key that did not exist, and gets no members, has not changed.
+        if head.count > 0
+            || self.cursors.watched.has(database, key) && self.get(&row, |_| ())?.is_some()
+        {
+            self.changed(database, key);
+        }
         if head.count == 0 {
             return self.rows.remove(&row);
         }
@@ -259,6 +286,14 @@ impl<'r> Keyspace<'r> {
             self.rows.remove(&old)?;
             let new = self.head_key(to.0, to.1)?;
             self.rows.put(&new, kind, expires, &value)?;
+            self.changed(from.0, from.1);
+            self.changed(to.0, to.1);
+            if let Some(kind) = [Kind::List, Kind::SortedSet]
+                .into_iter()
+                .find(|of| of.byte() == kind)
+            {
+                self.arrives(to.0, to.1, kind);
+            }
         }
         Ok(())
     }
@@ -345,6 +380,7 @@ impl<'r> Keyspace<'r> {
         if self.keys_in(&layout::heads_of(space), 1)?.is_empty() {
             return Ok(());
         }
+        self.cursors.watched.emptied(database);
         let fresh = self.fresh_id()?;
         self.rows
             .put(&layout::database(database), PLAIN, 0, &fresh.to_be_bytes())?;

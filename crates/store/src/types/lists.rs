@@ -3,8 +3,8 @@
 use std::ops::{Bound, ControlFlow};
 
 use super::arguments::{
-    NO_SUCH_KEY, Options, Outcome, SYNTAX, at_least, error, integer, is, positive, slice,
-    wrong_number,
+    NO_SUCH_KEY, Options, Outcome, SYNTAX, at_least, error, integer, is, many, positive, slice,
+    timeout, wrong_number,
 };
 use super::layout::{Head, Kind, Part, position};
 use super::{Call, size};
@@ -229,12 +229,53 @@ fn take(call: &mut Call<'_, '_>, list: &mut Head, side: Side) -> Outcome<Vec<u8>
 }
 
 pub fn lmpop(call: &mut Call<'_, '_>) -> Outcome {
-    let (keys, side, count) = super::arguments::many(call.arguments, Side::parse)?;
+    let (keys, side, count) = many(call.arguments, Side::parse)?;
+    pop_many(call, keys, side, count)
+}
+
+pub fn blmpop(call: &mut Call<'_, '_>) -> Outcome {
+    let [wait, rest @ ..] = call.arguments else {
+        return Err(SYNTAX);
+    };
+    let (keys, side, count) = many(rest, Side::parse)?;
+    timeout(wait, call.keys.now())?;
+    pop_many(call, keys, side, count)
+}
+
+fn pop_many(call: &mut Call<'_, '_>, keys: &[&[u8]], side: Side, count: u64) -> Outcome {
     for key in keys {
         if let Some(list) = call.list(key)? {
             call.reply.array(2);
             call.reply.bulk(key);
             return call.pop_elements(key, list, side, count);
+        }
+    }
+    call.reply.null_array();
+    Ok(())
+}
+
+pub fn blpop(call: &mut Call<'_, '_>) -> Outcome {
+    pop_first(call, Side::Left)
+}
+
+pub fn brpop(call: &mut Call<'_, '_>) -> Outcome {
+    pop_first(call, Side::Right)
+}
+
+/// Takes an element of the first list that exists. The front asks again for a client that waits.
+fn pop_first(call: &mut Call<'_, '_>, side: Side) -> Outcome {
+    let [keys @ .., wait] = call.arguments else {
+        return Err(SYNTAX);
+    };
+    timeout(wait, call.keys.now())?;
+    for key in keys {
+        if let Some(mut list) = call.list(key)? {
+            let element = take(call, &mut list, side)?;
+            call.keep(key, &list)?;
+            call.reply.array(2);
+            call.reply.bulk(key);
+            call.reply.bulk(&element);
+            return Ok(());
         }
     }
     call.reply.null_array();
@@ -286,6 +327,7 @@ pub fn lset(call: &mut Call<'_, '_>) -> Outcome {
     let list = call.list(key)?.ok_or(NO_SUCH_KEY)?;
     let index = index_in(&list, integer(index)?).ok_or(error("ERR index out of range"))?;
     call.put_element(&list, index, element)?;
+    call.keys.changed(call.database, key);
     call.reply.ok();
     Ok(())
 }
@@ -413,6 +455,18 @@ pub fn lmove(call: &mut Call<'_, '_>) -> Outcome {
     let from = Side::parse(call.arguments[2])?;
     let to = Side::parse(call.arguments[3])?;
     transfer(call, from, to)
+}
+
+pub fn blmove(call: &mut Call<'_, '_>) -> Outcome {
+    let from = Side::parse(call.arguments[2])?;
+    let to = Side::parse(call.arguments[3])?;
+    timeout(call.arguments[4], call.keys.now())?;
+    transfer(call, from, to)
+}
+
+pub fn brpoplpush(call: &mut Call<'_, '_>) -> Outcome {
+    timeout(call.arguments[2], call.keys.now())?;
+    transfer(call, Side::Right, Side::Left)
 }
 
 pub fn rpoplpush(call: &mut Call<'_, '_>) -> Outcome {

@@ -20,6 +20,7 @@
 //! | `sort` | `SORT` |
 //! | `names` | what rows are called by people |
 //! | `keys`, `expiry`, `scan`, `glob` | commands for keys of any type; iteration |
+//! | `waiting` | keys that clients watch, or wait for |
 //! | `about` | facts about a store: `INFO`, `CONFIG`, `COMMAND` and the like |
 
 mod about;
@@ -49,6 +50,7 @@ mod strings;
 mod table;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub use keyspace::{Keyspace, SWEPT_ROWS};
 pub use layout::string_row;
@@ -56,6 +58,7 @@ pub use mend::mend;
 pub use names::Names;
 pub use scan::Cursors;
 pub use table::{Context, execaborted, refuse_as_read, run};
+pub use waiting::unchanged;
 
 use arguments::{Outcome, WRONG_TYPE};
 use layout::{Head, Kind};

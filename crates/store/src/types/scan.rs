@@ -12,6 +12,7 @@ use super::arguments::{Options, Outcome, SYNTAX, error, integer, is};
 use super::glob;
 use super::layout::{Kind, Part};
 use super::members::shown_score;
+use super::waiting::{Arrivals, Watched};
 use crate::rows::Order;
 
 /// Most positions that are kept.
@@ -43,6 +44,10 @@ pub struct Cursors {
     pub(super) id: u64,
     /// Row key at which the search for keys whose time is over goes on; empty: at the first.
     pub reclaimed: Vec<u8>,
+    /// Keys that clients watch.
+    pub watched: Watched,
+    /// Lists and sorted sets that are new.
+    pub arrivals: Arrivals,
     positions: VecDeque<Position>,
     bytes: usize,
     last: u64,

@@ -3,7 +3,7 @@
 use std::ops::{Bound, ControlFlow};
 
 use super::Call;
-use super::arguments::{Options, Outcome, SYNTAX, double, error, is, many, positive};
+use super::arguments::{Options, Outcome, SYNTAX, double, error, is, many, positive, timeout};
 use super::keyspace::Names;
 use super::layout::{
     Head, Kind, Part, SMALL_COUNT_MAX, SMALL_MEMBER_BYTES_MAX, exact_score, score, score_of,
@@ -285,7 +285,9 @@ fn add_scored(call: &mut Call<'_, '_>, add: &Add, pairs: &[&[u8]]) -> Outcome {
                 updated += i64::from(old.is_some());
             }
         }
-        call.keep(key, set)?;
+        if added + updated > 0 {
+            call.keep(key, set)?;
+        }
     }
     match (add.increment, last) {
         (true, Some(score)) => call.reply.double(score),
@@ -430,12 +432,60 @@ fn pop_one_key(call: &mut Call<'_, '_>, order: Order) -> Outcome {
     Ok(())
 }
 
-pub fn zmpop(call: &mut Call<'_, '_>) -> Outcome {
-    let (keys, order, count) = many(call.arguments, |text| match () {
+/// The end of a sorted set that is meant.
+fn end(text: &[u8]) -> Outcome<Order> {
+    match () {
         () if is(text, "MIN") => Ok(Order::Ascending),
         () if is(text, "MAX") => Ok(Order::Descending),
         () => Err(SYNTAX),
-    })?;
+    }
+}
+
+pub fn zmpop(call: &mut Call<'_, '_>) -> Outcome {
+    let (keys, order, count) = many(call.arguments, end)?;
+    pop_many(call, keys, order, count)
+}
+
+pub fn bzmpop(call: &mut Call<'_, '_>) -> Outcome {
+    let [wait, rest @ ..] = call.arguments else {
+        return Err(SYNTAX);
+    };
+    let (keys, order, count) = many(rest, end)?;
+    timeout(wait, call.keys.now())?;
+    pop_many(call, keys, order, count)
+}
+
+pub fn bzpopmin(call: &mut Call<'_, '_>) -> Outcome {
+    pop_first(call, Order::Ascending)
+}
+
+pub fn bzpopmax(call: &mut Call<'_, '_>) -> Outcome {
+    pop_first(call, Order::Descending)
+}
+
+/// Takes a member of the first sorted set that exists. The front asks again for a client that waits.
+fn pop_first(call: &mut Call<'_, '_>, order: Order) -> Outcome {
+    let [keys @ .., wait] = call.arguments else {
+        return Err(SYNTAX);
+    };
+    timeout(wait, call.keys.now())?;
+    for key in keys {
+        if let Some(set) = call.sorted_set(key)? {
+            let popped = pop(call, key, set, order, 1)?;
+            call.reply.array(1 + 2 * popped.len());
+            call.reply.bulk(key);
+            for (member, score) in &popped {
+                call.reply.bulk(member);
+                call.reply.double(*score);
+            }
+            return Ok(());
+        }
+    }
+    call.reply.null_array();
+    Ok(())
+}
+
+fn pop_many(call: &mut Call<'_, '_>, keys: &[&[u8]], order: Order, count: u64) -> Outcome {
     for key in keys {
         if let Some(set) = call.sorted_set(key)? {
             let popped = pop(call, key, set, order, count)?;

@@ -10,7 +10,7 @@ use super::layout::DATABASES;
 use super::reply::Reply;
 use super::{
     Call, Keyspace, about, bits, expiry, hashes, keys, lists, scan, score_ranges, score_sets, sets,
-    sort, sorted_sets, strings,
+    sort, sorted_sets, strings, waiting,
 };
 use crate::rows::Fault;
 
@@ -73,6 +73,14 @@ static COMMANDS: &[Command] = &[
     read("bitcount", -2, bits::bitcount),
     write("bitop", -4, bits::bitop),
     read("bitpos", -3, bits::bitpos),
+    write("blmove", 6, lists::blmove),
+    free("blmpop", -5, lists::blmpop),
+    free("blpop", -3, lists::blpop),
+    free("brpop", -3, lists::brpop),
+    write("brpoplpush", 4, lists::brpoplpush),
+    free("bzmpop", -5, sorted_sets::bzmpop),
+    free("bzpopmax", -3, sorted_sets::bzpopmax),
+    free("bzpopmin", -3, sorted_sets::bzpopmin),
     read("cluster", -2, about::cluster),
     read("command", -1, about::command),
     read("config", -2, about::config),
@@ -255,18 +263,18 @@ pub fn fact(name: &[u8]) -> Option<Fact> {
         ..
     } = *command;
     let keys = match name {
-        "asking" | "cluster" | "command" | "config" | "dbsize" | "echo" | "flushall"
-        | "flushdb" | "info" | "keys" | "lastsave" | "latency" | "lmpop" | "memory" | "module"
-        | "object" | "ping" | "randomkey" | "readonly" | "readwrite" | "role" | "scan"
-        | "sintercard" | "slowlog" | "time" | "zdiff" | "zinter" | "zintercard" | "zmpop"
-        | "zunion" => [0; 3],
+        "asking" | "blmpop" | "bzmpop" | "cluster" | "command" | "config" | "dbsize" | "echo"
+        | "flushall" | "flushdb" | "info" | "keys" | "lastsave" | "latency" | "lmpop"
+        | "memory" | "module" | "object" | "ping" | "randomkey" | "readonly" | "readwrite"
+        | "role" | "scan" | "sintercard" | "slowlog" | "time" | "zdiff" | "zinter"
+        | "zintercard" | "zmpop" | "zunion" => [0; 3],
         "del" | "exists" | "mget" | "sdiff" | "sdiffstore" | "sinter" | "sinterstore"
         | "sunion" | "sunionstore" | "touch" | "unlink" => [1, -1, 1],
+        "blpop" | "brpop" | "bzpopmax" | "bzpopmin" => [1, -2, 1],
         "mset" | "msetnx" => [1, -1, 2],
         "bitop" => [2, -1, 1],
-        "copy" | "lmove" | "rename" | "renamenx" | "rpoplpush" | "smove" | "zrangestore" => {
-            [1, 2, 1]
-        }
+        "blmove" | "brpoplpush" | "copy" | "lmove" | "rename" | "renamenx" | "rpoplpush"
+        | "smove" | "zrangestore" => [1, 2, 1],
         _ => [1, 1, 1],
     };
     Some(Fact {
@@ -340,7 +348,8 @@ fn unknown(arguments: &[&[u8]]) -> Vec<u8> {
 pub fn execaborted(commands: &Commands<'_>) -> Option<Bytes> {
     commands
         .iter()
-        .any(|arguments| look_up(&arguments.collect::<Vec<_>>()).is_err())
+        .map(|arguments| arguments.collect::<Vec<_>>())
+        .any(|arguments| waiting::Own::of(arguments[0]).is_none() && look_up(&arguments).is_err())
         .then(|| error_reply("EXECABORT Transaction discarded because of previous errors."))
 }
 
@@ -353,6 +362,9 @@ pub fn run(
     context: &Context,
     arguments: &[&[u8]],
 ) -> Result<Bytes, Fault> {
+    if let Some(own) = waiting::Own::of(arguments[0]) {
+        return own.run(keys, context, &arguments[1..]);
+    }
     let command = match look_up(arguments) {
         Ok(command) => command,
         Err(error) => return Ok(error),

@@ -620,6 +620,99 @@ fn a_state_changing_group_is_in_order_and_survives_a_kill() {
     assert_eq!(redis.get("n").as_deref(), Some("400"));
 }
 
+/// A request that cannot run in a script needs a transaction. Of many clients that asked at once each waited for those of all before it: some
+/// 1,400 of them a second.
+#[test]
+fn what_needs_a_transaction_shares_it_with_others() {
+    let Some((mut redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    redis.call(&["XGROUP", "CREATE", "st", "g", "0", "MKSTREAM"]);
+    for number in 0..60 {
+        let id = format!("{}-0", number + 1);
+        redis.call(&["XADD", "st", &id, "n", &number.to_string()]);
+    }
+    let line = |i: u32| match i {
+        // Redis does not queue the first, and runs the second in vain.
+        7 => "NOSUCH a",
+        11 => "XREADGROUP GROUP none c STREAMS st >",
+        // They end a transaction: one that a script can run, one that reads, and one of another database.
+        20 => "INCR n",
+        30 => "GET n",
+        _ => "XREADGROUP GROUP g c COUNT 1 STREAMS st >",
+    };
+    let requests: Vec<Request> = (0..50)
+        .map(|i| Request {
+            payload: if i == 40 {
+                payload(Form::Single, Protocol::Resp2, 1, &["XAUTOCLAIM s g c 0 0"])
+            } else {
+                single(line(i))
+            },
+            record: (i != 30).then(|| (format!("r{i}").into_bytes(), Bytes::from_static(b"p"))),
+        })
+        .collect();
+    let mut replies = Vec::new();
+    store.execute(&requests, &mut replies).unwrap();
+    assert_eq!(replies.len(), 50);
+    let mut next = 1;
+    for (i, reply) in (0..).zip(&replies) {
+        let text = String::from_utf8_lossy(reply);
+        let expected = match i {
+            7 => "-ERR unknown command 'NOSUCH'".to_owned(),
+            11 | 40 => "-NOGROUP ".to_owned(),
+            20 => ":1\r\n".to_owned(),
+            30 => "$1\r\n1\r\n".to_owned(),
+            _ => {
+                next += 1;
+                let id = format!("{}-0", next - 1);
+                format!(
+                    "*1\r\n*2\r\n$2\r\nst\r\n*1\r\n*2\r\n${}\r\n{id}\r\n",
+                    id.len()
+                )
+            }
+        };
+        assert!(text.starts_with(&expected), "{i}: {text}, not {expected}");
+    }
+    let stats = redis.call(&["INFO", "commandstats"]);
+    let exec = stats.split("cmdstat_exec:calls=").nth(1).expect("EXEC");
+    let exec: u32 = exec.split(',').next().unwrap().parse().unwrap();
+    // Some of them before these.
+    assert!(exec <= 9, "{exec} transactions for 47 requests");
+    redis.restart();
+    let records = crate::support::load(&mut *store);
+    for (i, reply) in (0..50).zip(&replies) {
+        let name = format!("r{i}").into_bytes();
+        let found = records.iter().find(|(key, _)| *key == name);
+        let kept = found.map(|(_, value)| value.slice(1..));
+        assert_eq!(kept.as_ref(), (i != 30).then_some(reply), "{i}");
+    }
+}
+
+/// Redis queues nothing then, whatever it needs.
+#[test]
+fn those_that_share_a_transaction_are_refused_while_memory_is_short() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    redis.call(&["XGROUP", "CREATE", "st", "g", "0", "MKSTREAM"]);
+    redis.call(&["XADD", "st", "1-0", "n", "1"]);
+    let requests: Vec<Request> = (0..6)
+        .map(|i| Request {
+            payload: single("XREADGROUP GROUP g c STREAMS st >"),
+            record: Some((format!("r{i}").into_bytes(), Bytes::from_static(b"p"))),
+        })
+        .collect();
+    let mut replies = Vec::new();
+    redis.call(&["CONFIG", "SET", "maxmemory", "1"]);
+    store.execute(&requests[..3], &mut replies).unwrap();
+    redis.call(&["CONFIG", "SET", "maxmemory", "0"]);
+    store.execute(&requests[3..], &mut replies).unwrap();
+    let begins: Vec<&[u8]> = replies.iter().map(|reply| &reply[..4]).collect();
+    assert_eq!(begins[..3], [b"-OOM"; 3]);
+    assert_eq!(begins[3], b"*1\r\n");
+    assert_eq!(begins[4..], [b"*-1\r"; 2]);
+}
+
 /// It was kept, and read again at each load, which took longer than any call may: no load ever succeeded again.
 #[test]
 fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {

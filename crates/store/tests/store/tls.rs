@@ -30,7 +30,7 @@ fn a_store_over_tls_is_a_store() {
     let identity = format!("cert={}&key={}", client.display(), client_key.display());
     let open = |query: &str, password: Option<&str>| {
         let url = format!("rediss://localhost:{tls_port}?{query}");
-        pmnet_store::open_with(&url, password, 0).unwrap()
+        pmnet_store::open_with(&url, password, None, 0).unwrap()
     };
     let good = format!("ca={ca}&{identity}");
     let mut store = open(&good, Some("s3cret"));

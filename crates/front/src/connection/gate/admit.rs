@@ -8,11 +8,11 @@ use super::{Stage, Standing};
 use crate::connection::busy::runs_code;
 use crate::connection::mode::Mode;
 use crate::connection::transaction::{
-    Own, Transaction, not_allowed_any_more, unknown_command, unknown_subcommand,
+    Own, Transaction, not_allowed_any_more, not_in_multi, unknown_command, unknown_subcommand,
 };
 use crate::connection::{Connection, Later, Shared, shown};
 use crate::limits::REQUESTS;
-use crate::table::{Action, Facts, Local, Pass, Sub, Verdict, sort_options};
+use crate::table::{Action, Facts, Local, MODULE, Pass, Sub, Verdict, sort_options};
 use crate::upstream::Upstream;
 use crate::users::{About, Access, Reads, Ruling};
 
@@ -56,6 +56,8 @@ impl Connection {
                 self.admit_in_time(changed, None, facts, arguments, up, shared)
             }
             _ if is_free(verdict, arguments) => Ok(true),
+            // Its error comes first.
+            _ if self.mode.transaction().is_some() && not_in_multi(verdict).is_some() => Ok(true),
             Standing::Some { at } => self.rule(at, verdict, arguments, up, shared),
             Standing::NotLoggedIn => self.deny(reply::error(NOAUTH), facts, up, shared),
             Standing::Remote => {
@@ -79,6 +81,26 @@ impl Connection {
             }
             Standing::Unknown => self.await_answer(Stage::List, facts, up, shared),
         }
+    }
+
+    /// What is done with a command of this client: one that may look at the rights of its user itself runs as that user if it may not do
+    /// everything.
+    pub(in crate::connection) fn as_its_user(
+        &mut self,
+        mut verdict: Verdict,
+        shared: &mut Shared,
+    ) -> Verdict {
+        let may_look = matches!(verdict.action, Action::Bypass { .. })
+            && may_look_at_user(verdict.facts)
+            && matches!(self.mode, Mode::Ordinary);
+        if may_look
+            && let Standing::Some { .. } =
+                self.gate
+                    .standing(&mut shared.users, shared.now, shared.call_timeout)
+        {
+            verdict.action = Action::Pass(Pass::User);
+        }
+        verdict
     }
 
     /// What it sends runs on a connection of its own, where Redis looks.
@@ -160,19 +182,21 @@ impl Connection {
                  (~* &* +@all) can use the front; Redis 7.0 and newer say it"
             ));
             return self.deny(error, facts, up, shared);
+        } else if let Some(about) = user.unknown(facts, arguments, database, self.gate.asks_others)
+        {
+            return self.await_answer(Stage::New(about), facts, up, shared);
         } else {
-            let place = user.place(facts, arguments, database);
-            if !user.may(&place) {
-                let about = About::May {
-                    user: user.name.clone(),
-                    database: user.asked_in(database),
-                    question: user.question(facts, arguments),
-                    place,
-                };
-                return self.await_answer(Stage::New(about), facts, up, shared);
-            }
             Ruling::Allowed
         };
+        if ruling == Ruling::Allowed
+            && reads == Reads::Some
+            && !self.gate.asks_others
+            && reads_others(facts, arguments).is_some()
+        {
+            // Redis, too, looks at its key first, and at those of its options when it runs.
+            self.gate.asks_others = true;
+            return self.rule(at, verdict, arguments, up, shared);
+        }
         match ruling {
             Ruling::Denied(error) if facts.is_none() && error.starts_with(b"-ERR Command ") => {
                 self.deny(unknown_command(arguments), facts, up, shared)
@@ -183,12 +207,20 @@ impl Connection {
                 self.deny(unknown_subcommand(arguments), facts, up, shared)
             }
             Ruling::Denied(error) => {
-                let error = of_its_options(facts, arguments, reads, error);
-                self.deny(error, facts, up, shared)
+                let of_options = reads_others(facts, arguments).filter(|_| self.gate.asks_others);
+                match of_options {
+                    Some(error) => self.fail_when_run(error, facts, up, shared),
+                    None => self.deny(error, facts, up, shared),
+                }
             }
             Ruling::Allowed => {
-                if let Some(error) = beyond_its_arguments(facts, arguments, reads) {
+                if let Some(error) = runs_others_code(facts, arguments) {
                     return self.deny(error, facts, up, shared);
+                }
+                if reads == Reads::None
+                    && let Some(error) = reads_others(facts, arguments)
+                {
+                    return self.fail_when_run(error, facts, up, shared);
                 }
                 self.admit_in_time(changed, Some(at), facts, arguments, up, shared)
             }
@@ -229,30 +261,26 @@ impl Connection {
             let Some(user) = shared.users.user(at) else {
                 return self.await_answer(Stage::List, exec, up, shared);
             };
-            let (reads, place) = (
-                user.reads(),
-                user.place(verdict.facts, &arguments, database),
-            );
+            let reads = user.reads();
+            let others = reads_others(verdict.facts, &arguments);
+            let asks_others = others.is_some() && reads == Reads::Some;
             // First what was asked: it may be remembered as well.
             let ruling = if let Some(ruling) = self.gate.take_ruling() {
                 ruling
-            } else if is_free(&verdict, &arguments) || user.may(&place) {
+            } else if is_free(&verdict, &arguments) {
                 Ruling::Allowed
-            } else {
-                let about = About::May {
-                    user: user.name.clone(),
-                    database: user.asked_in(database),
-                    question: user.question(verdict.facts, &arguments),
-                    place,
-                };
+            } else if let Some(about) =
+                user.unknown(verdict.facts, &arguments, database, asks_others)
+            {
                 return self.await_answer(Stage::New(about), exec, up, shared);
+            } else {
+                Ruling::Allowed
             };
             let denied = match ruling {
-                Ruling::Allowed => beyond_its_arguments(verdict.facts, &arguments, reads),
-                Ruling::Denied(error) => {
-                    let error = of_its_options(verdict.facts, &arguments, reads, error);
-                    Some(not_allowed_any_more(&error))
-                }
+                Ruling::Allowed => runs_others_code(verdict.facts, &arguments)
+                    .or(others.filter(|_| reads == Reads::None)),
+                Ruling::Denied(_) if asks_others => others,
+                Ruling::Denied(error) => Some(not_allowed_any_more(&error)),
             };
             if let Some(transaction) = self.mode.transaction() {
                 transaction.checked(frame.len(), denied);
@@ -262,6 +290,21 @@ impl Connection {
             transaction.drop_denied();
         }
         Ok(true)
+    }
+
+    /// Answers a command that Redis takes, and gives this error when it runs it.
+    fn fail_when_run<U: Upstream>(
+        &mut self,
+        error: Bytes,
+        facts: Option<&'static Facts>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<bool, Later> {
+        if self.mode.transaction().is_none() {
+            return self.deny(error, facts, up, shared);
+        }
+        self.queue_own(Own::Reply(error))?;
+        Ok(false)
     }
 
     /// Answers a command that is not run with an error, as Redis does: inside MULTI, the transaction fails as well.
@@ -310,7 +353,7 @@ impl Connection {
             let error = reply::error(&format!(
                 "ERR pmnet: it is not known what this client may do: the front could not ask Redis{}; the command was not \
                  executed",
-                because(&shared.users.trouble)
+                because(shared.why_users_are_unknown())
             ));
             return self.deny(error, facts, up, shared);
         }
@@ -333,27 +376,31 @@ fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
     verdict.facts.is_some_and(free) || !verdict.arity_fits(arguments)
 }
 
+/// Whether it may be that the command itself looks at what its user may, beside what Redis does: a module can, and does where the keys that
+/// it reads are not among its arguments.
+fn may_look_at_user(facts: Option<&Facts>) -> bool {
+    facts.is_none_or(|facts| facts.has(MODULE) && !facts.names_keys())
+}
+
 /// The error for a command that does more than its arguments say, which the pmnet server would do with its own rights.
-fn beyond_its_arguments(
-    facts: Option<&Facts>,
-    arguments: &Arguments<'_>,
-    reads: Reads,
-) -> Option<Bytes> {
-    // Code could do more than its user may.
-    if runs_code(facts) {
+fn runs_others_code(facts: Option<&Facts>, arguments: &Arguments<'_>) -> Option<Bytes> {
+    if may_look_at_user(facts) {
         return Some(reply::error(&format!(
-            "ERR pmnet: {} is possible only for a user that may do everything (~* &* +@all): the rights of others would not \
-             hold for what the code does",
+            "ERR pmnet: {} is possible in a MULTI only for a user that may do everything (~* &* +@all): it may look at the rights \
+             of its user, and there it would see those of the pmnet server",
             shown(arguments)
         )));
     }
-    if reads != Reads::None {
-        return None;
-    }
-    reads_others(facts, arguments)
+    runs_code(facts).then(|| {
+        reply::error(&format!(
+            "ERR pmnet: {} is possible only for a user that may do everything (~* &* +@all): the rights of others would not \
+             hold for what the code does",
+            shown(arguments)
+        ))
+    })
 }
 
-/// Redis's error for a SORT that reads other keys than its own, if it does.
+/// Redis's error for a SORT that reads other keys than its own, if it does, and its user may not.
 fn reads_others(facts: Option<&Facts>, arguments: &Arguments<'_>) -> Option<Bytes> {
     let option = facts
         .filter(|facts| matches!(facts.name, "SORT" | "SORT_RO"))
@@ -361,20 +408,6 @@ fn reads_others(facts: Option<&Facts>, arguments: &Arguments<'_>) -> Option<Byte
     Some(reply::error(&format!(
         "ERR {option} option of SORT denied due to insufficient ACL permissions."
     )))
-}
-
-/// The error for a command that Redis has refused. A SORT for which it was asked about another key has the error for its options.
-fn of_its_options(
-    facts: Option<&Facts>,
-    arguments: &Arguments<'_>,
-    reads: Reads,
-    error: Bytes,
-) -> Bytes {
-    let of_key = reads == Reads::Some && error.windows(3).any(|word| word == b"key");
-    of_key
-        .then(|| reads_others(facts, arguments))
-        .flatten()
-        .unwrap_or(error)
 }
 
 fn because(trouble: &str) -> String {

@@ -24,6 +24,8 @@ pub(super) struct Gate {
     place: Option<(u64, usize)>,
     questions: u64,
     stage: Stage,
+    /// It may run its command, a SORT, on its key; it is now asked about the keys of its options.
+    asks_others: bool,
     /// When the rights had changed last at the beginning of the present transaction.
     multi: u64,
     /// It has not logged in, and need not, as far as was last known.
@@ -78,6 +80,7 @@ impl Gate {
             place: None,
             questions: 0,
             stage: Stage::Nothing,
+            asks_others: false,
             multi: 0,
             admitted: false,
             came: 0,
@@ -135,6 +138,7 @@ impl Gate {
     /// The command that was asked about is over: an answer that comes now is about nothing.
     pub(super) fn command_over(&mut self) {
         self.stage = Stage::Nothing;
+        self.asks_others = false;
     }
 
     /// Where its user is in the list of users.

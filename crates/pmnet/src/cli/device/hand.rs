@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
 use pmnet_client::{Clock, Stop};
@@ -146,34 +147,50 @@ pub fn serve(
     served
 }
 
-/// The next hop of a device whose `--next` is a name. If it is silent, and the name leads elsewhere now, the device is wired anew.
+/// How often a next hop is asked before it counts as silent, and how long each time.
+const ASKED: u32 = 6;
+const ASKED_FOR: Duration = Duration::from_millis(250);
+
+/// A next hop, and the words of the loop that sends to it, if that is to end when the hop is elsewhere.
+type Place = (SocketAddr, Option<Arc<LeaseWords>>);
+
+/// The next hop of a device whose `--next` is a name. If it is silent, also when it is asked, and the name leads elsewhere now, the device is wired anew.
 struct MovingHop {
-    place: Arc<Mutex<(SocketAddr, Option<Arc<LeaseWords>>)>>,
+    place: Arc<Mutex<Place>>,
     _watch: Watch,
 }
 
 impl MovingHop {
     fn watch(name: Named, next: SocketAddr) -> anyhow::Result<MovingHop> {
-        let place: Arc<Mutex<(SocketAddr, Option<Arc<LeaseWords>>)>> =
-            Arc::new(Mutex::new((next, None)));
+        let place: Arc<Mutex<Place>> = Arc::new(Mutex::new((next, None)));
         let own = place.clone();
         let text = format!("{}:{}", name.host, name.port);
         let watch = Watch::start(vec![name], move |found| {
-            let mut place = own.lock().unwrap_or_else(PoisonError::into_inner);
-            let (next, words) = &mut *place;
-            let spoke = words.as_ref().is_some_and(|words| words.next_spoke());
+            let look = || own.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let (next, words) = look();
             let mut fitting = found[0].iter().filter(|at| at.is_ipv4() == next.is_ipv4());
-            if spoke || found[0].contains(next) {
+            let Some(at) = fitting.next().filter(|_| !found[0].contains(&next)) else {
+                return;
+            };
+            // A device that has nothing to send hears nothing, either.
+            if words.as_ref().is_some_and(|words| answers(words)) {
                 return;
             }
-            if let Some(at) = fitting.next() {
-                tracing::warn!(
-                    "--next {text} is silent at {next}, and has the address {at} now: this device begins anew with that"
-                );
-                *next = *at;
-                if let Some(words) = words {
-                    words.end();
-                }
+            let mut place = own.lock().unwrap_or_else(PoisonError::into_inner);
+            let same = |now: &Place| match (&now.1, &words) {
+                (Some(now), Some(then)) => Arc::ptr_eq(now, then),
+                (now, then) => now.is_none() && then.is_none(),
+            };
+            if !same(&place) {
+                // It has begun anew meanwhile.
+                return;
+            }
+            tracing::warn!(
+                "--next {text} is silent at {next}, and has the address {at} now: this device begins anew with that"
+            );
+            place.0 = *at;
+            if let Some(words) = words {
+                words.end();
             }
         })?;
         Ok(MovingHop {
@@ -188,6 +205,16 @@ impl MovingHop {
         place.1 = words;
         place.0
     }
+}
+
+/// Whether the next hop has spoken lately, or does when it is asked. Takes as long as all questions if it does not.
+fn answers(words: &LeaseWords) -> bool {
+    words.next_spoke()
+        || (0..ASKED).any(|_| {
+            words.ask_next();
+            std::thread::sleep(ASKED_FOR);
+            words.next_spoke()
+        })
 }
 
 fn is_refusal(error: &anyhow::Error) -> bool {

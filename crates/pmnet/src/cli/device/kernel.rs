@@ -5,7 +5,9 @@ use std::fs::File;
 use anyhow::Context;
 use pmnet_cli::tell;
 use pmnet_client::Stop;
-use pmnet_dataplane::xdp::{self, Found, Kernel, KernelConfig, MapMedia, OpenConfig, Own, Pins};
+use pmnet_dataplane::xdp::{
+    self, Detached, Found, Kernel, KernelConfig, MapMedia, OpenConfig, Own, Pins,
+};
 use pmnet_log::Log;
 
 use super::interfaces::Interfaces;
@@ -207,7 +209,14 @@ pub fn leave(
 
 /// Takes the device out of the kernel.
 pub fn detach(settings: &Settings, discard: bool) -> anyhow::Result<bool> {
-    let unapplied = end(settings, discard)?;
+    let done = end(settings, discard)?;
+    if !done.found {
+        tell(format_args!(
+            "there is no such device in the kernel: nothing was detached"
+        ));
+        return Ok(true);
+    }
+    let unapplied = done.unapplied;
     tell(format_args!(
         "detached; acknowledged updates that were not applied: {unapplied}"
     ));
@@ -223,7 +232,7 @@ pub fn detach(settings: &Settings, discard: bool) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn end(settings: &Settings, discard: bool) -> anyhow::Result<u64> {
+fn end(settings: &Settings, discard: bool) -> anyhow::Result<Detached> {
     let kernel = settings
         .kernel
         .as_ref()
@@ -239,5 +248,5 @@ fn end(settings: &Settings, discard: bool) -> anyhow::Result<u64> {
     if let Some(path) = &kernel.spill {
         tracing::info!(file = %path.display(), unapplied = done.unapplied, "saved the log");
     }
-    Ok(done.unapplied)
+    Ok(done)
 }

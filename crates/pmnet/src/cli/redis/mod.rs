@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use pmnet_cli::{call_on_signals, on_signals, survive_hangup, warn_of_password};
+use pmnet_cli::{call_on_signals, is_name, on_signals, survive_hangup, warn_of_password};
 use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
-use pmnet_front::Front;
-use pmnet_front::connection::Counters;
+use pmnet_front::connection::{Counters, StoreAddress};
+use pmnet_front::{DirectMover, Front};
 use serde_json::json;
 
 use super::common::CommonArgs;
@@ -97,6 +97,16 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     if !wait_until_known("--via", args.via.as_deref())? {
         return Ok(true);
     }
+    let direct = args.direct.as_deref().and_then(StoreAddress::place);
+    let direct = direct.map(|(host, port)| Named { host, port });
+    let direct = direct.filter(|named| is_name(&named.host));
+    let known = direct
+        .iter()
+        .map(|named| format!("{}:{}", named.host, named.port));
+    let known: Vec<String> = known.collect();
+    if !wait_until_known("--direct", known.iter().map(String::as_str))? {
+        return Ok(true);
+    }
     let Settings {
         mut front,
         client,
@@ -108,6 +118,9 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     let way = Way::find(client, hosts, follow)?;
     let via = way.via();
     let front = Front::bind(&front, way.node)?;
+    let _direct = direct
+        .map(|named| watch_direct(named, front.direct_mover()))
+        .transpose()?;
     let stopper = front.stopper();
     call_on_signals(move || stopper.stop())?;
     ready::announce(
@@ -196,6 +209,17 @@ fn watch(
         let all = now.into_iter().chain(places.drain(..)).collect();
         places = together(&[all], ipv4);
         whereabouts.tell(places.clone());
+    })
+}
+
+/// Tells a front which addresses the Redis of `--direct` has, whenever they are others.
+fn watch_direct(named: Named, mover: DirectMover) -> anyhow::Result<Watch> {
+    let mut known: Vec<SocketAddr> = Vec::new();
+    Watch::start(vec![named], move |found| {
+        if known != found[0] {
+            known.clone_from(&found[0]);
+            mover.moved(known.clone());
+        }
     })
 }
 

@@ -45,6 +45,13 @@ impl Redis {
         Some(Redis { port, server })
     }
 
+    /// Starts one of those that `tests/compat/servers.py` fetches.
+    pub fn start_named(name: &str, options: &[&str]) -> Option<Redis> {
+        let server = RedisServer::start_named(name, &[&BASE, options].concat())?;
+        let port = server.port();
+        Some(Redis { port, server })
+    }
+
     /// Starts the process (again), without waiting until it answers.
     pub fn run(&mut self) {
         self.server.run();
@@ -85,6 +92,22 @@ impl Redis {
             .open(self.last_aof())
             .unwrap();
         file.write_all(&torn).unwrap();
+        self.run();
+        self.server.wait_ready();
+    }
+
+    /// Bytes of that file.
+    pub fn aof_bytes(&self) -> u64 {
+        self.last_aof().metadata().unwrap().len()
+    }
+
+    /// Kills it, takes away what came to its AOF after these bytes, and starts it: as if the power had failed before that was synced.
+    pub fn lose_aof_after(&mut self, bytes: u64) {
+        self.kill();
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(self.last_aof());
+        file.unwrap().set_len(bytes).unwrap();
         self.run();
         self.server.wait_ready();
     }

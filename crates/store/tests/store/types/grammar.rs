@@ -164,6 +164,18 @@ pub const WRITES: &[&str] = &[
     "MOVE <any> { 0 | 1 | 2 | 16 | <number> }",
 ];
 
+/// Commands that wait, but not in a transaction.
+pub const BLOCKING: &[&str] = &[
+    "BLPOP { <l> | <any> }* <wait>",
+    "BRPOP { <l> }* <wait>",
+    "BLMOVE <l> <l> { LEFT | RIGHT | up } { LEFT | RIGHT } <wait>",
+    "BRPOPLPUSH <l> <l> <wait>",
+    "BLMPOP <wait> { 1 <l> | 2 <l> <l> | <count> <l> } { LEFT | RIGHT } [ COUNT <count> ]",
+    "BZPOPMIN { <z> | <any> }* <wait>",
+    "BZPOPMAX { <z> }* <wait>",
+    "BZMPOP <wait> { 1 <z> | 2 <z> <z> | <count> <z> } { MIN | MAX } [ COUNT <count> ]",
+];
+
 /// Rare: what would keep everything small.
 pub const RARE: &[&str] = &[
     "FLUSHALL [ SYNC | ASYNC | <value> ]",
@@ -492,6 +504,8 @@ impl Grammar {
             "draw" => words(DRAWS, random),
             "rank" => words(RANKS, random),
             "offset" => words(OFFSETS, random),
+            "wait" if random.below(3) > 0 => b"1".to_vec(),
+            "wait" => words(SCORES, random),
             "seconds" => words(SECONDS, random),
             "milliseconds" => match words(SECONDS, random) {
                 text if text == b"1000" || text == b"2000" || text == b"1" => {

@@ -13,7 +13,7 @@ mod sides;
 
 use pmnet_wire::command::Protocol;
 
-use grammar::{Command, Grammar, RARE, READS, WRITES};
+use grammar::{BLOCKING, Command, Grammar, RARE, READS, WRITES};
 use pair::{DATABASES, Pair, asks_for_members};
 use random::Random;
 
@@ -104,7 +104,11 @@ fn compare(scheme: &str) {
         let mut commands = batch(&mut random, grammar, false);
         commands.retain(|command| !command[0].eq_ignore_ascii_case(b"SPOP"));
         commands.truncate(TOGETHER);
+        let waiting = random.below(commands.len() + 1);
+        commands.insert(waiting, grammar.command(&mut random, BLOCKING));
         pair.transact(protocol, database, &commands);
+        let watched = grammar.command(&mut random, WRITES);
+        pair.watch(&mut random, database, &watched);
         pair.iterate(&mut random, database);
         batches += 1;
         if batches % BETWEEN_LOOKS == 0 {
@@ -113,6 +117,13 @@ fn compare(scheme: &str) {
             pair.look();
         }
     }
+    let ran = pair.watched - pair.aborted;
+    assert!(
+        pair.aborted > 10 && ran > 10,
+        "{} of {} watched transactions were aborted",
+        pair.aborted,
+        pair.watched
+    );
     let [linked, copied] = pair.ours.counts();
     assert!(
         scheme != "region" || linked > 50 && copied > 20,

@@ -32,6 +32,9 @@ pub struct Pair {
     pub answered: BTreeSet<Vec<u8>>,
     /// What changed something since both were empty, with its database.
     history: Vec<(u32, Command)>,
+    /// Transactions of a client that watched a key, and those of them that did not run.
+    pub watched: usize,
+    pub aborted: usize,
     /// What was not the same.
     pub differences: Vec<String>,
 }
@@ -44,6 +47,8 @@ impl Pair {
             run: 0,
             answered: BTreeSet::new(),
             history: Vec::new(),
+            watched: 0,
+            aborted: 0,
             differences: Vec::new(),
         })
     }
@@ -163,6 +168,59 @@ impl Pair {
             theirs.escape_ascii(),
         ));
         self.start_over();
+    }
+
+    /// Watches a key, runs a command, and then a transaction: whether it runs.
+    pub fn watch(&mut self, random: &mut Random, database: u32, command: &Command) {
+        let name = command[0].to_ascii_uppercase();
+        if name == b"SPOP" || name == b"MOVE" || asks_for_members(command) {
+            return;
+        }
+        let arguments = command.len() - 1;
+        let key = match arguments {
+            0 => b"s1".to_vec(),
+            _ => command[1 + random.below(arguments.min(3))].clone(),
+        };
+        let words =
+            |words: &[&[u8]]| -> Command { words.iter().map(|word| word.to_vec()).collect() };
+        let all = [
+            words(&[b"WATCH", &key]),
+            command.clone(),
+            words(&[b"MULTI"]),
+            words(&[b"PING"]),
+            words(&[b"EXEC"]),
+        ];
+        let theirs = self.theirs.run(Protocol::Resp2, database, &all);
+        let ours = self
+            .ours
+            .run(Protocol::Resp2, database, &[words(&[b"PMNET.WATCH", &key])]);
+        let known = replies::parts(&ours[0]).expect("start and version");
+        let number = |part: &[u8]| part[1..part.len() - 2].to_vec();
+        let (start, version) = (number(&known[0]), number(&known[1]));
+        let answered = self
+            .ours
+            .run(Protocol::Resp2, database, std::slice::from_ref(command));
+        let place = database.to_string().into_bytes();
+        let unchanged = words(&[b"PMNET.UNCHANGED", &start, &place, &version, &key]);
+        let ours = self
+            .ours
+            .transact(Protocol::Resp2, database, &[unchanged, words(&[b"PING"])]);
+        self.run += 1;
+        self.history.push((database, command.clone()));
+        self.watched += 1;
+        if !replies::same(&command[0], &answered[0], &theirs[1]) || ours != theirs[4] {
+            self.differences.push(format!(
+                "WATCH \"{}\"\n    {}\n  ours:   {}, EXEC {}\n  theirs: {}, EXEC {}",
+                key.escape_ascii(),
+                shown(command),
+                answered[0].escape_ascii(),
+                ours.escape_ascii(),
+                theirs[1].escape_ascii(),
+                theirs[4].escape_ascii(),
+            ));
+            return self.start_over();
+        }
+        self.aborted += usize::from(ours == b"*-1\r\n");
     }
 
     /// The last commands with the same key.

@@ -1,0 +1,435 @@
+//! The commands of a store, as it says it itself (`COMMAND`): facts of newer versions, and of modules.
+//!
+//! Facts, names and key specifications that were learned are kept until this process ends, each once, for everybody: so a look-up
+//! gives a reference that needs no count. A store that is asked again says the same again, so they are few; what would be more
+//! than [`KEPT_MAX`] is not learned. It may not decide what is done with a command.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::sync::{Mutex, PoisonError};
+
+use pmnet_resp::read::{elements, integer, text};
+use pmnet_wire::guard::keeps_state;
+
+use super::keys::{Begin, Find};
+use super::{
+    ADMIN, BLOCKING, DENYOOM, FACTS, Facts, INTERNAL, KeySpec, MAY_REPLICATE, MODULE, MOVABLEKEYS,
+    NAME_BYTES_MAX, NEW, NO_MULTI, NONDETERMINISTIC, NOSCRIPT, OPAQUE, PUBSUB, READONLY, STATE,
+    SUBCOMMANDS, WRITE, subcommands_of,
+};
+
+/// Commands and subcommands of one store, at most. Redis 8 with its modules has some 700.
+const COMMANDS_MAX: usize = 8192;
+/// Specifications of the keys of one command, at most.
+const SPECS_MAX: usize = 16;
+/// Names that are kept at most, of all stores together; as many specifications, and as many facts.
+const KEPT_MAX: usize = 32_768;
+
+/// Flags by Redis's words for them.
+const FLAGS: [(&str, u32); 13] = [
+    ("readonly", READONLY),
+    ("write", WRITE),
+    ("denyoom", DENYOOM),
+    ("blocking", BLOCKING),
+    ("pubsub", PUBSUB),
+    ("noscript", NOSCRIPT),
+    ("admin", ADMIN),
+    ("no_multi", NO_MULTI),
+    ("movablekeys", MOVABLEKEYS),
+    ("module", MODULE),
+    ("may_replicate", MAY_REPLICATE),
+    ("internal", INTERNAL),
+    // Before Redis 7.
+    ("random", NONDETERMINISTIC),
+];
+/// Those that facts of commands have that are known by name.
+const COMPILED_FLAGS: u32 = ((1 << 9) - 1) | INTERNAL;
+
+/// Prefix of commands of search modules. Such a module says of an index that it is a key, names no document, and says of many commands that
+/// they only read, which they do not.
+const SEARCH_PREFIX: &str = "FT.";
+/// Those that only read.
+const SEARCHES: [&str; 15] = [
+    "FT._LIST",
+    "FT.AGGREGATE",
+    "FT.DICTDUMP",
+    "FT.EXPLAIN",
+    "FT.EXPLAINCLI",
+    "FT.GET",
+    "FT.HYBRID",
+    "FT.INFO",
+    "FT.MGET",
+    "FT.PROFILE",
+    "FT.SEARCH",
+    "FT.SPELLCHECK",
+    "FT.SUGGET",
+    "FT.SYNDUMP",
+    "FT.TAGVALS",
+];
+
+/// Why what a store says is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LearnError {
+    /// It is no list of commands.
+    #[error("it is no list of commands")]
+    Form,
+    /// It has too many.
+    #[error("it has more than {COMMANDS_MAX} commands")]
+    Many,
+    /// This process has learned too many of all stores.
+    #[error(
+        "stores have said more than {KEPT_MAX} different things of commands since this process began"
+    )]
+    Full,
+}
+
+/// The commands of a store.
+pub struct Learned {
+    commands: Vec<Command>,
+    names: HashSet<&'static [u8]>,
+}
+
+/// One of them, with its subcommands.
+pub(super) struct Command {
+    pub(super) facts: &'static Facts,
+    pub(super) subcommands: Vec<&'static Facts>,
+}
+
+impl Learned {
+    /// Reads the reply to `COMMAND` (RESP2).
+    ///
+    /// # Errors
+    /// [`LearnError`].
+    pub fn parse(reply: &[u8]) -> Result<Learned, LearnError> {
+        let mut learned = Learned {
+            commands: Vec::new(),
+            names: HashSet::new(),
+        };
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = COMMANDS_MAX;
+        for row in elements(reply).ok_or(LearnError::Form)? {
+            left = left.checked_sub(1).ok_or(LearnError::Many)?;
+            let row = Row::parse(row).ok_or(LearnError::Form)?;
+            let mut subs = Vec::with_capacity(row.subcommands.len());
+            for sub in &row.subcommands {
+                left = left.checked_sub(1).ok_or(LearnError::Many)?;
+                subs.push(Row::parse(sub).ok_or(LearnError::Form)?);
+            }
+            // No longer name is ever looked up.
+            if row.name.len() > NAME_BYTES_MAX {
+                continue;
+            }
+            let command = kept.command(&row, &subs).ok_or(LearnError::Full)?;
+            learned.names.insert(command.facts.name.as_bytes());
+            learned.commands.push(command);
+        }
+        Ok(learned)
+    }
+
+    /// How many commands there are, and how many of them this program does not know by name.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        let new = self
+            .commands
+            .iter()
+            .filter(|command| command.facts.has(NEW));
+        (self.commands.len(), new.count())
+    }
+
+    pub(super) fn commands(&self) -> &[Command] {
+        &self.commands
+    }
+
+    /// Whether the store has a command of this name, in capitals.
+    pub(super) fn has(&self, name: &[u8]) -> bool {
+        self.names.contains(name)
+    }
+}
+
+/// A row of the reply: one command or subcommand.
+struct Row<'a> {
+    /// In capitals.
+    name: String,
+    arity: i32,
+    flags: u32,
+    /// First key, last key, step.
+    fixed: [i32; 3],
+    specs: Vec<Spec>,
+    subcommands: Vec<&'a [u8]>,
+    /// Before Redis 7, which says less: nothing of waiting, of subcommands, or of modules.
+    is_old: bool,
+}
+
+/// A key specification, before it is kept.
+struct Spec {
+    begin: Word,
+    find: Find,
+}
+
+enum Word {
+    Index(usize),
+    Keyword(String, i32),
+}
+
+impl<'a> Row<'a> {
+    fn parse(row: &'a [u8]) -> Option<Row<'a>> {
+        let columns = elements(row)?;
+        let number = |at: usize| i32::try_from(integer(columns.get(at)?)?).ok();
+        let words = |at: usize| columns.get(at).and_then(|list| elements(list));
+        let name = word(columns.first()?)?.to_ascii_uppercase();
+        let mut flags = 0;
+        for flag in words(2)? {
+            let flag = text(flag)?;
+            let known = FLAGS.iter().find(|(name, _)| name.as_bytes() == flag);
+            flags |= known.map_or(0, |(_, flag)| *flag);
+        }
+        let has = |at: usize, word: &[u8]| {
+            let list = words(at).unwrap_or_default();
+            list.iter().any(|found| text(found) == Some(word))
+        };
+        if has(6, b"@connection") {
+            flags |= STATE;
+        }
+        if has(7, b"nondeterministic_output") {
+            flags |= NONDETERMINISTIC;
+        }
+        let fixed = [number(3)?, number(4)?, number(5)?];
+        let mut specs = Vec::new();
+        match words(8) {
+            Some(found) => {
+                let module = flags & MODULE != 0;
+                for spec in found.into_iter().take(SPECS_MAX + 1) {
+                    match Spec::parse(spec, module)? {
+                        Parsed::Whole(_) if specs.len() == SPECS_MAX => flags |= OPAQUE,
+                        Parsed::Whole(spec) => specs.push(spec),
+                        Parsed::NoKey => {}
+                        Parsed::Part => flags |= OPAQUE,
+                    }
+                }
+            }
+            // There are only the fixed places, and what is not known by name is a module's.
+            None if flags & MOVABLEKEYS != 0 => flags |= MODULE | OPAQUE,
+            None => {
+                flags |= MODULE;
+                specs.extend(Spec::fixed(fixed));
+            }
+        }
+        if name.starts_with(SEARCH_PREFIX) {
+            let reads = SEARCHES.contains(&name.as_str());
+            flags = flags & !(READONLY | WRITE) | OPAQUE | if reads { READONLY } else { WRITE };
+            specs.clear();
+        }
+        Some(Row {
+            name,
+            arity: number(1)?,
+            flags,
+            fixed,
+            specs,
+            subcommands: words(9).unwrap_or_default(),
+            is_old: columns.get(9).is_none(),
+        })
+    }
+
+    /// Whether it may set a state of its connection, of which nothing else is known.
+    fn may_set_state(&self) -> bool {
+        let has = |flag: u32| self.flags & flag != 0;
+        let keys = !self.specs.is_empty() || has(OPAQUE);
+        has(STATE) || (has(NOSCRIPT) && !has(WRITE | ADMIN | BLOCKING | PUBSUB) && !keys)
+    }
+}
+
+/// A key specification that was read.
+enum Parsed {
+    /// It says where keys are.
+    Whole(Spec),
+    /// It is about an argument that is no key.
+    NoKey,
+    /// It does not say it, or not of all.
+    Part,
+}
+
+impl Spec {
+    fn parse(spec: &[u8], module: bool) -> Option<Parsed> {
+        let columns = elements(spec)?;
+        let flags = elements(value(&columns, b"flags")?)?;
+        let has = |flag: &[u8]| flags.iter().any(|found| text(found) == Some(flag));
+        if has(b"not_key") {
+            return Some(Parsed::NoKey);
+        }
+        // Of keys that a module finds by code of its own only the first are said.
+        if has(b"incomplete") || (module && has(b"variable_flags")) {
+            return Some(Parsed::Part);
+        }
+        let (begin_kind, begin) = part(&columns, b"begin_search")?;
+        let (find_kind, find) = part(&columns, b"find_keys")?;
+        let number = |spec: &[&[u8]], name| i32::try_from(integer(value(spec, name)?)?).ok();
+        let place = |spec: &[&[u8]], name| usize::try_from(number(spec, name)?).ok();
+        let begin = match begin_kind {
+            b"index" => Word::Index(place(&begin, b"index")?),
+            b"keyword" => {
+                let keyword = word(value(&begin, b"keyword")?)?.to_owned();
+                Word::Keyword(keyword, number(&begin, b"startfrom")?)
+            }
+            _ => return Some(Parsed::Part),
+        };
+        let find = match find_kind {
+            b"range" => Find::Range {
+                last: number(&find, b"lastkey")?,
+                step: place(&find, b"keystep")?,
+                limit: place(&find, b"limit")?,
+            },
+            b"keynum" => Find::Number {
+                at: place(&find, b"keynumidx")?,
+                first: place(&find, b"firstkey")?,
+                step: place(&find, b"keystep")?,
+            },
+            _ => return Some(Parsed::Part),
+        };
+        Some(Parsed::Whole(Spec { begin, find }))
+    }
+
+    /// Keys at fixed places, if there are some.
+    fn fixed([first, last, step]: [i32; 3]) -> Option<Spec> {
+        let at = usize::try_from(first).ok().filter(|first| *first > 0)?;
+        let last = if last < 0 {
+            last
+        } else {
+            last.saturating_sub(first)
+        };
+        let step = usize::try_from(step).ok().filter(|step| *step > 0)?;
+        let limit = 0;
+        Some(Spec {
+            begin: Word::Index(at),
+            find: Find::Range { last, step, limit },
+        })
+    }
+}
+
+/// The value of this name in a list of names and values.
+fn value<'a>(columns: &[&'a [u8]], name: &[u8]) -> Option<&'a [u8]> {
+    let at = columns.iter().position(|word| text(word) == Some(name))?;
+    columns.get(at + 1).copied()
+}
+
+/// The kind of this search or find, and its values.
+fn part<'a>(columns: &[&'a [u8]], name: &[u8]) -> Option<(&'a [u8], Vec<&'a [u8]>)> {
+    let part = elements(value(columns, name)?)?;
+    let spec = value(&part, b"spec").and_then(elements);
+    Some((text(value(&part, b"type")?)?, spec.unwrap_or_default()))
+}
+
+/// A name, of printable ASCII.
+fn word(reply: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(text(reply)?).ok()?;
+    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    plain.then_some(text)
+}
+
+static KEPT: Mutex<Kept> = Mutex::new(Kept {
+    names: None,
+    specs: None,
+    facts: None,
+});
+
+/// Names, specifications and facts, each once.
+struct Kept {
+    names: Option<HashSet<&'static str>>,
+    specs: Option<HashSet<&'static [KeySpec]>>,
+    facts: Option<HashSet<&'static Facts>>,
+}
+
+/// The one of these that is equal, which may be the new one. `None`: there is no room.
+fn keep<T: ?Sized + Hash + Eq>(
+    all: &mut Option<HashSet<&'static T>>,
+    value: &T,
+    own: impl FnOnce() -> Box<T>,
+) -> Option<&'static T> {
+    let all = all.get_or_insert_default();
+    if let Some(known) = all.get(value) {
+        return Some(known);
+    }
+    (all.len() < KEPT_MAX).then(|| {
+        let kept: &'static T = Box::leak(own());
+        all.insert(kept);
+        kept
+    })
+}
+
+impl Kept {
+    fn command(&mut self, row: &Row<'_>, subs: &[Row<'_>]) -> Option<Command> {
+        let name = row.name.as_str();
+        let compiled = FACTS.iter().find(|facts| facts.name == name);
+        if let Some(facts) = compiled.filter(|_| row.is_old) {
+            let subcommands = subcommands_of(name).iter().collect();
+            return Some(Command { facts, subcommands });
+        }
+        // If one of a family sets a state, the others may rest on it.
+        let state = keeps_state(name.as_bytes()) || subs.iter().any(Row::may_set_state);
+        let facts = self.facts(row, compiled, state)?;
+        let mut subcommands = Vec::with_capacity(subs.len());
+        for sub in subs {
+            let own = sub.name.strip_prefix(name);
+            // It would not be found.
+            if !own.is_some_and(|own| own.starts_with('|')) {
+                continue;
+            }
+            let known = compiled.and_then(|_| SUBCOMMANDS.iter().find(|f| f.name == sub.name));
+            subcommands.push(match (compiled, known) {
+                (None, _) => self.facts(sub, None, state)?,
+                (Some(_), Some(known)) => self.facts(sub, Some(known), false)?,
+                // Of a command that is decided by name.
+                (Some(command), None) => self.facts(sub, Some(command), false)?,
+            });
+        }
+        Some(Command { facts, subcommands })
+    }
+
+    /// Facts of a command; `compiled`: those of one that is known by name. `state`: it has to do with that of its connection.
+    fn facts(
+        &mut self,
+        row: &Row<'_>,
+        compiled: Option<&'static Facts>,
+        state: bool,
+    ) -> Option<&'static Facts> {
+        let [first_key, last_key, step] = row.fixed;
+        let mut facts = Facts {
+            name: "",
+            arity: row.arity,
+            flags: row.flags & COMPILED_FLAGS,
+            first_key,
+            last_key,
+            step,
+            keys: &[],
+        };
+        if compiled.is_none() {
+            let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+            facts.flags = row.flags | NEW | flag(state, STATE);
+            facts.keys = self.specs(&row.specs)?;
+        }
+        facts.name = match compiled {
+            Some(known) if known.name == row.name => known.name,
+            _ => self.name(&row.name)?,
+        };
+        match compiled {
+            Some(known) if *known == facts => Some(known),
+            _ => keep(&mut self.facts, &facts, || Box::new(facts)),
+        }
+    }
+
+    fn name(&mut self, name: &str) -> Option<&'static str> {
+        keep(&mut self.names, name, || name.into())
+    }
+
+    fn specs(&mut self, specs: &[Spec]) -> Option<&'static [KeySpec]> {
+        let mut found = Vec::with_capacity(specs.len());
+        for spec in specs {
+            let begin = match &spec.begin {
+                Word::Index(at) => Begin::Index(*at),
+                Word::Keyword(word, from) => Begin::Keyword(self.name(word)?, *from),
+            };
+            let find = spec.find;
+            found.push(KeySpec { begin, find });
+        }
+        keep(&mut self.specs, &found[..], || found.clone().into())
+    }
+}

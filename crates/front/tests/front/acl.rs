@@ -1,0 +1,447 @@
+//! Random users send random commands to a Redis, and to a front of another one: the replies are the same. So the front lets no user do
+//! more than Redis does, and no less.
+//!
+//! `make rights COMMANDS=… STORE=…` runs it for longer, and beside other servers.
+
+mod words;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use crate::common::{Client, Redis, Running};
+use crate::users::front;
+use pmnet_resp::write_command;
+use words::{Random, Server, filled, is_loose};
+
+/// Commands of one user.
+const OF_ONE: usize = 60;
+/// Commands of the short form.
+const COMMANDS: usize = 2500;
+/// Differences after which it is enough.
+const FAILURES_MAX: usize = 12;
+
+/// A Redis, and one with a front, with the same users and the same data.
+struct Twins {
+    there: Redis,
+    _here: Redis,
+    front: Running,
+    /// Clients of the two servers that may do everything.
+    admins: [Client; 2],
+    server: Server,
+}
+
+impl Twins {
+    fn start() -> Option<Twins> {
+        let options = ["--enable-debug-command", "yes", "--databases", "4"];
+        let (there, here) = (Redis::start_with(&options)?, Redis::start_with(&options)?);
+        let mut admins = [there.client(), here.client()];
+        for admin in &mut admins {
+            admin.ask("ACL SETUSER front on >front ~* &* +@all");
+            assert_eq!(admin.ask("AUTH front front"), "+OK\r\n");
+        }
+        let server = Server::learn(&mut admins[0]);
+        Some(Twins {
+            front: front(&here),
+            there,
+            _here: here,
+            admins,
+            server,
+        })
+    }
+
+    /// Both admins send this; what the first got, or that the two got something else.
+    fn admin(&mut self, line: &str) -> Result<String, String> {
+        let [there, here] = self.admins.each_mut().map(|admin| admin.ask(line));
+        if there == here {
+            Ok(there)
+        } else {
+            Err(format!(
+                "{line}: {there:?}, and in the store of the front {here:?}"
+            ))
+        }
+    }
+
+    /// The same data on both sides, in two databases.
+    fn fill(&mut self) {
+        for line in [
+            "FLUSHALL",
+            "FUNCTION FLUSH",
+            "SCRIPT FLUSH",
+            "CONFIG SET hz 10",
+        ] {
+            self.admin(line).expect(line);
+        }
+        for database in ["1", "0"] {
+            self.admin(&format!("SELECT {database}"))
+                .expect("a database");
+            for owner in ["a", "b", "c"] {
+                for line in [
+                    "SET {o}s 5",
+                    "RPUSH {o}l 3 1 2",
+                    "HSET {o}h m1 1 f 2",
+                    "ZADD {o}z 1 m1 2.5 m2",
+                    "SADD {o}t m1",
+                ] {
+                    let line = line.replace("{o}", owner);
+                    self.admin(&line).expect("the same");
+                }
+                let line = format!("XADD {owner}x 1-1 f 1");
+                self.admin(&line).expect("the same");
+            }
+        }
+    }
+}
+
+/// One user, seen from both sides.
+struct Session {
+    /// Of Redis, and of the front.
+    clients: [Client; 2],
+    /// Its rules, and what it has sent.
+    story: Vec<String>,
+    queues: bool,
+    watches: bool,
+    subscribed: bool,
+    /// It has watched, or was subscribed.
+    has_passed: bool,
+    syncs: usize,
+    explained: Vec<&'static str>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}", self.story.join("\n    "));
+        }
+    }
+}
+
+/// How the comparison of a user ended.
+enum End {
+    /// All was the same.
+    Same,
+    /// Something differed for a reason that is known; what follows cannot be compared.
+    Explained(&'static str),
+    Different(String),
+}
+
+impl Session {
+    fn new(twins: &Twins, story: String) -> Session {
+        Session {
+            clients: [twins.there.client(), twins.front.client()],
+            story: vec![story],
+            queues: false,
+            watches: false,
+            subscribed: false,
+            has_passed: false,
+            syncs: 0,
+            explained: Vec::new(),
+        }
+    }
+
+    /// Sends these commands in one piece, and compares what comes back.
+    fn step(&mut self, lines: &[Vec<String>]) -> Option<End> {
+        let mut input = Vec::new();
+        for words in lines {
+            write_command(&mut input, words);
+            self.story.push(words.join(" "));
+        }
+        let mut count = lines.len();
+        // Messages that have not come by then do not come.
+        if self.subscribed && !self.queues {
+            self.syncs += 1;
+            write_command(&mut input, &[format!("sync-{}", self.syncs)]);
+            count += 1;
+        }
+        let [there, here] = self
+            .clients
+            .each_mut()
+            .map(|client| answers(client, &input, count));
+        for (at, ours) in here.iter().enumerate().take(lines.len()) {
+            let right = there.get(at).map_or("", String::as_str);
+            let Some(words) = lines.get(at) else { break };
+            match self.compare(words, right, ours) {
+                None => {}
+                // Nothing came of it.
+                Some(End::Explained(why)) if lines.len() == 1 && !self.queues && !self.watches => {
+                    self.explained.push(why);
+                    return None;
+                }
+                end => return end,
+            }
+            if is_message(ours) || is_message(right) {
+                // Places of replies and commands are not the same any more.
+                break;
+            }
+        }
+        let loose = lines
+            .iter()
+            .any(|words| is_loose(words) || words[0] == "EXEC");
+        (!loose && there != here)
+            .then(|| self.different(&format!("{there:?}"), &format!("{here:?}")))
+    }
+
+    fn compare(&mut self, words: &[String], right: &str, ours: &str) -> Option<End> {
+        let is_refused = |reply: &str| {
+            ["-NOPERM", "-NOAUTH", "-WRONGPASS"]
+                .iter()
+                .any(|error| reply.contains(error))
+        };
+        if right == ours
+            || (is_loose(words)
+                && is_refused(right) == is_refused(ours)
+                && !ours.starts_with("-ERR pmnet"))
+        {
+            return None;
+        }
+        // A queued command may have been about a moment.
+        if words[0] == "EXEC"
+            && right.starts_with('*')
+            && ours.starts_with('*')
+            && is_refused(right) == is_refused(ours)
+        {
+            let queued = self
+                .story
+                .iter()
+                .rev()
+                .take(OF_ONE)
+                .map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+            if queued.into_iter().any(|words| is_loose(&words)) {
+                return None;
+            }
+        }
+        if let Some(why) = explained(words, right, ours, self.has_passed) {
+            return Some(End::Explained(why));
+        }
+        Some(self.different(right, ours))
+    }
+
+    fn different(&self, right: &str, ours: &str) -> End {
+        let from = self.story.len().saturating_sub(14).max(1);
+        End::Different(format!(
+            "{}\n    …\n    {}\n  Redis: {right}\n  front: {ours}",
+            self.story[0],
+            self.story[from..].join("\n    ")
+        ))
+    }
+
+    /// A random part of a conversation.
+    fn next(&mut self, server: &Server, random: &mut Random) -> Vec<Vec<String>> {
+        let mut lines = Vec::new();
+        let count = if random.percent(30) {
+            1 + random.below(6)
+        } else {
+            1
+        };
+        for at in 0..count {
+            let line = self.line(server, random);
+            // Without an answer, it could not be told which of the others is whose.
+            if at == 0 || server.answers || line.join(" ") != "AUTH other no" {
+                lines.push(line);
+            }
+        }
+        lines
+    }
+
+    fn line(&mut self, server: &Server, random: &mut Random) -> Vec<String> {
+        let is = |line: &str, random: &mut Random| filled(line, random);
+        match random.below(100) {
+            0..8 if !self.queues => {
+                self.queues = true;
+                is("MULTI", random)
+            }
+            0..20 if self.queues => {
+                (self.queues, self.watches) = (false, false);
+                is(random.of(&["EXEC", "EXEC", "EXEC", "DISCARD"]), random)
+            }
+            20..23 if !self.queues && !self.subscribed => {
+                (self.watches, self.has_passed) = (true, true);
+                is("WATCH {k}", random)
+            }
+            23..25 if self.watches && !self.queues => {
+                self.watches = false;
+                is("UNWATCH", random)
+            }
+            25..28 if !self.queues && !self.watches => {
+                (self.subscribed, self.has_passed) = (true, true);
+                is(
+                    random.of(&[
+                        "SUBSCRIBE {c}",
+                        "PSUBSCRIBE c*",
+                        "SSUBSCRIBE {c}",
+                        "UNSUBSCRIBE {c}",
+                        "PUNSUBSCRIBE c*",
+                    ]),
+                    random,
+                )
+            }
+            28 if !self.queues && !self.watches && !self.subscribed => {
+                is(random.of(&["HELLO 3", "HELLO 2"]), random)
+            }
+            29 if !self.queues && !self.watches && !self.subscribed => {
+                let all = [
+                    "AUTH other pw",
+                    "AUTH other no",
+                    "HELLO 3 AUTH other pw",
+                    "AUTH pw",
+                ];
+                is(random.of(&all), random)
+            }
+            30 => {
+                (self.queues, self.watches, self.subscribed) = (false, false, false);
+                is("RESET", random)
+            }
+            _ => server.command(random),
+        }
+    }
+}
+
+/// Sends this and reads so many replies, and the messages that come before the last of them; what came before the end of the connection,
+/// if that is sooner.
+fn answers(client: &mut Client, input: &[u8], count: usize) -> Vec<String> {
+    let mut all = Vec::new();
+    if client.stream.write_all(input).is_err() {
+        return vec!["(the end)".to_owned()];
+    }
+    let mut left = count;
+    while left > 0 {
+        let Some(reply) = client.next() else {
+            all.push("(the end)".to_owned());
+            break;
+        };
+        let reply = String::from_utf8_lossy(&reply).into_owned();
+        left -= usize::from(!is_message(&reply));
+        all.push(reply);
+    }
+    all
+}
+
+fn is_message(reply: &str) -> bool {
+    let kinds = [
+        "3\r\n$7\r\nmessage\r\n",
+        "3\r\n$8\r\nsmessage\r\n",
+        "4\r\n$8\r\npmessage\r\n",
+    ];
+    let rest = reply.strip_prefix(['*', '>']).unwrap_or_default();
+    kinds.iter().any(|kind| rest.starts_with(kind))
+}
+
+/// Why the front may say this where Redis says that.
+fn explained(words: &[String], right: &str, ours: &str, passes: bool) -> Option<&'static str> {
+    let refused = ours.strip_prefix("-ERR pmnet: ")?;
+    let passes = passes
+        || refused.contains("while WATCHing")
+        || refused.contains("finish WATCH")
+        || refused.contains("behind WATCH");
+    // A command that passes through is refused by the front before Redis looks at rights.
+    if (right.starts_with("-NOPERM") || right.starts_with("-NOAUTH")) && !passes {
+        return None;
+    }
+    let name = words[0].to_ascii_uppercase();
+    [
+        (
+            "is possible only for a user that may do everything",
+            "code of users with some rights",
+        ),
+        (
+            "it is not supported inside MULTI",
+            "not supported inside MULTI",
+        ),
+        ("it is state of a connection", "state of a connection"),
+        ("while WATCHing", "refused while keys are watched"),
+        ("finish WATCH", "refused while keys are watched"),
+        (
+            "behind WATCH it would remove",
+            "refused while keys are watched",
+        ),
+        (
+            "behind a HELLO that changes the protocol",
+            "HELLO inside MULTI",
+        ),
+        ("would move pmnet's own records", "SWAPDB"),
+        (
+            "unsubscribe before logging in",
+            "logging in of a subscriber",
+        ),
+    ]
+    .into_iter()
+    .find(|(text, _)| refused.contains(text))
+    .map(|(_, why)| why)
+    .filter(|why| *why != "SWAPDB" || name == "SWAPDB")
+}
+
+/// So many commands of random users.
+fn compare(commands: usize, seed: u64) {
+    let Some(mut twins) = Twins::start() else {
+        return;
+    };
+    let mut random = Random(seed);
+    let (mut sent, mut users) = (0, 0);
+    let (mut explained, mut failures) = (BTreeMap::<&str, usize>::new(), Vec::new());
+    while sent < commands && failures.len() < FAILURES_MAX {
+        users += 1;
+        let name = format!("u{users}");
+        let (rules, others) = (
+            twins.server.rules(&mut random),
+            twins.server.rules(&mut random),
+        );
+        twins.fill();
+        let made = twins.admin(&format!("ACL SETUSER {name} on >pw {rules}"));
+        if made.is_ok_and(|said| said != "+OK\r\n") {
+            // Rules that do not go together.
+            continue;
+        }
+        let _ = twins.admin(&format!("ACL SETUSER other reset on >pw {others}"));
+        let mut session = Session::new(&twins, format!("user {users}: {rules}; other: {others}"));
+        let login = random.of(&[
+            "AUTH {u} pw",
+            "AUTH {u} pw",
+            "HELLO 3 AUTH {u} pw",
+            "HELLO 2 AUTH {u} pw SETNAME x",
+        ]);
+        let login = login.replace("{u}", &name);
+        let mut end = session.step(&[filled(&login, &mut random)]);
+        let until = sent + OF_ONE;
+        while end.is_none() && sent < until {
+            let lines = session.next(&twins.server, &mut random);
+            sent += lines.len();
+            end = session.step(&lines);
+        }
+        for why in &session.explained {
+            *explained.entry(why).or_default() += 1;
+        }
+        match end.unwrap_or(End::Same) {
+            End::Same => {
+                if let Err(why) = twins.admin("DEBUG DIGEST") {
+                    failures.push(format!("{}: {why}", session.story.join("\n    ")));
+                }
+            }
+            End::Explained(why) => *explained.entry(why).or_default() += 1,
+            End::Different(what) => failures.push(what),
+        }
+        drop(session);
+        twins
+            .admin(&format!("ACL DELUSER {name}"))
+            .expect("deleted");
+    }
+    let mut said = format!("seed {seed}: {sent} commands of {users} users");
+    for (why, count) in &explained {
+        let _ = write!(said, "; {why}: {count}");
+    }
+    println!("{said}");
+    assert!(failures.is_empty(), "{said}\n{}", failures.join("\n\n"));
+}
+
+fn number(name: &str, or: u64) -> u64 {
+    let set = std::env::var(name).ok();
+    set.map_or(or, |text| text.parse().expect("a number"))
+}
+
+#[test]
+fn random_users_may_through_the_front_what_they_may_in_redis() {
+    let commands = number("PMNET_RIGHTS_COMMANDS", COMMANDS as u64);
+    compare(
+        usize::try_from(commands).expect("so many"),
+        number("PMNET_TEST_SEED", 1),
+    );
+}

@@ -1,0 +1,83 @@
+//! Which server it is: Redis, Valkey, or one that speaks their protocol and is not built as they are.
+//!
+//! pmnet rests on more than commands. A script takes effect as a whole and in the order of its connection, and after a crash it is
+//! there as a whole or not at all; `INFO` names each process by a `run_id`. Servers of other makers answer the same commands without that.
+
+use std::collections::HashMap;
+
+use pmnet_server::StoreError;
+
+use super::config::setting;
+use super::connection::Connection;
+
+/// Names in `INFO` of servers that were built anew, and what is known of them.
+const OTHERS: [(&str, &str, &str); 3] = [
+    (
+        "dragonfly_version",
+        "Dragonfly",
+        "it has no run_id and no AOF",
+    ),
+    (
+        "garnet_version",
+        "Garnet",
+        "it was not shown that a crash keeps its scripts as a whole or not at all",
+    ),
+    (
+        "kvrocks_version",
+        "Kvrocks",
+        "it was not shown that a crash keeps its scripts as a whole or not at all",
+    ),
+];
+/// KeyDB's settings with which several servers take writes at the same time.
+const SEVERAL_MASTERS: [&str; 2] = ["active-replica", "multi-master"];
+
+/// Refuses servers on which pmnet's promises would not hold.
+///
+/// # Errors
+/// `Fatal` for such a server, `Retry` if it does not answer.
+pub fn check_kind(
+    connection: &mut Connection,
+    info: &HashMap<&str, &str>,
+) -> Result<(), StoreError> {
+    for (field, name, why) in OTHERS {
+        if let Some(version) = info.get(field) {
+            return Err(StoreError::Fatal(format!(
+                "this server is {name} ({field} {version}), which cannot be the store: {why}, so nobody could tell after a \
+                 crash which acknowledged writes it has. Use Redis 6.2 or newer, or Valkey"
+            )));
+        }
+    }
+    // Only KeyDB says so, and only KeyDB has these settings.
+    let mut several = info.get("role") == Some(&"active-replica");
+    if info.contains_key("mvcc_depth") || several {
+        for name in SEVERAL_MASTERS {
+            several |= setting(connection, name)?.as_deref() == Some("yes");
+        }
+        if !several {
+            tracing::warn!("this server is KeyDB, with which pmnet was never tested");
+        }
+    }
+    if several {
+        return Err(StoreError::Fatal(
+            "this server is KeyDB with active-replica or multi-master: other servers write the same keys, and of two writes one \
+             is dropped, also an acknowledged one. Set both to `no`, or use Redis 6.2 or newer, or Valkey"
+                .into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a server that does not name its process.
+///
+/// # Errors
+/// `Fatal` if there is no run id.
+pub fn check_run_id(run_id: &str) -> Result<(), StoreError> {
+    if run_id.is_empty() {
+        return Err(StoreError::Fatal(
+            "INFO of this server has no run_id, so nobody could tell whether it was restarted, perhaps without its last writes, and no \
+             front could recognise it: it cannot be the store. Use Redis 6.2 or newer, or Valkey"
+                .into(),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! Requests of several clients that run between one MULTI and EXEC.
+//!
+//! A request whose reply no script can hand back (`exact`) costs three round trips to Redis and two syncs. Those that wait at the same
+//! time share them.
+//! Each has its own record and its own reply, and fails alone: what Redis refuses to queue is left out, and the others are sent
+//! again; nothing has run by then. If memory is short, each is asked for by itself, and has that error.
+//! Not together: transactions of clients, which stand or fall as a whole; code and flushes, around which pmnet's records are guarded;
+//! what asks for scripts; and everything in a Redis Cluster, where the keys must be of one slot.
+
+use bytes::Bytes;
+use pmnet_resp::reply;
+use pmnet_server::{RecordKey, StoreError};
+use pmnet_wire::command::Form;
+
+use super::commands::{is_flush, runs_code, runs_reading_code};
+use super::execute::{half_done, names_scripts, record, reply_of, switch_protocol};
+use super::plan::{Item, Plan};
+use super::record::unrecorded;
+use super::transaction::{Items, Outcome, Transaction};
+use super::{LOST_REPLY, Link, RedisStore};
+
+/// Requests that run together, at most: they bound how long others wait, and how many replies a crash can lose.
+const TOGETHER_MAX: usize = 128;
+/// Bytes of arguments that run together, above which no further request is added.
+const TOGETHER_BYTES_MAX: usize = 1 << 20;
+/// How often they are sent again without commands that Redis refused while queueing.
+const RESENDS_MAX: usize = 4;
+
+/// A request that cannot run in a script.
+pub struct Asked<'a> {
+    pub plan: Plan<'a>,
+    pub field: &'a RecordKey,
+    pub prefix: &'a Bytes,
+}
+
+/// Those that wait for the next transaction.
+#[derive(Default)]
+pub struct Together<'a> {
+    asked: Vec<Asked<'a>>,
+    bytes: usize,
+}
+
+impl<'a> Together<'a> {
+    /// Whether this one may run with those that are there.
+    pub fn takes(&self, plan: &Plan<'_>) -> bool {
+        let guarded = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
+            let code = runs_code(name) || runs_reading_code(name);
+            // SCRIPT FLUSH among them.
+            code || is_flush(name) || name == b"SCRIPT" || names_scripts(name, arguments)
+        };
+        let same = |first: &Asked<'_>| {
+            first.plan.database == plan.database && first.plan.resp3 == plan.resp3
+        };
+        matches!(plan.form, Form::Single | Form::Pipeline)
+            && !plan.runs().any(guarded)
+            && self.asked.first().is_none_or(same)
+            && self.asked.len() < TOGETHER_MAX
+            && self.bytes < TOGETHER_BYTES_MAX
+    }
+
+    /// Adds one that is taken.
+    pub fn add(&mut self, asked: Asked<'a>) {
+        let words = asked.plan.runs().flat_map(|(_, arguments)| arguments);
+        self.bytes += words.map(|word| word.len()).sum::<usize>();
+        self.asked.push(asked);
+    }
+}
+
+impl RedisStore {
+    /// Runs those that wait, and appends their replies.
+    pub(super) fn finish_together(
+        &mut self,
+        link: &mut Link,
+        together: &mut Together<'_>,
+        replies: &mut Vec<Bytes>,
+    ) -> Result<(), StoreError> {
+        let mut all = std::mem::take(together).asked;
+        if all.len() > 1 && self.run_together(link, &mut all, replies)? {
+            return Ok(());
+        }
+        for Asked {
+            plan,
+            field,
+            prefix,
+        } in all
+        {
+            let reply = self.run_transaction(link, plan, field, prefix)?;
+            replies.push(reply);
+        }
+        Ok(())
+    }
+
+    /// False: nothing has run, and each is to be run by itself.
+    fn run_together(
+        &mut self,
+        link: &mut Link,
+        all: &mut [Asked<'_>],
+        replies: &mut Vec<Bytes>,
+    ) -> Result<bool, StoreError> {
+        let (database, resp3) = (all[0].plan.database, all[0].plan.resp3);
+        switch_protocol(link, resp3)?;
+        let lost = |plan: &Plan<'_>| in_pack(plan);
+        for _ in 0..=RESENDS_MAX {
+            let begun: Vec<_> = all
+                .iter()
+                .map(|asked| record(asked.field, asked.prefix, &lost(&asked.plan)))
+                .collect();
+            let mut transaction = Transaction::begin(link, &self.hash, database, None)?;
+            transaction.records(&begun);
+            let items = all.iter().flat_map(|asked| &asked.plan.items);
+            for (index, item) in items.enumerate() {
+                if let Item::Run(name, arguments) = item {
+                    let hidden = self.own_keys().hidden(database, name, arguments);
+                    transaction.command(index, hidden.as_ref().unwrap_or(arguments));
+                }
+            }
+            let outcome = transaction.run(
+                &self.watermark,
+                &self.watermark,
+                // What is owed for it is waited for, and comes later.
+                None,
+                Items::Asked,
+            )?;
+            match outcome {
+                Outcome::Ran(results) => {
+                    self.seen_records = true;
+                    let done = self.replies_of(all, results);
+                    self.owe(link, all, &done);
+                    self.write_owed(link)?;
+                    replies.extend(done);
+                    return Ok(true);
+                }
+                Outcome::Doubtful(results, error) => {
+                    let done = self.replies_of(all, results);
+                    self.owe(link, all, &done);
+                    return Err(error);
+                }
+                Outcome::Unrecorded(results, why) => {
+                    let done = self.replies_of(all, results);
+                    for (asked, reply) in all.iter().zip(&done) {
+                        let begun = [asked.prefix, &lost(&asked.plan)[..]].concat().into();
+                        let change = record(asked.field, asked.prefix, reply);
+                        self.owed.add_unrecorded(link, change, begun);
+                    }
+                    return Err(unrecorded(&why));
+                }
+                Outcome::Torn(torn) => return Err(half_done(&torn, all[0].field)),
+                Outcome::NoMemory(_) => return Ok(false),
+                Outcome::Refused(items) => {
+                    let mut slots: Vec<&mut Item<'_>> = all
+                        .iter_mut()
+                        .flat_map(|asked| &mut asked.plan.items)
+                        .collect();
+                    for (index, error) in items {
+                        if let Some(item) = slots.get_mut(index) {
+                            **item = Item::Done(reply::error(&error).into());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The reply to each of them; these are the results of all their commands.
+    fn replies_of(&self, all: &[Asked<'_>], results: Vec<(usize, Bytes)>) -> Vec<Bytes> {
+        let mut results = results.into_iter();
+        let mut one = |asked: &Asked<'_>| {
+            let own = results.by_ref().take(asked.plan.runs().count());
+            reply_of(&asked.plan, own.collect(), asked.field)
+        };
+        all.iter().map(&mut one).collect()
+    }
+
+    fn owe(&mut self, link: &Link, all: &[Asked<'_>], replies: &[Bytes]) {
+        let change =
+            |(asked, reply): (&Asked<'_>, &Bytes)| record(asked.field, asked.prefix, reply);
+        self.owed.add(link, all.iter().zip(replies).map(change));
+    }
+}
+
+/// The reply to a request of which only that is known.
+fn in_pack(plan: &Plan<'_>) -> Bytes {
+    super::execute::in_pack(plan, &LOST_REPLY.repeat(plan.parts.unwrap_or(1)))
+}

@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Job queues that people run, through the front, while pmnet's processes are killed: does every job run, and once?
+
+  tests/compat/queues.py                       Celery and BullMQ for a minute each, before this machine's Redis
+  tests/compat/queues.py --store valkey-9.1 --only bullmq --seconds 20
+
+The jobs write down that they ran straight to the Redis, beside pmnet, so that what is counted does not pass through what is
+tested. Killed in turn: server and device (kill -9, started again at once). The front is not: whoever waits in a blocking pop
+when its connection breaks may lose what was popped, with Redis alone as well.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import servers
+from stack import TARGET, Stack, Trouble, binary_path, end, popen, stop_all
+
+# Of both; installed into target/queues.
+CELERY = "celery==5.5.3"
+BULLMQ = "bullmq@5.58.5"
+INSTALL_SECONDS_MAX = 240
+# Seconds between two kills, and for what is left when no more jobs come.
+KILL_EVERY = 3
+DRAIN_SECONDS_MAX = 60
+JOBS_PER_SECOND = 40
+# Where a job writes that it ran: field = job, value = how often.
+RAN = "queues:ran"
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+class Killable(Stack):
+    """A Stack whose processes can be killed and started again as they were."""
+
+    def _spawn(self, name, command):
+        process, log = super()._spawn(name, command)
+        self.commands = getattr(self, "commands", {})
+        self.commands[name] = command
+        return process, log
+
+    def kill(self, name):
+        """kill -9, and the same again."""
+        process = dict(self.processes)[name]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self.processes = [(other, found) for other, found in self.processes if other != name]
+        process, log = self._spawn(name, self.commands[name])
+        self._wait(name, process, log, lambda: b"ready " in log.read_bytes())
+
+
+def ask(port, *words):
+    """One command to a Redis; its reply as bytes, whole if it comes in one piece or is a hash of short texts."""
+    request = f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(request.encode() + b"*1\r\n$4\r\nPING\r\n")
+        got = b""
+        while not got.endswith(b"+PONG\r\n"):
+            part = client.recv(1 << 20)
+            if not part:
+                raise Trouble("Redis closed the connection")
+            got += part
+    return got[: -len(b"+PONG\r\n")]
+
+
+def ran(port):
+    """{job: how often it ran}."""
+    texts = [line for line in ask(port, "HGETALL", RAN).split(b"\r\n")[1:] if line and not line.startswith(b"$")]
+    return {job.decode(): int(times) for job, times in zip(texts[::2], texts[1::2])}
+
+
+def install(folder, *command):
+    """Runs an installer once."""
+    done = folder / "done"
+    if done.is_file() and done.read_text() == str(command):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    found = subprocess.run(command, timeout=INSTALL_SECONDS_MAX, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if found.returncode:
+        raise Trouble(f"{' '.join(command[:4])} …: {found.stderr[-800:]}")
+    done.write_text(str(command))
+
+
+CELERY_APP = """
+import os, redis
+from celery import Celery
+app = Celery("jobs", broker=os.environ["BROKER"])
+app.conf.update(task_acks_late=True, worker_prefetch_multiplier=1, broker_connection_retry_on_startup=True,
+    task_ignore_result=True, broker_transport_options={"visibility_timeout": 3600}, worker_hijack_root_logger=False)
+beside = redis.Redis(port=int(os.environ["BESIDE"]))
+@app.task(name="job")
+def job(number):
+    beside.hincrby("queues:ran", number, 1)
+"""
+
+CELERY_PRODUCER = """
+import sys, time
+sys.path.insert(0, ".")
+from jobs import job
+sent = 0
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until:
+    try:
+        job.apply_async(args=[sent], retry=False)
+        print(f"sent {sent}", flush=True)
+    except Exception as error:
+        print(f"doubt {sent} {error}", flush=True)
+    sent += 1
+    time.sleep(1 / float(sys.argv[2]))
+"""
+
+BULLMQ_WORKER = """
+const { Worker } = require('bullmq')
+const Redis = require('ioredis')
+const beside = new Redis({ port: +process.env.BESIDE })
+const connection = { port: +process.env.PORT, maxRetriesPerRequest: null }
+const worker = new Worker('jobs', job => beside.hincrby('queues:ran', String(job.data.number), 1), { connection, concurrency: 4 })
+worker.on('error', error => console.log(`error ${error.message}`))
+"""
+
+BULLMQ_PRODUCER = """
+const { Queue } = require('bullmq')
+const queue = new Queue('jobs', { connection: { port: +process.env.PORT, maxRetriesPerRequest: null } })
+queue.on('error', error => console.log(`error ${error.message}`))
+const [seconds, rate] = process.argv.slice(2).map(Number)
+const until = Date.now() + seconds * 1000
+;(async () => {
+  for (let sent = 0; Date.now() < until; sent++) {
+    try {
+      await queue.add('job', { number: sent }, { removeOnComplete: true })
+      console.log(`sent ${sent}`)
+    } catch (error) { console.log(`doubt ${sent} ${error.message}`) }
+    await new Promise(done => setTimeout(done, 1000 / rate))
+  }
+  process.exit(0)
+})()
+"""
+
+
+def celery(target, folder, port, beside):
+    """Installs Celery, lays its programs; commands of worker and producer, and their environment."""
+    venv = target / "queues" / "celery"
+    if not (venv / "bin/python").exists():
+        venv.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=INSTALL_SECONDS_MAX)
+    install(venv, str(venv / "bin/pip"), "-q", "install", "--disable-pip-version-check", CELERY, "redis==5.2.1")
+    (folder / "jobs.py").write_text(CELERY_APP)
+    (folder / "producer.py").write_text(CELERY_PRODUCER)
+    environment = {"BROKER": f"redis://127.0.0.1:{port}/0", "BESIDE": str(beside)}
+    python = str(venv / "bin/python")
+    worker = [python, "-m", "celery", "-A", "jobs", "worker", "--concurrency", "2", "-P", "threads", "--loglevel", "WARNING"]
+    return worker, [python, "producer.py"], environment
+
+
+def bullmq(target, folder, port, beside):
+    """The same with BullMQ."""
+    place = target / "queues" / "bullmq"
+    if shutil.which("npm") is None:
+        raise Trouble("there is no npm")
+    install(place, "npm", "--prefix", str(place), "--no-audit", "--no-fund", "--ignore-scripts", "install", BULLMQ)
+    (folder / "worker.js").write_text(BULLMQ_WORKER)
+    (folder / "producer.js").write_text(BULLMQ_PRODUCER)
+    environment = {"PORT": str(port), "BESIDE": str(beside), "NODE_PATH": str(place / "node_modules")}
+    return ["node", "worker.js"], ["node", "producer.js"], environment
+
+
+QUEUES = {"celery": celery, "bullmq": bullmq}
+
+
+def start(name, command, folder, environment):
+    """A process of the queue; it and what it says."""
+    log = folder / f"{name}.log"
+    with open(log, "wb") as out:
+        process = popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=dict(os.environ, **environment),
+        )
+    return process, log
+
+
+def run(name, options, target):
+    """One queue; what is wrong with it."""
+    chosen = random.Random(options.seed)
+    with Killable(options.binary, options=DURABLE) as stack:
+        folder = stack.folder / name
+        folder.mkdir()
+        worker, producer, environment = QUEUES[name](target, folder, stack.port, stack.redis_port)
+        working, worker_log = start("worker", worker, folder, environment)
+        time.sleep(3)
+        command = [*producer, str(options.seconds), str(JOBS_PER_SECOND)]
+        producing, producer_log = start("producer", command, folder, environment)
+        kills = 0
+        while producing.poll() is None:
+            time.sleep(KILL_EVERY * chosen.uniform(0.5, 1.5))
+            if producing.poll() is None:
+                stack.kill(chosen.choice(["pmnet-server", "pmnet-device"]))
+                kills += 1
+        said = [line.split(" ", 2) for line in producer_log.read_text(errors="replace").splitlines()]
+        sent = {words[1] for words in said if words[0] == "sent"}
+        doubt = {words[1] for words in said if words[0] == "doubt"}
+        until = time.monotonic() + DRAIN_SECONDS_MAX
+        done = ran(stack.redis_port)
+        while not sent <= done.keys() and time.monotonic() < until:
+            time.sleep(1)
+            done = ran(stack.redis_port)
+        end(working)
+        lost, twice = sorted(sent - done.keys()), sorted(job for job, times in done.items() if times > 1)
+        print(
+            f"{name:<8} {len(sent)} jobs acknowledged, {len(doubt)} in doubt, {kills} kills: "
+            f"{len(lost)} lost, {len(twice)} ran twice",
+            flush=True,
+        )
+        if lost or twice or not sent:
+            print(f"  lost {lost[:10]}, twice {twice[:10]}")
+            for log in (worker_log, producer_log):
+                print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}")
+            print(stack.logs())
+    return bool(lost or twice or not sent)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[], choices=QUEUES)
+    parser.add_argument("--store", metavar="NAME", help="another server than this machine's redis-server (servers.py)")
+    parser.add_argument("--seconds", type=int, default=60, help="for so long jobs are sent, for each queue")
+    parser.add_argument("--seed", type=int, default=1, help="of the kills")
+    parser.add_argument("--pmnet", metavar="FILE", help="the binary (default: target/release/pmnet)")
+    options = parser.parse_args()
+    if options.store:
+        os.environ.update(servers.environment(options.store))
+    options.binary = binary_path(options.pmnet)
+    wrong = [run(name, options, TARGET) for name in options.only or QUEUES]
+    return 1 if any(wrong) else 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    try:
+        sys.exit(main())
+    except (Trouble, servers.Missing) as trouble:
+        sys.exit(str(trouble))
+    finally:
+        stop_all()
