@@ -33,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     ("resp", resp::run),
     ("log_image", log::image::run),
     ("log_operations", log::operations::run),
+    ("slot_image", log::slots::run),
     ("packet_store_image", packet_store::run),
     ("shared_region", packet_store::region::run),
     ("device_operations", device::run),

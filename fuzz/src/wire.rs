@@ -2,7 +2,7 @@
 //! behind them are reached (`docs/spec/wire.md` §1–§4).
 //!
 //! Holds: parsing never panics; what is accepted is emitted as the same bytes; one flipped bit is
-//! noticed; a header and its payload survive being written anew.
+//! noticed; a header and its payload survive being written anew; the first packet of longer memory is what it is alone.
 
 use pmnet_wire::{FRAGMENT_BYTES, HEADER_LEN, Header, Kind, Packet, Reject};
 
@@ -16,8 +16,16 @@ pub fn run(data: &[u8]) {
     let flip = input.short();
     let mut datagram = input.rest().to_vec();
     repair(&mut datagram, repairs);
+    let first = Packet::parse_first(&datagram);
+    if let Ok(packet) = first {
+        let length = HEADER_LEN + packet.payload.len();
+        assert_eq!(Packet::parse(&datagram[..length]), first);
+    }
     match Packet::parse(&datagram) {
-        Ok(packet) => accepted(&packet, &datagram, usize::from(flip)),
+        Ok(packet) => {
+            assert_eq!(first, Ok(packet));
+            accepted(&packet, &datagram, usize::from(flip));
+        }
         Err(reason) => {
             assert!(Reject::ALL.contains(&reason));
             let ours = datagram.starts_with(&[0x50, 0x4d, 1]);

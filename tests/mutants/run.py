@@ -52,6 +52,16 @@ COMMANDS = {
         "cargo test --offline -p pmnet-log --test enumerate",
         240,
     ),
+    "sim-slots": (
+        "cargo test --offline -p pmnet-sim --test sim --no-run",
+        "cargo test --offline -p pmnet-sim --test sim -- slots::",
+        240,
+    ),
+    "slots": (
+        "cargo test --offline -p pmnet-log --test slots --no-run",
+        "cargo test --offline -p pmnet-log --test slots",
+        240,
+    ),
     "log": ("cargo test --offline -p pmnet-log --no-run", "cargo test --offline -p pmnet-log", 240),
     # Need root and clang.
     "kernel-hops": (

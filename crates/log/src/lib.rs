@@ -22,6 +22,7 @@ mod log;
 mod media;
 mod repair;
 mod scan;
+pub mod slots;
 mod superblock;
 
 pub use decide::{DAMAGED_ORDERS_LISTED_MAX, Decision, Slot, Summary, decide};

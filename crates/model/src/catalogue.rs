@@ -6,7 +6,8 @@ use crate::configuration::Call::{
 use crate::configuration::Chain::{First, FirstSecond, Second, SecondFirst};
 use crate::configuration::{Change, Configuration, Goal, Reads};
 use crate::{
-    catalogue_at_once, catalogue_leases, catalogue_marks, catalogue_reads, catalogue_replicas,
+    catalogue_at_once, catalogue_leases, catalogue_marks, catalogue_queue, catalogue_reads,
+    catalogue_replicas,
 };
 
 pub(crate) const BASE: Configuration = Configuration {
@@ -32,6 +33,7 @@ pub(crate) const BASE: Configuration = Configuration {
     abandons: false,
     forgetful: true,
     goals: &[Goal::AllDone],
+    queue: None,
     quick: true,
 };
 
@@ -44,12 +46,14 @@ pub fn all() -> Vec<Configuration> {
     all.extend(catalogue_at_once::quick());
     all.extend(catalogue_leases::quick());
     all.extend(catalogue_replicas::quick());
+    all.extend(catalogue_queue::quick());
     all.extend(full());
     all.extend(catalogue_reads::full());
     all.extend(catalogue_marks::full());
     all.extend(catalogue_at_once::full());
     all.extend(catalogue_leases::full());
     all.extend(catalogue_replicas::full());
+    all.extend(catalogue_queue::full());
     all
 }
 

@@ -2,10 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use std::fmt::Debug;
+use std::hash::Hash;
+
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
 use crate::configuration::Configuration;
 use crate::protocol::Protocol;
+use crate::queue::Machine;
 use crate::rule::Rules;
 use crate::words::describe;
 
@@ -53,8 +57,29 @@ impl Outcome {
 /// Searches a configuration breadth first. A counterexample is the shortest if `threads` is 1.
 #[must_use]
 pub fn check(configuration: &Configuration, rules: Rules, threads: usize) -> Outcome {
+    let (name, own) = (configuration.name, configuration.clone());
+    match configuration.queue {
+        None => search(name, Protocol::new(own, rules), threads, describe),
+        Some(queue) => {
+            let machine = Machine::new(own, queue, rules);
+            search(name, machine, threads, Machine::describe)
+        }
+    }
+}
+
+fn search<M>(
+    configuration: &'static str,
+    model: M,
+    threads: usize,
+    describe: fn(&M, &M::State, M::Action) -> String,
+) -> Outcome
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Hash + Debug + Clone + PartialEq + Send + Sync + 'static,
+    M::Action: Debug + Copy + PartialEq + Send + Sync + 'static,
+{
     let started = Instant::now();
-    let checker = Protocol::new(configuration.clone(), rules)
+    let checker = model
         .checker()
         .threads(threads.max(1))
         .finish_when(HasDiscoveries::AnyFailures)
@@ -84,7 +109,7 @@ pub fn check(configuration: &Configuration, rules: Rules, threads: usize) -> Out
         }
     }
     Outcome {
-        configuration: configuration.name,
+        configuration,
         states: checker.state_count(),
         unique: checker.unique_state_count(),
         depth: checker.max_depth(),

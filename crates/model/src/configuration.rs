@@ -1,5 +1,6 @@
 //! What a configuration bounds: the clients' programs, chains by epoch, faults, and which parts are there.
 
+use crate::queue::Queue;
 use crate::rule::{Rule, Rules};
 
 /// Clients of a configuration.
@@ -305,6 +306,9 @@ pub struct Configuration {
     pub forgetful: bool,
     /// What must be reached.
     pub goals: &'static [Goal],
+    /// The ordered queue over RDMA verbs, which is searched in place of the protocol. Of the fields above, `programs`, `window` and
+    /// `crashes` count there.
+    pub queue: Option<Queue>,
     /// Whether it belongs to the quick set.
     pub quick: bool,
 }

@@ -1,5 +1,5 @@
 //! The rules that can be switched off: the eight of protocol.md §2, and those that answer the lines of its §8
-//! (numbered as in the design's table, 16 lines); and those of reads.md.
+//! (numbered as in the design's table, 16 lines); and those of reads.md and verbs.md.
 
 use crate::rule_table::{About, TABLE};
 
@@ -181,6 +181,42 @@ pub enum Rule {
     OwnUnsent,
     /// The same: and nothing of its session is between the two. Without: an update of another key may be.
     OwnAdjacent,
+    /// verbs.md §3, 1: messages are taken by slot. Without: as their completions are seen.
+    CqOrder,
+    /// The same: up to the first slot that is open. Without: past it.
+    FirstHole,
+    /// The same: a slot with an error holds no message. Without: what is in it counts.
+    ErrorHole,
+    /// The same: slots are posted in the order of the ring. Without: in any order.
+    RingOrder,
+    /// The same: the completions of a connection are polled before its end is destroyed. Without: they may be gone with it.
+    DrainFirst,
+    /// verbs.md §3, 2: who may have the oldest slot is cut off after a deadline. Without: never.
+    HeadDeadline,
+    /// verbs.md §3, 3: all clients are cut off, and what the NIC has is processed, before the record says that the epoch has changed.
+    ErrorsFirst,
+    /// The same: a client is cut off before the record says that its session has ended.
+    EndErrorsFirst,
+    /// verbs.md §3, 4: with R > 1 the protocol acknowledges. Without: the NIC does.
+    HardwareCopies,
+    /// verbs.md §3, 5: a slot is posted again when the medium says that it is processed. Without: when it is.
+    ProcessedFirst,
+    /// The same: all slots are read. Without: up to the first that holds no message.
+    ScanAll,
+    /// The same: a torn message is none.
+    SlotChecksum,
+    /// verbs.md §3, 6: of a session only seq = last + 1 is taken. Without: whatever comes.
+    SlotSeq,
+    /// The same: on a new connection the first unacknowledged message comes first. Without: a later one may.
+    ResendFirst,
+    /// verbs.md §3, 7: reads come through the queue. Without: past it.
+    SameQueue,
+    /// verbs.md §3, 8: the read behind a message is its acknowledgement. Without: the NIC's own.
+    DrainRead,
+    /// The same: what is read back is in the memory, not only in a cache that power takes.
+    DdioOff,
+    /// verbs.md §3, 9: the NIC uses slots in the order in which they were posted. Without: in any.
+    SrqOrder,
 }
 
 impl Rule {

@@ -23,6 +23,7 @@ mod network;
 mod paths;
 mod reads;
 mod report;
+pub mod slots;
 mod standby;
 pub mod store;
 mod stores;

@@ -173,6 +173,13 @@ impl Handle {
     }
 }
 
+impl SimMedia {
+    /// The stores of a NIC there have left every cache.
+    pub fn drain(&self, range: Range<usize>) {
+        lock(&self.handle.state).durable[range.clone()].copy_from_slice(&self.image[range]);
+    }
+}
+
 impl Media for SimMedia {
     fn bytes(&self) -> &[u8] {
         &self.image

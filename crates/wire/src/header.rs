@@ -378,6 +378,19 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
+    /// As [`Packet::parse`], of the packet at the beginning of longer memory: it is as long as its header says.
+    ///
+    /// # Errors
+    /// As [`Packet::parse`]; one that would be longer than the memory is refused for its length.
+    pub fn parse_first(bytes: &'a [u8]) -> Result<Packet<'a>, Reject> {
+        let Some(head) = bytes.first_chunk::<HEADER_LEN>() else {
+            return Packet::parse(bytes);
+        };
+        let length = usize::try_from(u32_at(head, 68)).unwrap_or(usize::MAX);
+        let length = HEADER_LEN.saturating_add(length);
+        Packet::parse(&bytes[..length.min(bytes.len())])
+    }
+
     /// Parses and checks one datagram.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ pub mod forge;
 pub mod image;
 pub mod model;
 pub mod operations;
+pub mod slots;
 
 use pmnet_log::{Decision, Expected, Identity, Log, Parameters, Scan, format};
 

@@ -5,4 +5,5 @@ mod regressions;
 mod rules;
 mod second_opinion;
 mod seeds;
+mod slots;
 mod store;

@@ -286,3 +286,28 @@ fn kinds_and_their_numbers_belong_together() {
 fn an_oversized_payload_is_a_mistake_of_its_writer() {
     let _ = Header::new(Kind::Update).for_payload(&[0; FRAGMENT_BYTES + 1]);
 }
+
+#[test]
+fn the_first_packet_of_longer_memory() {
+    let header = Header::new(Kind::Update);
+    let mut packet = Vec::new();
+    header.write(b"payload", &mut packet);
+    let mut memory = packet.clone();
+    memory.resize(2048, 0x55);
+    let found = Packet::parse_first(&memory).unwrap();
+    assert_eq!(found, Packet::parse(&packet).unwrap());
+    assert_eq!(Packet::parse_first(&packet), Packet::parse(&packet));
+    // Its end is not there.
+    for length in HEADER_LEN..packet.len() {
+        assert_eq!(
+            Packet::parse_first(&packet[..length]),
+            Err(Reject::PayloadLength)
+        );
+    }
+    assert_eq!(Packet::parse_first(&packet[..50]), Err(Reject::Truncated));
+    assert_eq!(Packet::parse_first(&[0; 2048]), Err(Reject::Foreign));
+    assert_eq!(Packet::parse_first(&[]), Err(Reject::Foreign));
+    // A length that cannot be.
+    memory[68..72].fill(0xff);
+    assert_eq!(Packet::parse_first(&memory), Err(Reject::Oversized));
+}

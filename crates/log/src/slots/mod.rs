@@ -1,0 +1,27 @@
+//! The slots of an ordered queue: where a NIC puts messages that it acknowledges by itself (`docs/spec/verbs.md`).
+//!
+//! ```text
+//! 0      64       72        2048   2112     2120        4096                   + slots · slot bytes
+//! +------+--------+---------+------+--------+-----------+----------------------+
+//! | head | cursor | zero    | head | cursor | zero      | slots                |
+//! +------+--------+---------+------+--------+-----------+----------------------+
+//! ```
+//! Slots are a ring, posted in the order of the ring: message number `n`, from 0, is received into slot `n mod slots`. A slot has
+//! no header. The cursor is the number of the oldest message that is not *entered*: those below it are durable in the ordered
+//! log, or hold nothing that counts. A slot is posted again when the cursor, durable, is past it.
+//!
+//! Purpose: hand on messages in the order of their slots, and find again after a crash what was acknowledged. Invariants:
+//! `kept ≤ processed ≤ posted ≤ kept + slots`; nothing is handed on behind an open slot; the scan stores nothing.
+//!
+//! As the rest of this crate: no IO, no clock, no packets. The caller knows a message when it sees one.
+
+mod image;
+mod queue;
+mod scan;
+
+pub use image::{
+    NUMBER_MAX, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS_MAX, SLOTS_MIN, SlotParameters, SlotsError,
+    format,
+};
+pub use queue::{Odd, Oldest, Outcome, Posting, SlotQueue};
+pub use scan::SlotScan;

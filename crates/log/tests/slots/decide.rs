@@ -1,0 +1,111 @@
+//! Which messages count that are found in slots after a crash (`docs/spec/verbs.md` §5), as the tests know it: in the product the
+//! device's machine decides that.
+
+use std::collections::BTreeMap;
+
+/// Contents of a slot, as far as the decision needs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No whole message: zeros, a torn one, or something else.
+    Nothing,
+    /// A whole message with the tag of its session, that takes a seq (an update, an END).
+    Message {
+        /// Its session.
+        session: u64,
+        /// Its seq there.
+        seq: u64,
+    },
+}
+
+/// The decision on one slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It holds nothing. Later slots are looked at all the same.
+    Hole,
+    /// Its session is not open.
+    Closed,
+    /// The session has it already: it was entered, or a slot before has it too.
+    Duplicate,
+    /// Something of its session before it is missing, so it was never acknowledged.
+    Gap,
+    /// It is entered, in this turn.
+    Enter,
+}
+
+/// Decides on all slots, in the order of the ring from the cursor on. `last` has the last seq of each open session that is
+/// entered, and is moved on by what counts.
+pub fn decide(slots: &[Found], last: &mut BTreeMap<u64, u64>) -> Vec<Verdict> {
+    let one = |found: &Found| {
+        let Found::Message { session, seq } = *found else {
+            return Verdict::Hole;
+        };
+        match last.get_mut(&session) {
+            None => Verdict::Closed,
+            Some(last) if seq <= *last => Verdict::Duplicate,
+            Some(last) if seq - 1 > *last => Verdict::Gap,
+            Some(last) => {
+                *last = seq;
+                Verdict::Enter
+            }
+        }
+    };
+    slots.iter().map(one).collect()
+}
+
+fn message(session: u64, seq: u64) -> Found {
+    Found::Message { session, seq }
+}
+
+#[test]
+fn one_line_each() {
+    use Verdict::{Closed, Duplicate, Enter, Gap, Hole};
+    let open = |last: u64| BTreeMap::from([(7, last)]);
+    let cases: &[(u64, &[Found], &[Verdict])] = &[
+        (0, &[], &[]),
+        (0, &[message(7, 1), message(7, 2)], &[Enter, Enter]),
+        // A hole says nothing about later slots.
+        (0, &[Found::Nothing, message(7, 1)], &[Hole, Enter]),
+        // It was sent again on a new connection.
+        (0, &[message(7, 1), message(7, 1)], &[Enter, Duplicate]),
+        // A message of an earlier lap.
+        (5, &[message(7, 6), message(7, 3)], &[Enter, Duplicate]),
+        (0, &[message(7, 2), message(7, 1)], &[Gap, Enter]),
+        (0, &[message(8, 1), message(7, 1)], &[Closed, Enter]),
+        (0, &[message(7, 0)], &[Duplicate]),
+        (u64::MAX, &[message(7, u64::MAX)], &[Duplicate]),
+    ];
+    for (last, slots, expected) in cases {
+        assert_eq!(decide(slots, &mut open(*last)), *expected, "{slots:?}");
+    }
+}
+
+/// All contents of four slots by two sessions of three seqs, with every state of one session.
+#[test]
+fn whatever_is_found_counts_once_and_in_the_order_of_its_session() {
+    let kinds: Vec<Found> = std::iter::once(Found::Nothing)
+        .chain((1..=3).map(|seq| message(7, seq)))
+        .chain((1..=2).map(|seq| message(8, seq)))
+        .collect();
+    for code in 0..kinds.len().pow(4) {
+        let slots: Vec<Found> = (0..4)
+            .map(|at| kinds[code / kinds.len().pow(at) % kinds.len()])
+            .collect();
+        for before in 0..3 {
+            let mut last = BTreeMap::from([(7, before), (8, 0)]);
+            let verdicts = decide(&slots, &mut last);
+            for session in [7, 8] {
+                let entered = slots.iter().zip(&verdicts).filter_map(|(found, verdict)| {
+                    match (found, verdict) {
+                        (Found::Message { session: of, seq }, Verdict::Enter) if *of == session => {
+                            Some(*seq)
+                        }
+                        _ => None,
+                    }
+                });
+                let start = if session == 7 { before } else { 0 };
+                let expected = start + 1..=last[&session];
+                assert_eq!(entered.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+            }
+        }
+    }
+}
