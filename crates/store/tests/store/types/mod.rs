@@ -14,7 +14,7 @@ mod sides;
 use pmnet_wire::command::Protocol;
 
 use grammar::{BLOCKING, Command, Grammar, RARE, READS, WRITES};
-use pair::{DATABASES, Pair, asks_for_members};
+use pair::{DATABASES, Pair, may_be_chance};
 use random::Random;
 
 /// The embedded stores.
@@ -58,7 +58,7 @@ fn batch(random: &mut Random, grammar: Grammar, reads: bool) -> Vec<Command> {
             .iter()
             .any(|word| word.eq_ignore_ascii_case(b"EXAT") || word.eq_ignore_ascii_case(b"PXAT"));
         let touched = command.get(1).cloned();
-        let last = asks_for_members(&command);
+        let last = may_be_chance(&command);
         commands.push(command);
         if last {
             break;

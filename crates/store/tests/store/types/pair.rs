@@ -53,11 +53,12 @@ impl Pair {
         })
     }
 
-    /// Whether this asks for a range of members of a set whose scores differ: what Redis answers then is not specified, and
-    /// depends on chance.
+    /// Whether this asks for a range of members of a sorted set whose scores differ, or for a set that is not to be sorted: what Redis
+    /// answers then is not specified, and depends on chance.
     fn is_unspecified(&mut self, database: u32, command: &[Vec<u8>]) -> bool {
-        if !asks_for_members(command) {
-            return false;
+        if is_sort(command) {
+            let look = [vec![b"TYPE".to_vec(), command[1].clone()]];
+            return self.theirs.run(Protocol::Resp2, database, &look)[0] == b"+set\r\n"[..];
         }
         command.iter().skip(1).take(2).any(|key| {
             let words = [&b"ZRANGE"[..], key, b"0", b"-1", b"WITHSCORES"];
@@ -71,7 +72,7 @@ impl Pair {
         })
     }
 
-    /// Runs commands on both sides and compares their replies; a range of members can only be the last.
+    /// Runs commands on both sides and compares their replies; what may be left to chance can only be the last.
     pub fn compare(
         &mut self,
         protocol: Protocol,
@@ -80,7 +81,7 @@ impl Pair {
         reads: bool,
     ) {
         if let Some((last, before)) = commands.split_last()
-            && asks_for_members(last)
+            && may_be_chance(last)
         {
             if !before.is_empty() {
                 self.compare(protocol, database, before, reads);
@@ -139,7 +140,7 @@ impl Pair {
 
     /// Runs commands as one transaction on both sides.
     pub fn transact(&mut self, protocol: Protocol, database: u32, commands: &[Command]) {
-        if commands.iter().any(|command| asks_for_members(command)) {
+        if commands.iter().any(|command| may_be_chance(command)) {
             return;
         }
         let theirs = self.theirs.transact(protocol, database, commands);
@@ -173,7 +174,7 @@ impl Pair {
     /// Watches a key, runs a command, and then a transaction: whether it runs.
     pub fn watch(&mut self, random: &mut Random, database: u32, command: &Command) {
         let name = command[0].to_ascii_uppercase();
-        if name == b"SPOP" || name == b"MOVE" || asks_for_members(command) {
+        if name == b"SPOP" || name == b"MOVE" || may_be_chance(command) {
             return;
         }
         let arguments = command.len() - 1;
@@ -363,10 +364,17 @@ impl Pair {
     }
 }
 
-/// Whether it is about a range of members.
-pub fn asks_for_members(command: &[Vec<u8>]) -> bool {
+fn is_sort(command: &[Vec<u8>]) -> bool {
+    command.len() > 1 && command[0].to_ascii_uppercase().starts_with(b"SORT")
+}
+
+/// Whether what it is about decides if the reply is left to chance: a range of members, or SORT by something that is the same for all.
+pub fn may_be_chance(command: &[Vec<u8>]) -> bool {
     let name = command[0].to_ascii_uppercase();
+    let is_by_nothing =
+        |words: &[Vec<u8>]| words[0].eq_ignore_ascii_case(b"BY") && !words[1].contains(&b'*');
     name.windows(3).any(|part| part == b"LEX")
+        || is_sort(command) && command.windows(2).any(is_by_nothing)
         || command
             .iter()
             .any(|word| word.eq_ignore_ascii_case(b"BYLEX"))
