@@ -438,14 +438,14 @@ impl World {
             1 => {
                 self.one_to_one = false;
                 let bytes = input.bytes(100);
-                self.connection.direct_receive(bytes);
+                self.connection.direct_receive(bytes, &self.shared);
             }
             2 => self.connection.direct_wrote(input.index(length + 1)),
             _ => {
                 self.connection.direct_wrote(length);
                 let reply = input.pick(REPLIES);
                 self.one_to_one = false;
-                self.connection.direct_receive(reply);
+                self.connection.direct_receive(reply, &self.shared);
             }
         }
     }

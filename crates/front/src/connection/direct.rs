@@ -355,7 +355,7 @@ impl Connection {
     }
 
     /// Takes in bytes from the store.
-    pub(crate) fn direct_receive(&mut self, bytes: &[u8], shared: &Shared) {
+    pub fn direct_receive(&mut self, bytes: &[u8], shared: &Shared) {
         let Some(mut direct) = self.passing.direct.take() else {
             return;
         };
