@@ -162,8 +162,8 @@ pub fn serve(
         if took >= SLOW_STORE {
             tracing::warn!(
                 ms = took / MILLISECOND,
-                "the store was at work for so long, and nobody was answered meanwhile, also no device that \
-                 comes back. Is its disk slow, is it hard to reach, or was it asked something long?"
+                "the store needed this time for one step, and the server answered no client and no returning \
+                 device meanwhile. Is the store's disk slow, is it hard to reach, or did it run a long command?"
             );
         }
         if !out.is_empty() {

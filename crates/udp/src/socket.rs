@@ -486,7 +486,7 @@ fn explained(address: Peer, error: &io::Error) -> io::Error {
                 Some(owner) => {
                     format!(" ({owner} listens there: choose another port, or stop it{drawn})")
                 }
-                None => " (whoever had it has ended meanwhile: start this process again)".into(),
+                None => " (the process that had it has ended: start this process again)".into(),
             }
         }
         io::ErrorKind::AddrNotAvailable => " (this machine does not have that address)".into(),

@@ -144,7 +144,7 @@ const SPARING: [&str; 18] = [
 /// Why a command that writes without naming a key is not possible.
 pub const UNNAMED_KEYS: &str = "it changes keys that it does not name, and pmnet's own records may be among them: send it to the Redis server itself";
 /// Why a command that keeps something for its connection cannot run on a shared one.
-pub const OWN_CONNECTION: &str = "it keeps something for its connection, and this one is shared";
+pub const OWN_CONNECTION: &str = "it keeps state in its connection, and this connection is shared";
 
 /// Whether a server keeps something for the connection on which this command (in capitals) runs, although that does not show.
 #[must_use]

@@ -113,7 +113,7 @@ fn hint(error: &std::io::Error, address: &SocketAddr) -> String {
             return match owner_of_port("tcp", address.port()) {
                 Some(owner) => format!("; {owner} listens there: stop it or choose another port"),
                 None => {
-                    "; whoever had it has ended, and what is left of its connections may hold it for a minute: start this process again then".into()
+                    "; the process that had it has ended, and its old connections may hold the port for a minute: start this process again after that".into()
                 }
             };
         }

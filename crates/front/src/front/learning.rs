@@ -104,8 +104,8 @@ impl<U: Upstream> Front<U> {
             if !std::mem::replace(&mut self.learning.warned, true) {
                 tracing::warn!(
                     why,
-                    "the store does not say which commands it has: those that are newer than this program, or of modules, \
-                     run one by one; asking again"
+                    "the store does not say which commands it has: commands of modules, and those that are newer than this \
+                     program, run one by one; asking again"
                 );
             }
         }
@@ -120,7 +120,7 @@ impl<U: Upstream> Front<U> {
         };
         let learned = Learned::parse(commands).map_err(|error| error.to_string())?;
         if !self.shared.learn_commands(&run_id, &learned) {
-            return Err("it is another one by now".into());
+            return Err("the server works on another store by now".into());
         }
         let (commands, new) = learned.counts();
         tracing::info!(

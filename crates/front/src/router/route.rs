@@ -178,13 +178,13 @@ pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
 fn new_kind(facts: &Facts, arguments: &Arguments<'_>) -> Kind {
     if !facts.names_keys() || facts.has(OPAQUE) {
         return own(
-            "ERR pmnet: it is not known for which of the shards this is, since the store does not say where its keys are: send it \
-             to the front of a shard",
+            "ERR pmnet: the store does not say where the keys of this command are, so it is not known for which of the shards it \
+             is: send it to the front of a shard",
         );
     }
     if facts.has(STATE) {
         return own(
-            "ERR pmnet: it keeps something for its connection, and there are many here: send it to the front of a shard",
+            "ERR pmnet: it keeps state in its connection, and this front has one for each shard: send it to the front of a shard",
         );
     }
     if named(facts, arguments).is_none() {

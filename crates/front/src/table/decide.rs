@@ -172,7 +172,7 @@ fn by_facts(facts: &Facts) -> Action {
     bypass(reads, !reads)
 }
 
-const FOR_ITSELF: &str = "the store has it for its own use";
+const FOR_ITSELF: &str = "the store uses it internally";
 const SUBSCRIPTIONS: &str =
     "it is about subscriptions, and pmnet does not know it: connect to the Redis server itself";
 const NODES: &str = "it would change the cluster under the log; do that at its nodes themselves";

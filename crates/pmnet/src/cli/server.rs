@@ -56,7 +56,7 @@ is kept in the store, in the same transaction as the data.
 on without etcd. --standby: one of several; if the one that serves is gone from etcd, another one
 takes over the store's records, and the controllers let the chain send to it.";
 
-/// What waits for the sync of a Redis.
+/// Writes that wait for the sync of a Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum StoreSync {
@@ -92,8 +92,8 @@ pub struct ServerArgs {
     /// The password for --store is the first line of this file.
     #[arg(long, value_name = "FILE")]
     store_password_file: Option<PathBuf>,
-    /// Where Redis does not sync before it replies (appendfsync everysec): what waits for its sync, with WAITAOF. `replies`: every
-    /// reply, and early acknowledged writes before the devices forget them. `updates`: only the latter. `none`: neither
+    /// Which writes wait for the sync of a Redis that does not sync before it replies (appendfsync everysec; WAITAOF).
+    /// `replies`: all. `updates`: only early acknowledged ones, which the devices keep until then. `none`: none
     /// [default: replies].
     #[arg(long, value_name = "WHAT")]
     store_sync: Option<StoreSync>,

@@ -74,8 +74,8 @@ impl Persistence {
             Persistence::WaitSecond => {
                 "synced to the AOF before every reply (WAITAOF): survives power loss. With appendfsync everysec a reply \
                  such as that to INCR waits for the next sync, up to 2 s; early acknowledged writes do not wait. \
-                 `CONFIG SET appendfsync always` makes such replies fast, or --store-sync updates, which gives them \
-                 the promise of Redis's own"
+                 `CONFIG SET appendfsync always` makes such replies fast. So does --store-sync updates: a crash of \
+                 the machine then loses up to a second of these writes"
             }
             Persistence::WaitUpdates => {
                 "early acknowledged writes are synced to the AOF (WAITAOF) before the devices forget them: they survive power \

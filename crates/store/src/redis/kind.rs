@@ -42,8 +42,8 @@ pub fn check_kind(
     for (field, name, why) in OTHERS {
         if let Some(version) = info.get(field) {
             return Err(StoreError::Fatal(format!(
-                "this server is {name} ({field} {version}), which cannot be the store: {why}, so nobody could tell after a \
-                 crash which acknowledged writes it has. Use Redis 6.2 or newer, or Valkey"
+                "this server is {name} ({field} {version}), which cannot be the store: {why}, so after a crash pmnet \
+                 could not tell which acknowledged writes it has. Use Redis 6.2 or newer, or Valkey"
             )));
         }
     }
@@ -74,8 +74,8 @@ pub fn check_kind(
 pub fn check_run_id(run_id: &str) -> Result<(), StoreError> {
     if run_id.is_empty() {
         return Err(StoreError::Fatal(
-            "INFO of this server has no run_id, so nobody could tell whether it was restarted, perhaps without its last writes, and no \
-             front could recognise it: it cannot be the store. Use Redis 6.2 or newer, or Valkey"
+            "INFO of this server has no run_id, so pmnet could not tell whether it was restarted and has lost acknowledged writes, \
+             and no front could recognise it: it cannot be the store. Use Redis 6.2 or newer, or Valkey"
                 .into(),
         ));
     }

@@ -387,15 +387,15 @@ fn may_look_at_user(facts: Option<&Facts>) -> bool {
 fn runs_others_code(facts: Option<&Facts>, arguments: &Arguments<'_>) -> Option<Bytes> {
     if may_look_at_user(facts) {
         return Some(reply::error(&format!(
-            "ERR pmnet: {} is possible in a MULTI only for a user that may do everything (~* &* +@all): it may look at the rights \
-             of its user, and there it would see those of the pmnet server",
+            "ERR pmnet: {} is possible in a MULTI only for a user that may do everything (~* &* +@all): it may check the rights \
+             of its user, and in a MULTI it would see those of the pmnet server",
             shown(arguments)
         )));
     }
     runs_code(facts).then(|| {
         reply::error(&format!(
-            "ERR pmnet: {} is possible only for a user that may do everything (~* &* +@all): the rights of others would not \
-             hold for what the code does",
+            "ERR pmnet: {} is possible only for a user that may do everything (~* &* +@all): the rights of other users \
+             cannot be checked for what its code does",
             shown(arguments)
         ))
     })

@@ -186,7 +186,7 @@ impl MovingHop {
                 return;
             }
             tracing::warn!(
-                "--next {text} is silent at {next}, and has the address {at} now: this device begins anew with that"
+                "--next {text} is silent at {next}, and has the address {at} now: this device starts anew with that address"
             );
             place.0 = *at;
             if let Some(words) = words {
