@@ -1,8 +1,8 @@
 //! Messages that a NIC has acknowledged by itself, on their way from slots into the log (`docs/spec/verbs.md` §4, §5).
 //!
 //! Invariants: messages reach the machine in the order of their slots, after a crash as well. Messages in slots were acknowledged,
-//! so an update for which the log has no room stays in its slot, and all later ones wait. A slot is given back when what it held is
-//! durable in the log. This module answers no client: the machine does that, as ever.
+//! so an update for which the log has no room stays in its slot, and all later ones wait. A slot is given back when its message is
+//! durable in the log. This module answers no client: the machine does that.
 
 use crate::node::{DeviceError, DeviceNode};
 use pmnet_log::Media;
@@ -25,13 +25,13 @@ pub struct SlotCounters {
     pub waits: u64,
 }
 
-/// Slots that are posted, in front of one device.
+/// The slots of one device that are posted.
 #[derive(Debug)]
 pub struct Slots<Q> {
     queue: SlotQueue<Q>,
-    /// Everything below this number is in the log up to that order, or counts for nothing.
+    /// Each message below this number is in the log up to that order, or has no effect.
     noted: (u64, u64),
-    /// The oldest slot has been open while a later one was complete, since when.
+    /// Since when the oldest slot has been open while a later one was complete.
     blocked: Option<(u64, Time)>,
     counters: SlotCounters,
 }
@@ -84,7 +84,7 @@ impl<Q: Media> Slots<Q> {
     }
 
     /// Whether the oldest slot has been open for this long while later ones were complete: a client has died in the middle of a
-    /// message. All connections that may have it ([`SlotQueue::is_cleared`]) are to be broken then. To be asked once a turn.
+    /// message. The caller must then break all connections that may have it ([`SlotQueue::is_cleared`]). Call this once a turn.
     pub fn is_blocked(&mut self, now: Time, deadline: Nanos) -> bool {
         let since = |number| match self.blocked {
             Some((before, since)) if before == number => since,
@@ -95,7 +95,7 @@ impl<Q: Media> Slots<Q> {
             .is_some_and(|(_, since)| now.since(since) >= deadline)
     }
 
-    /// Gives back the slots whose messages are durable in the log: begins to write that down, or sees whether it is written.
+    /// Gives back the slots whose messages are durable in the log: begins to store the cursor, or looks whether it is stored.
     ///
     /// # Errors
     /// [`SlotsError`]: nothing more may be posted.
@@ -144,7 +144,7 @@ pub struct SlotRecovery<Q> {
 }
 
 impl<Q: Media> SlotRecovery<Q> {
-    /// Nothing of them is in the log yet, as far as is known.
+    /// None of their messages is known to be in the log yet.
     #[must_use]
     pub const fn new(scan: SlotScan<Q>) -> SlotRecovery<Q> {
         SlotRecovery {
@@ -154,8 +154,8 @@ impl<Q: Media> SlotRecovery<Q> {
         }
     }
 
-    /// Goes on, once the device serves; true: all that counts is durable in the log. Until then no client may be let in. `unused`:
-    /// an address to which nothing is sent; clients that connect again are told what they ask. To be called again after
+    /// One step, once the device serves. True: all messages that count are durable in the log. Until then no client may be let in. `unused`:
+    /// an address to which nothing is sent; clients that connect again get their answers. Call this again after
     /// [`DeviceNode::finish`].
     ///
     /// # Errors
@@ -189,13 +189,13 @@ impl<Q: Media> SlotRecovery<Q> {
         Ok(log.durable() == log.last())
     }
 
-    /// Messages that were found and were not in the log.
+    /// Number of messages that were found and were not in the log.
     #[must_use]
     pub const fn entered(&self) -> u64 {
         self.entered
     }
 
-    /// The slots can be posted: all that counted is in the log.
+    /// The slots can be posted: all messages that count are in the log.
     ///
     /// # Errors
     /// [`SlotsError`].

@@ -1,8 +1,8 @@
-//! What HELLO says of the store: its name, version and modules.
+//! The store in the reply to HELLO: its name, version and modules.
 //!
-//! Clients decide by this which commands, and which of their own parts, they use. The first HELLO asks the store through the pmnet
-//! server, and so does the first one after the server has changed to another Redis process. The answer is kept for all clients. A store
-//! that does not answer within [`ASK_TIME_MAX`] keeps nobody longer: then HELLO says what is known from before, or what this program was
+//! Clients choose commands and features of their own by this. The first HELLO asks the store through the pmnet
+//! server, and so does the first one after the server has changed to another Redis process. The answer is kept for all clients. If the
+//! store does not answer within [`ASK_TIME_MAX`], HELLO is answered with the last known values, or with those of the Redis that this program was
 //! written with.
 
 use bytes::Bytes;
@@ -18,19 +18,19 @@ use crate::limits::REPLIES;
 use crate::table::SERVER_VERSION;
 use crate::upstream::{Outcome, Time, Upstream};
 
-/// So long a HELLO waits for the store's answer at most, in nanoseconds.
+/// The longest time that a HELLO waits for the store's answer, in nanoseconds.
 const ASK_TIME_MAX: Time = 1_000_000_000;
-/// After a question without an answer of use, in nanoseconds.
+/// Time until the next question if the last answer was of no use, in nanoseconds.
 const ASK_AGAIN_AFTER: Time = 10_000_000_000;
 
-/// What the store says of itself.
+/// The store's facts about itself.
 #[derive(Debug)]
 pub(crate) struct About {
     server: String,
     version: String,
     /// Each as RESP2 has it: an array of names and values.
     modules: Vec<Bytes>,
-    /// The store that said it is the one that there is.
+    /// These facts are about the store that the server works on now.
     is_fresh: bool,
     /// It is not asked before this time.
     ask_after: Time,
@@ -84,7 +84,7 @@ impl About {
             _ => redis,
         };
         (self.server, self.version) = (name.to_owned(), version.to_owned());
-        // A user that may not ask for them is told of none.
+        // A user without the right to ask for modules is told of none.
         let modules = read::elements(&reply[length..]).unwrap_or_default();
         self.modules = modules
             .into_iter()
@@ -122,7 +122,7 @@ impl About {
 }
 
 impl Connection {
-    /// Has the store asked what HELLO is to say of it, if that is not known. False if it need not, or cannot, be asked.
+    /// Asks the store for its facts if they are not known. False if the store need not, or cannot, be asked.
     pub(super) fn ask_about<U: Upstream>(
         &mut self,
         wish: &Hello<'_>,

@@ -38,14 +38,14 @@ pub(super) enum Purpose {
     SelectQueued { database: u32, frame: Vec<u8> },
     /// EXEC of a transaction of which the front answers a part.
     Exec(Rest),
-    /// What the store says of itself, for a HELLO that asks for this.
+    /// The question for the store's facts, from a HELLO.
     Hello {
         protocol: Protocol,
         name: Option<Bytes>,
     },
     /// What the store says of its client, to know what to say of ours.
     ClientFields(ClientsAsk),
-    /// What the store says of the conditions of CLIENT LIST or KILL, before the front answers.
+    /// The question whether the store takes the conditions of a CLIENT LIST or KILL, before the front answers.
     ClientsWhich(Option<ClientsAsk>),
     /// Whether the store knows a command that is to be queued in MULTI.
     Probe {

@@ -24,9 +24,9 @@ use crate::tracking::Tracker;
 use crate::upstream::{Outcome, Time, Upstream};
 
 const SYNTAX: &str = "ERR syntax error";
-/// What Redis says of the commands in the MULTI of a client that has none.
+/// The field of the commands in its MULTI, for a client that has none, as Redis shows it.
 pub(super) const NO_MULTI: &str = "-1";
-/// Of subcommands that a newer store has.
+/// Why a subcommand of newer stores is refused.
 const STATE: &str = "it is state of a connection to the store, and all clients of a front share those; send it to the store itself";
 const UNBLOCK_REASON: &str = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR";
 /// The fields of Redis 7.0, for a store that does not say which it has.
@@ -213,8 +213,8 @@ impl Connection {
         }
     }
 
-    /// Asks the store whether it takes these conditions, and what its clients look like. `ask`: what is then to be asked for; `None`: they
-    /// are not understood here.
+    /// Asks the store whether it takes these conditions, and what its clients look like. `ask`: the request to carry out then; `None`: the
+    /// conditions are not understood here.
     fn ask_about_clients<U: Upstream>(
         &mut self,
         ask: Option<ClientsAsk>,
@@ -236,7 +236,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The store has said what it thinks of conditions. What is to be asked for; or the reply to the client.
+    /// The store has accepted or refused the conditions. Returns the request to carry out, or the reply to the client.
     pub(super) fn clients_which(
         ask: Option<ClientsAsk>,
         outcome: Outcome,

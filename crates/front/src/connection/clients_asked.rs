@@ -1,7 +1,7 @@
 //! Which of the front's clients CLIENT LIST and CLIENT KILL mean.
 //!
-//! Servers differ in the conditions that they know. All of them are understood here; whether the store knows one that Redis 7.0 does not, and
-//! what is wrong with one that is not understood, says the store itself ([`Parsed::Asked`]).
+//! Servers differ in the conditions that they know. All of them are understood here. The store itself says whether it knows one that Redis 7.0
+//! does not have, and what is wrong with one that is not understood ([`Parsed::Asked`]).
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, parse_integer, write_command};
@@ -45,7 +45,7 @@ enum What {
     Ip(Vec<u8>),
 }
 
-/// What was read.
+/// The conditions as they were read.
 pub(super) enum Parsed {
     /// Any store understands it.
     Plain(Which),
@@ -65,7 +65,7 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     let mut at = 2;
     while at < arguments.len() {
         if at + 1 == arguments.len() && kills {
-            // With what is put behind it, it would have a value.
+            // The words that are added after it would become its value.
             return if !arguments.is(at, "ID") || names_address(arguments) {
                 Parsed::Cut
             } else {
@@ -100,12 +100,12 @@ fn names_address(arguments: &Arguments<'_>) -> bool {
     (2..arguments.len()).any(|at| arguments.is(at, "LADDR") || arguments.is(at, "NOT-LADDR"))
 }
 
-/// The same command for the store, where it concerns nobody. `before`: what sees to that is in front of its conditions, and none of them is
-/// about the same.
+/// The same command for the store, with a condition that none of its clients meets. `before`: that condition is put before the others, and
+/// none of them is of the same kind.
 fn question(arguments: &Arguments<'_>, kills: bool, before: bool) -> Bytes {
     let mut words: Vec<&[u8]> = arguments.iter().collect();
     if kills {
-        // Behind the others: whatever precedes it, it is read as a condition, or is an error.
+        // After the others: there it is read as a condition, or is an error, after any other words.
         let place = if before { 2 } else { words.len() };
         words.splice(place..place, [&b"LADDR"[..], NOBODY.as_bytes()]);
     }
@@ -207,7 +207,7 @@ fn all_in(wanted: &[u8], own: &[u8]) -> bool {
     wanted.iter().all(|letter| own.contains(letter))
 }
 
-/// What is asked for when the store has no objection.
+/// The request that is carried out if the store has no objection.
 pub(super) fn ask(which: Which, kills: bool) -> ClientsAsk {
     if kills {
         ClientsAsk::Kill(which)

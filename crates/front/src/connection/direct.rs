@@ -201,8 +201,8 @@ impl Direct {
         self.own.push_back(Own::Owner);
     }
 
-    /// What waits for replicas, or for the disk, is to wait for what others have written before. Redis 7.0 waits for that if anything has
-    /// run on the connection; newer ones for what was written on it, so something is written and removed.
+    /// Makes WAIT and WAITAOF wait for the earlier writes of other connections. Redis 7.0 waits for these if any command has
+    /// run on the connection. A newer Redis waits only for writes of the connection, so a key is written and removed there.
     pub(super) fn come_behind_writes(&mut self) {
         let writes = |found: &Found| found.version >= OWN_WRITES_VERSION;
         if self.found.as_ref().is_some_and(writes) {

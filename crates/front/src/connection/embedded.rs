@@ -1,9 +1,9 @@
 //! WATCH and blocking commands at a store that is no Redis (`docs/spec/embedded-store.md` §8).
 //!
-//! Purpose: what passes through to a Redis has no connection of its own here. WATCH asks the store for the versions of keys, and EXEC sends them
-//! along: the transaction runs if they are the same. A blocking command is sent as any other write, and the store does not wait; while the answer is
-//! nothing, the client waits here, and the front wakes it when its keys arrive ([`crate::front`]'s `waiting`).
-//! Invariants: what is taken is taken by one command, exactly once; a client that waits has no call under way unless it was woken.
+//! Purpose: commands that pass through to a Redis have no connection of their own here. WATCH asks the store for the versions of keys, and EXEC sends
+//! them along: the transaction runs if they are the same. A blocking command is sent as any other write, and the store does not wait. While the answer
+//! is null, the client waits here, and the front wakes it when its keys arrive ([`crate::front`]'s `waiting`).
+//! Invariants: one command takes an element, exactly once; a client that waits has no call under way unless it was woken.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, parse_integer, read, reply, write_command};
@@ -42,7 +42,7 @@ pub(super) struct Waits {
     until: Option<Time>,
     /// Something arrived, or may have, while it was trying.
     again: bool,
-    /// It is to end with this if there is nothing still.
+    /// If the next try finds nothing, the wait ends with this reply.
     ended: Option<Bytes>,
 }
 
@@ -254,7 +254,7 @@ impl Connection {
         self.end_wait(reply::OK, shared);
     }
 
-    /// There was nothing: the client waits for it, or has done so long enough.
+    /// The store had no element: the client waits, or its time is over.
     fn nothing_yet(&mut self, shared: &Shared) {
         let nothing = nothing(self.settings.protocol);
         let database = self.settings.database;
@@ -397,7 +397,7 @@ impl Connection {
     }
 }
 
-/// The reply for a client that has waited in vain.
+/// The reply for a client whose time is over.
 fn nothing(protocol: Protocol) -> Bytes {
     match protocol {
         Protocol::Resp2 => Bytes::from_static(b"*-1\r\n"),

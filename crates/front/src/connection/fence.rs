@@ -1,4 +1,4 @@
-//! A subscriber that publishes, in RESP3: the message to itself comes before the reply, as from Redis 7.0; or right behind it, as from newer
+//! A subscriber that publishes, in RESP3: the message to itself comes before the reply, as with Redis 7.0, or right after it, as with newer
 //! ones.
 //!
 //! The message comes on the connection to the store, the reply from the server. So the reply is held back

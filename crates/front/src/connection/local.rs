@@ -24,7 +24,7 @@ pub(super) struct Settings {
     pub(super) no_evict: bool,
     /// CLIENT NO-TOUCH; the front's reads touch what they read.
     pub(super) no_touch: bool,
-    /// CLIENT CAPA redirect; a front redirects nobody.
+    /// CLIENT CAPA redirect. A front redirects no client.
     pub(super) redirects: bool,
     /// CLIENT SETINFO: name and version of its library.
     pub(super) library: (Bytes, Bytes),

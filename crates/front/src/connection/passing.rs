@@ -30,7 +30,7 @@ pub(super) struct Passing {
     unanswered: bool,
     /// A script was killed.
     killed: bool,
-    /// What the client, a subscriber, publishes, where the reply to that comes before the message.
+    /// The PUBLISH of a client that is subscribed, where the reply comes before the message.
     published: Option<Published>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Passing {
 struct Published {
     channel: Vec<u8>,
     message: Vec<u8>,
-    /// The message has come to the client itself: what comes behind it comes behind the reply, too.
+    /// The message has come to the client itself: later messages follow the reply, too.
     came: bool,
 }
 
@@ -85,7 +85,7 @@ impl Passing {
         self.published = None;
     }
 
-    /// Whether this message has its place behind the reply to what the client publishes.
+    /// Whether this message belongs after the reply to the client's PUBLISH.
     pub(super) fn is_behind_reply(&mut self, value: &[u8]) -> bool {
         let Some(published) = &mut self.published else {
             return false;

@@ -158,7 +158,7 @@ pub struct Shared {
     pub(super) databases: FxHashSet<u32>,
     /// What the store says of its clients, in this order; `None`: not asked yet.
     pub(super) client_fields: Option<Vec<String>>,
-    /// What HELLO says of the store.
+    /// The store's facts, for HELLO.
     pub(super) about: About,
     /// How many commands it says a client has queued that has sent no MULTI.
     pub(super) no_multi: String,

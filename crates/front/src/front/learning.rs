@@ -1,8 +1,8 @@
 //! Asks the store which commands it has, through the pmnet server, once for each of its processes.
 //!
-//! Through the server, because that is connected to the very store on which commands run, whether this front can reach it or not. The
-//! question is a read, on the session of the questions for the store's name. Until it is answered, commands are what the compiled table
-//! says of them, and what that does not know is a write behind a barrier.
+//! The server is connected to the very store on which commands run, whether this front can reach that store or not. The
+//! question is a read, on the session that asks for the store's name. Until it is answered, the compiled table counts, and a command that
+//! is not in it is a write behind a barrier.
 //! Bounded: one question at a time, and one for unknown commands every [`AGAIN_AFTER`].
 
 use bytes::Bytes;
@@ -15,9 +15,9 @@ use crate::limits::REPLIES;
 use crate::table::Learned;
 use crate::upstream::{CallId, Outcome, Refused, Time, Upstream};
 
-/// After a question that had no answer of use, in nanoseconds.
+/// Time until the next question if the last answer was of no use, in nanoseconds.
 const RETRY_AFTER: Time = 1_000_000_000;
-/// Between two questions because of unknown commands, in nanoseconds.
+/// Time between two questions because of unknown commands, in nanoseconds.
 const AGAIN_AFTER: Time = 3_000_000_000;
 
 /// The question, and when it may be asked.
@@ -28,7 +28,7 @@ pub(super) struct Learning {
     after: Time,
     /// Not before this time because of unknown commands.
     again_after: Time,
-    /// It was said that the store's answer is of no use.
+    /// The warning that the store's answer is of no use was logged.
     warned: bool,
 }
 
@@ -42,7 +42,7 @@ impl Learning {
 }
 
 impl<U: Upstream> Front<U> {
-    /// When the store is to be asked, if it is.
+    /// The time of the next question, if there is one.
     pub(super) fn next_learning(&self) -> Option<Time> {
         let learning = &self.learning;
         if learning.call.is_some() || self.shared.name.is_none() {
@@ -65,7 +65,7 @@ impl<U: Upstream> Front<U> {
             return self.learning.after = now.saturating_add(RETRY_AFTER);
         };
         let mut payload = preamble(Form::Pipeline, Protocol::Resp2, 0).to_vec();
-        // Which process it is that has these.
+        // INFO names the process that has these commands.
         write_command(&mut payload, &["INFO", "server"]);
         write_command(&mut payload, &["COMMAND"]);
         let deadline = now.saturating_add(self.shared.call_timeout);
@@ -88,7 +88,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The store has answered, or has not.
+    /// Takes the outcome of the question.
     pub(super) fn learned(&mut self, outcome: Outcome) {
         self.learning.call = None;
         let why = match outcome {

@@ -1,4 +1,4 @@
-//! The Redis of `--direct` by its name, which may have another address later.
+//! The Redis of `--direct`, if it is given by name: the name may have another address later.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,8 +24,8 @@ impl DirectMover {
         }
     }
 
-    /// Its name has these addresses now. If the front uses another one, it takes the first of them; connections to that other one are closed when they are
-    /// to be used next.
+    /// The name has these addresses now. If the front uses an address that is not among them, it takes the first of them. Connections to the old
+    /// address are closed at their next use.
     pub fn moved(&self, addresses: Vec<SocketAddr>) {
         *self.places.lock().unwrap_or_else(PoisonError::into_inner) = addresses;
         // Fails only if the front is gone already.
@@ -34,7 +34,7 @@ impl DirectMover {
 }
 
 impl<U: Upstream> Front<U> {
-    /// A handle for who looks names up.
+    /// A handle for the thread that looks names up.
     #[must_use]
     pub fn direct_mover(&self) -> DirectMover {
         self.mover.clone()

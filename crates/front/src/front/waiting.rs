@@ -17,13 +17,13 @@ use crate::upstream::{CallId, Outcome, SessionHandle, Time, Upstream};
 const SOON: Time = 1_000_000;
 const LATER: Time = 20_000_000;
 
-/// One who waits.
+/// A client that waits.
 #[derive(Debug)]
 struct Waiter {
     client: usize,
     keys: Vec<i64>,
     until: Option<Time>,
-    /// It was woken, and has not said since that there was nothing.
+    /// It was woken, and has not reported a try without an element since.
     woken: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Somebody begins to wait; its ticket.
+    /// A client begins to wait. Returns its ticket.
     fn begin(&mut self, client: usize, keys: &[i64], until: Option<Time>, now: Time) -> u64 {
         self.tickets += 1;
         let ticket = self.tickets;
@@ -113,7 +113,7 @@ impl Waiting {
         let woken = if known {
             new.iter().filter_map(|key| self.first(*key)).collect()
         } else {
-            // Anything may be there.
+            // Any key may exist now.
             self.waiters.keys().copied().collect()
         };
         self.every = if new.is_empty() {
@@ -250,7 +250,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The store has not answered in time, or is another one.
+    /// The store has not answered in time, or the server works on another store.
     fn fail_waiters(&mut self) {
         let error = reply::error(
             "ERR pmnet: the store does not answer; the command was given up, and has taken nothing",
@@ -271,7 +271,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The session may be that one, and has closed.
+    /// A session has closed, perhaps that of the questions.
     pub(super) fn waiting_closed(&mut self, session: SessionHandle) {
         if self.waiting.session == Some(session) {
             self.waiting.session = None;
@@ -280,7 +280,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// CLIENT UNBLOCK of a client that waits here; whether it did.
+    /// CLIENT UNBLOCK of a client. Returns whether the client waited here.
     pub(super) fn unblock_waiting(&mut self, index: usize, error: bool) -> bool {
         let Some(Some(client)) = self.clients.get_mut(index) else {
             return false;

@@ -1,8 +1,8 @@
-//! The commands of a store, as it says it itself (`COMMAND`): facts of newer versions, and of modules.
+//! The commands of a store, from its reply to `COMMAND`: facts of newer versions, and of modules.
 //!
-//! Facts, names and key specifications that were learned are kept until this process ends, each once, for everybody: so a look-up
-//! gives a reference that needs no count. A store that is asked again says the same again, so they are few; what would be more
-//! than [`KEPT_MAX`] is not learned. It may not decide what is done with a command.
+//! Facts, names and key specifications that were learned are kept until this process ends, each once, for all threads: so a look-up
+//! gives a reference that needs no count. They are few, since a store that is asked again says the same again; beyond
+//! [`KEPT_MAX`] no more are learned. This module does not decide the treatment of a command.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -42,13 +42,13 @@ const FLAGS: [(&str, u32); 13] = [
     // Before Redis 7.
     ("random", NONDETERMINISTIC),
 ];
-/// Those that facts of commands have that are known by name.
+/// Flags that the compiled facts have, of commands that are known by name.
 const COMPILED_FLAGS: u32 = ((1 << 9) - 1) | INTERNAL;
 
-/// Prefix of commands of search modules. Such a module says of an index that it is a key, names no document, and says of many commands that
-/// they only read, which they do not.
+/// Prefix of commands of search modules. Such a module says that an index is a key, names no document, and gives the flag of a read to many
+/// commands that write.
 const SEARCH_PREFIX: &str = "FT.";
-/// Those that only read.
+/// Commands of search modules that only read.
 const SEARCHES: [&str; 15] = [
     "FT._LIST",
     "FT.AGGREGATE",
@@ -67,7 +67,7 @@ const SEARCHES: [&str; 15] = [
     "FT.TAGVALS",
 ];
 
-/// Why what a store says is not taken.
+/// Why the reply of a store is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LearnError {
     /// It is no list of commands.
@@ -89,7 +89,7 @@ pub struct Learned {
     names: HashSet<&'static [u8]>,
 }
 
-/// One of them, with its subcommands.
+/// A command, with its subcommands.
 pub(super) struct Command {
     pub(super) facts: &'static Facts,
     pub(super) subcommands: Vec<&'static Facts>,
@@ -156,7 +156,7 @@ struct Row<'a> {
     fixed: [i32; 3],
     specs: Vec<Spec>,
     subcommands: Vec<&'a [u8]>,
-    /// Before Redis 7, which says less: nothing of waiting, of subcommands, or of modules.
+    /// The reply is from before Redis 7, which says nothing of waiting, subcommands or modules.
     is_old: bool,
 }
 
@@ -207,7 +207,7 @@ impl<'a> Row<'a> {
                     }
                 }
             }
-            // There are only the fixed places, and what is not known by name is a module's.
+            // There are only the fixed places, and a command that is not known by name is a module's.
             None if flags & MOVABLEKEYS != 0 => flags |= MODULE | OPAQUE,
             None => {
                 flags |= MODULE;
@@ -230,7 +230,7 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// Whether it may set a state of its connection, of which nothing else is known.
+    /// Whether it may set a state of its connection that the reply does not describe.
     fn may_set_state(&self) -> bool {
         let has = |flag: u32| self.flags & flag != 0;
         let keys = !self.specs.is_empty() || has(OPAQUE);
@@ -244,7 +244,7 @@ enum Parsed {
     Whole(Spec),
     /// It is about an argument that is no key.
     NoKey,
-    /// It does not say it, or not of all.
+    /// It does not say where keys are, or not where all are.
     Part,
 }
 
@@ -256,7 +256,7 @@ impl Spec {
         if has(b"not_key") {
             return Some(Parsed::NoKey);
         }
-        // Of keys that a module finds by code of its own only the first are said.
+        // If a module finds keys by its own code, the reply names only the first of them.
         if has(b"incomplete") || (module && has(b"variable_flags")) {
             return Some(Parsed::Part);
         }
@@ -338,7 +338,7 @@ struct Kept {
     facts: Option<HashSet<&'static Facts>>,
 }
 
-/// The one of these that is equal, which may be the new one. `None`: there is no room.
+/// The kept value that is equal to this one; it is added if there is none. `None`: there is no room.
 fn keep<T: ?Sized + Hash + Eq>(
     all: &mut Option<HashSet<&'static T>>,
     value: &T,
@@ -363,13 +363,13 @@ impl Kept {
             let subcommands = subcommands_of(name).iter().collect();
             return Some(Command { facts, subcommands });
         }
-        // If one of a family sets a state, the others may rest on it.
+        // If one command of a family sets a state, the others may use it.
         let state = keeps_state(name.as_bytes()) || subs.iter().any(Row::may_set_state);
         let facts = self.facts(row, compiled, state)?;
         let mut subcommands = Vec::with_capacity(subs.len());
         for sub in subs {
             let own = sub.name.strip_prefix(name);
-            // It would not be found.
+            // A look-up would not find it.
             if !own.is_some_and(|own| own.starts_with('|')) {
                 continue;
             }
@@ -377,14 +377,14 @@ impl Kept {
             subcommands.push(match (compiled, known) {
                 (None, _) => self.facts(sub, None, state)?,
                 (Some(_), Some(known)) => self.facts(sub, Some(known), false)?,
-                // Of a command that is decided by name.
+                // The command is decided by name.
                 (Some(command), None) => self.facts(sub, Some(command), false)?,
             });
         }
         Some(Command { facts, subcommands })
     }
 
-    /// Facts of a command; `compiled`: those of one that is known by name. `state`: it has to do with that of its connection.
+    /// Facts of a command; `compiled`: those of one that is known by name. `state`: it sets or uses the state of its connection.
     fn facts(
         &mut self,
         row: &Row<'_>,

@@ -90,14 +90,14 @@ fn may_match_probe(pattern: &[u8]) -> bool {
             b'[' => {
                 let end = behind.iter().position(|&byte| byte == b']');
                 let (inside, after) = behind.split_at(end.unwrap_or(behind.len()));
-                // What is not plain may be anything.
+                // A byte that is not plain may stand for any other.
                 let plain = |byte: &u8| !b"^\\-".contains(byte) && *byte != PROBE_KEY[0];
                 if inside.iter().all(plain) {
                     return false;
                 }
                 rest = after.get(1..).unwrap_or_default();
             }
-            // Some of them may stand for what is behind them.
+            // Some of them may stand for the bytes after them.
             b'\\' | b']' | b'^' | b'-' => {}
             byte if *byte == PROBE_KEY[0] => {}
             _ => return false,

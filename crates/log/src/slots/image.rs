@@ -1,4 +1,4 @@
-//! The image: two heads, two cursors, slots; how it is made, and what is checked of it.
+//! The image: two heads, two cursors, slots. How it is made, and the checks when it is read.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ pub const SLOTS_MAX: u32 = 1 << 15;
 pub const SLOT_BYTES_MIN: u32 = 128;
 /// Largest slot, in bytes.
 pub const SLOT_BYTES_MAX: u32 = 1 << 16;
-/// No queue gets so many messages. A higher number is not ours, and could not be increased further.
+/// No queue gets this many messages. A higher number is not one of ours, and could not be increased further.
 pub const NUMBER_MAX: u64 = 1 << 51;
 
 const MAGIC: [u8; 8] = *b"PMNETSLT";
@@ -67,7 +67,7 @@ pub enum SlotsError {
          changed"
     )]
     NotBlank,
-    /// There is data in the image, but no slots of ours.
+    /// The image has data, but no slots of pmnet.
     #[error(
         "these are no pmnet slots (no magic number found): check the path; nothing was changed"
     )]

@@ -7,11 +7,11 @@
 //! +------+--------+---------+------+--------+-----------+----------------------+
 //! ```
 //! Slots are a ring, posted in the order of the ring: message number `n`, from 0, is received into slot `n mod slots`. A slot has
-//! no header. The cursor is the number of the oldest message that is not *entered*: those below it are durable in the ordered
-//! log, or hold nothing that counts. A slot is posted again when the cursor, durable, is past it.
+//! no header. The cursor is the number of the oldest message that is not *entered*: messages below it are durable in the ordered
+//! log, or have no effect. A slot is posted again when the cursor, durable, is past it.
 //!
-//! Purpose: hand on messages in the order of their slots, and find again after a crash what was acknowledged. Invariants:
-//! `kept ≤ processed ≤ posted ≤ kept + slots`; nothing is handed on behind an open slot; the scan stores nothing.
+//! Purpose: hand on messages in the order of their slots, and find acknowledged messages again after a crash. Invariants:
+//! `kept ≤ processed ≤ posted ≤ kept + slots`; nothing after an open slot is handed on; the scan stores nothing.
 //!
 //! As the rest of this crate: no IO, no clock, no packets. The caller knows a message when it sees one.
 

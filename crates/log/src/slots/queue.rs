@@ -1,4 +1,4 @@
-//! The ring while it runs: what is posted, what is complete, what is handed on, what is kept.
+//! The ring while it runs: its slots are posted, complete, handed on, kept.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub struct Posting {
 pub enum Outcome {
     /// A message of N bytes is in the slot.
     Message(u32),
-    /// An error: there is none, whatever the slot holds.
+    /// An error: the slot holds no message, whatever its bytes are.
     Error,
 }
 
@@ -43,7 +43,7 @@ pub enum Oldest<'a> {
     },
 }
 
-/// A completion that cannot be: the NIC does not do what slots need, or the caller mixed something up. The queue has not changed.
+/// An impossible completion: the NIC does not behave as slots need, or the caller made a mistake. The queue has not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Odd {
     /// No such number is posted.
@@ -99,8 +99,8 @@ impl<M: Media> SlotQueue<M> {
         }
     }
 
-    /// The next slot that may be posted, and counts as posted from now on; `None`: all that the medium says to be entered are. The
-    /// caller posts them in this order, all of them to one shared receive queue.
+    /// The next slot that may be posted. It counts as posted from now on. `None`: all slots whose messages are entered, as the medium says, are
+    /// posted. The caller posts slots in this order, all of them to one shared receive queue.
     pub fn post(&mut self) -> Option<Posting> {
         let number = self.posted;
         if number == self.kept + u64::from(self.parameters.slots) || number > NUMBER_MAX {
@@ -114,7 +114,7 @@ impl<M: Media> SlotQueue<M> {
         })
     }
 
-    /// The NIC says that it is done with a slot, in whatever order. `from`: the connection, with another number each time that a
+    /// The NIC is done with a slot. Completions come in any order. `from`: the number of the connection, a new one each time that a
     /// client connects.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl<M: Media> SlotQueue<M> {
         Ok(())
     }
 
-    /// The oldest slot that is not handed on, if the NIC is done with it. Nothing behind an open slot is shown.
+    /// The oldest slot that is not handed on, if the NIC is done with it. No message after an open slot is returned.
     #[must_use]
     pub fn oldest(&self) -> Option<Oldest<'_>> {
         let number = self.processed;
@@ -163,7 +163,7 @@ impl<M: Media> SlotQueue<M> {
         }
     }
 
-    /// The oldest one is handed on.
+    /// The oldest message was handed on.
     ///
     /// # Panics
     /// If the NIC is not done with it.
@@ -193,7 +193,7 @@ impl<M: Media> SlotQueue<M> {
         self.later().any(|from| from == connection)
     }
 
-    /// The connections of complete messages behind the oldest slot.
+    /// The connections of complete messages after the oldest slot.
     fn later(&self) -> impl Iterator<Item = u32> {
         (self.processed..self.posted)
             .skip(1)
@@ -206,8 +206,8 @@ impl<M: Media> SlotQueue<M> {
             })
     }
 
-    /// Begins to write down that everything below `entered` is durable in the log, or holds nothing that counts. False: it is written
-    /// already, or another such write is in flight.
+    /// Begins to store that each message below `entered` is durable in the log, or has no effect. False: that is stored
+    /// already, or another such store is in flight.
     ///
     /// # Errors
     /// [`SlotsError::Media`]: nothing more may be posted.
@@ -228,7 +228,7 @@ impl<M: Media> SlotQueue<M> {
         Ok(true)
     }
 
-    /// True when nothing is being written; with `wait` it blocks until then. Its slots may be posted again then.
+    /// True when no store is in flight; with `wait` it blocks until then. The slots below the cursor may then be posted again.
     ///
     /// # Errors
     /// [`SlotsError::Media`]: nothing more may be posted.

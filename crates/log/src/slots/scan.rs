@@ -1,7 +1,7 @@
 //! Reading slots without changing them, after a crash or a stop.
 //!
-//! Invariant: nothing here stores. The only way from a [`SlotScan`] to a [`SlotQueue`] is [`SlotScan::begin`], when everything that
-//! counts is durable in the log.
+//! Invariant: nothing here stores. The only step from a [`SlotScan`] to a [`SlotQueue`] is [`SlotScan::begin`], when all messages that
+//! count are durable in the log.
 
 use crate::layout::Identity;
 use crate::media::{Media, persist_now};
@@ -66,7 +66,7 @@ impl<M: Media> SlotScan<M> {
             .map(|number| self.media.part(self.parameters.place(number)))
     }
 
-    /// Everything that counts is durable in the log: no slot is needed any more. The cursor moves past all of them, durably, and
+    /// All messages that count are durable in the log: no slot is needed any more. The cursor moves past all slots, durably, and
     /// they can be posted.
     ///
     /// # Errors

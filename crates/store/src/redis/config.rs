@@ -18,7 +18,7 @@ const REDIS_VERSION_MIN: (u32, u32) = (6, 2);
 /// First Redis with WAITAOF.
 const WAITAOF_VERSION: (u32, u32) = (7, 2);
 
-/// What waits for Redis's sync, if Redis does not sync before it replies (`--store-sync`).
+/// Writes that wait for Redis's sync, if Redis does not sync before it replies (`--store-sync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreSync {
     /// All: replies, and updates that were acknowledged early, before the devices forget them.
@@ -30,10 +30,10 @@ pub enum StoreSync {
     None,
 }
 
-/// For what a wait is.
+/// The purpose of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitFor {
-    /// What was acknowledged before, or pmnet's own records.
+    /// Writes that were acknowledged early, or pmnet's own records.
     Updates,
     /// A reply.
     Reply,
@@ -48,7 +48,7 @@ pub enum Persistence {
     WaitAof,
     /// `appendfsync everysec` with WAITAOF: the adaptor waits for the sync of the second.
     WaitSecond,
-    /// The same, but only for what was acknowledged before.
+    /// `appendfsync` with WAITAOF, only for writes that were acknowledged early.
     WaitUpdates,
     /// `appendfsync always` with `no-appendfsync-on-rewrite yes`, and no way to wait for the sync.
     ExceptRewrites,
@@ -138,7 +138,7 @@ struct Aof {
     pauses: bool,
     /// The server has WAITAOF. It counts only what is synced in a complete AOF.
     waitaof: bool,
-    /// What the user lets wait.
+    /// The operator's choice of the writes that wait.
     sync: StoreSync,
 }
 

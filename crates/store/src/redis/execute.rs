@@ -530,7 +530,7 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                // What is owed for it is waited for, and comes later.
+                // Its reply comes after the wait that it owes.
                 None,
                 Items::Asked,
             )?;

@@ -1,7 +1,7 @@
-//! Which server it is: Redis, Valkey, or one that speaks their protocol and is not built as they are.
+//! Which server the store is: Redis, Valkey, or a server that speaks their protocol and is built otherwise.
 //!
-//! pmnet rests on more than commands. A script takes effect as a whole and in the order of its connection, and after a crash it is
-//! there as a whole or not at all; `INFO` names each process by a `run_id`. Servers of other makers answer the same commands without that.
+//! pmnet needs more than the commands. A script takes effect as a whole and in the order of its connection. A crash keeps its effects as
+//! a whole or not at all. `INFO` names each process by a `run_id`. Servers of other makers answer the same commands without these properties.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use pmnet_server::StoreError;
 use super::config::setting;
 use super::connection::Connection;
 
-/// Names in `INFO` of servers that were built anew, and what is known of them.
+/// Fields in `INFO` of servers that were written anew: the field, the server's name, and why it cannot be the store.
 const OTHERS: [(&str, &str, &str); 3] = [
     (
         "dragonfly_version",
@@ -47,7 +47,7 @@ pub fn check_kind(
             )));
         }
     }
-    // Only KeyDB says so, and only KeyDB has these settings.
+    // Only KeyDB has this role and these settings.
     let mut several = info.get("role") == Some(&"active-replica");
     if info.contains_key("mvcc_depth") || several {
         for name in SEVERAL_MASTERS {

@@ -1,7 +1,7 @@
 //! Names of hosts, looked up without waiting for a resolver that takes its time.
 //!
-//! The system's resolver may say nothing for many seconds. So a thread asks it; whoever wants to know waits for a moment, and is told to come again. The answer
-//! is kept until then.
+//! The system's resolver may not answer for many seconds. So a thread asks it. The caller waits for a moment, and then gets an error that tells it to ask again. The
+//! answer is kept until then.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Result};
@@ -10,12 +10,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long an answer is waited for.
+/// How long a caller waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 type Answer = Receiver<Result<Vec<SocketAddr>>>;
 
-/// Questions that have no answer yet, by what they are about: one for each name of a store.
+/// Questions that have no answer yet, by name and port: one for each name of a store.
 static ASKED: Mutex<BTreeMap<(String, u16), Answer>> = Mutex::new(BTreeMap::new());
 
 /// The addresses of a host.
@@ -45,7 +45,7 @@ fn within(
             let (tell, answer) = channel();
             let place = name.clone();
             let ask = move || {
-                // Nobody may want to know any more.
+                // The caller may be gone.
                 let _ = tell.send(resolve((&place.0, place.1)));
             };
             std::thread::Builder::new()

@@ -3,9 +3,9 @@
 //! A request whose reply no script can hand back (`exact`) costs three round trips to Redis and two syncs. Those that wait at the same
 //! time share them.
 //! Each has its own record and its own reply, and fails alone: what Redis refuses to queue is left out, and the others are sent
-//! again; nothing has run by then. If memory is short, each is asked for by itself, and has that error.
-//! Not together: transactions of clients, which stand or fall as a whole; code and flushes, around which pmnet's records are guarded;
-//! what asks for scripts; and everything in a Redis Cluster, where the keys must be of one slot.
+//! again; nothing has run by then. If memory is short, each request is sent by itself, and gets that error.
+//! Some requests never run together: transactions of clients, which take effect as a whole or not at all; code and flushes, around which
+//! pmnet's records are guarded; commands about scripts; and everything in a Redis Cluster, where the keys must be of one slot.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -23,7 +23,7 @@ use super::{LOST_REPLY, Link, RedisStore};
 const TOGETHER_MAX: usize = 128;
 /// Bytes of arguments that run together, above which no further request is added.
 const TOGETHER_BYTES_MAX: usize = 1 << 20;
-/// How often they are sent again without commands that Redis refused while queueing.
+/// How often the requests are sent again without the commands that Redis refused while queueing.
 const RESENDS_MAX: usize = 4;
 
 /// A request that cannot run in a script.
@@ -33,7 +33,7 @@ pub struct Asked<'a> {
     pub prefix: &'a Bytes,
 }
 
-/// Those that wait for the next transaction.
+/// The requests that wait for the next transaction.
 #[derive(Default)]
 pub struct Together<'a> {
     asked: Vec<Asked<'a>>,
@@ -41,7 +41,7 @@ pub struct Together<'a> {
 }
 
 impl<'a> Together<'a> {
-    /// Whether this one may run with those that are there.
+    /// Whether this request may run with those that wait.
     pub fn takes(&self, plan: &Plan<'_>) -> bool {
         let guarded = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
             let code = runs_code(name) || runs_reading_code(name);
@@ -58,7 +58,7 @@ impl<'a> Together<'a> {
             && self.bytes < TOGETHER_BYTES_MAX
     }
 
-    /// Adds one that is taken.
+    /// Adds a request that may run with them.
     pub fn add(&mut self, asked: Asked<'a>) {
         let words = asked.plan.runs().flat_map(|(_, arguments)| arguments);
         self.bytes += words.map(|word| word.len()).sum::<usize>();
@@ -67,7 +67,7 @@ impl<'a> Together<'a> {
 }
 
 impl RedisStore {
-    /// Runs those that wait, and appends their replies.
+    /// Runs the requests that wait, and appends their replies.
     pub(super) fn finish_together(
         &mut self,
         link: &mut Link,
@@ -90,7 +90,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// False: nothing has run, and each is to be run by itself.
+    /// False: nothing has run, and each request must be run by itself.
     fn run_together(
         &mut self,
         link: &mut Link,
@@ -117,7 +117,7 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                // What is owed for it is waited for, and comes later.
+                // Its reply comes after the wait that it owes.
                 None,
                 Items::Asked,
             )?;
@@ -162,7 +162,7 @@ impl RedisStore {
         Ok(false)
     }
 
-    /// The reply to each of them; these are the results of all their commands.
+    /// The reply to each request, from the results of all their commands.
     fn replies_of(&self, all: &[Asked<'_>], results: Vec<(usize, Bytes)>) -> Vec<Bytes> {
         let mut results = results.into_iter();
         let mut one = |asked: &Asked<'_>| {
@@ -179,7 +179,7 @@ impl RedisStore {
     }
 }
 
-/// The reply to a request of which only that is known.
+/// The reply to a request of which only this is known.
 fn in_pack(plan: &Plan<'_>) -> Bytes {
     super::execute::in_pack(plan, &LOST_REPLY.repeat(plan.parts.unwrap_or(1)))
 }

@@ -27,7 +27,7 @@ const ANY: i64 = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     number: i64,
-    /// Whether the key was there. That its time is over shows in this alone.
+    /// Whether the key existed. An expired key differs in this alone.
     there: bool,
 }
 
@@ -89,7 +89,7 @@ impl Watched {
         }
     }
 
-    /// All keys of a database are removed: those that were not there have not changed.
+    /// All keys of a database are removed. Keys that did not exist have not changed.
     pub fn emptied(&mut self, database: u32) {
         let (mut gone, mut bytes) = (0, 0);
         if let Some(keys) = self.of(database) {
@@ -108,10 +108,10 @@ impl Watched {
     }
 }
 
-/// Lists and sorted sets that were made where there was no key.
+/// Lists and sorted sets that were made under names without a key.
 #[derive(Debug, Default)]
 pub struct Arrivals {
-    /// How many there ever were.
+    /// How many there were since the process began.
     count: u64,
     /// The last of them, by [`pmnet_wire::command::arrival`].
     last: VecDeque<i64>,
@@ -197,7 +197,7 @@ impl Own {
     }
 }
 
-/// Whether these keys, each with database and version in front, are as they were. Arguments that cannot be read count as changed.
+/// Whether these keys, each after its database and version, are unchanged. Arguments that cannot be read count as changed.
 fn are_unchanged(keys: &mut Keyspace<'_>, start: i64, arguments: &[&[u8]]) -> Result<bool, Fault> {
     let [of, watched @ ..] = arguments else {
         return Ok(false);

@@ -83,8 +83,8 @@ impl Connection {
         }
     }
 
-    /// What is done with a command of this client: one that may look at the rights of its user itself runs as that user if it may not do
-    /// everything.
+    /// The action for a command of this client. A command that may check the rights of its user itself runs as that user, unless the user
+    /// may do everything.
     pub(in crate::connection) fn as_its_user(
         &mut self,
         mut verdict: Verdict,
@@ -376,8 +376,8 @@ fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
     verdict.facts.is_some_and(free) || !verdict.arity_fits(arguments)
 }
 
-/// Whether it may be that the command itself looks at what its user may, beside what Redis does: a module can, and does where the keys that
-/// it reads are not among its arguments.
+/// Whether the command may check the rights of its user itself, beside Redis: a module can, and does where the keys that it reads are not
+/// among its arguments.
 fn may_look_at_user(facts: Option<&Facts>) -> bool {
     let names_all = |facts: &Facts| !facts.keys.is_empty() && !facts.has(OPAQUE);
     facts.is_none_or(|facts| facts.has(MODULE) && !names_all(facts))
