@@ -162,7 +162,7 @@ fn every_make_target_that_is_named_exists() {
             let Some(rest) = code.strip_prefix("make ") else {
                 continue;
             };
-            // Whatever comes before the first variable is a target.
+            // All words before the first variable are targets.
             let named = rest
                 .split_whitespace()
                 .take_while(|word| !word.contains('='));

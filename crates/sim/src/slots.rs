@@ -8,7 +8,7 @@
 //! message, and its connection is not cut; it comes back when the device has cut it off. No slot may be posted (RNR). The
 //! machine loses power at any time, also in the middle of a recovery; of what was not persisted, or read back by the client, any
 //! words are lost. In some worlds only the process dies. Packets between device and server are late, and
-//! the server is away for so long that the log is full.
+//! the server is away until the log is full.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! What HELLO says of the store is what the store says.
+//! HELLO names the store as the store names itself.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ fn hello_names_the_store_that_there_is() {
         }
         assert_eq!(client.ask("CLIENT GETNAME"), "$1\r\nn\r\n");
         assert_eq!(front.knobs().greetings, 1, "it is asked once");
-        // In a transaction nobody can be asked, and nobody has to be.
+        // In a transaction the store cannot be asked, and need not be.
         assert!(front.client().ask("HELLO 3").starts_with('%'));
         said.push(greeting(&mut client, "HELLO"));
     }
@@ -52,7 +52,7 @@ fn a_store_that_does_not_answer_keeps_nobody_for_long() {
     let start = Instant::now();
     let mut client = front.client();
     assert!(client.ask("HELLO 3").contains("7.0.15"));
-    // Whoever comes now is not kept at all.
+    // A client that comes now does not wait at all.
     assert!(front.client().ask("HELLO 3").contains("7.0.15"));
     let waited = start.elapsed();
     assert!(waited < Duration::from_secs(3), "{waited:?}");
