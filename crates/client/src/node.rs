@@ -17,7 +17,7 @@ use crate::whereabouts::Whereabouts;
 /// Bursts taken in by one call of [`ClientNode::receive`], so that a flood cannot starve the loop.
 const BURSTS_MAX: usize = 8;
 
-/// Silence after which packets leave from another port, and again after as long.
+/// Time without an answer after which packets leave from another port. The port changes again each time this much passes.
 const OTHER_PORT_AFTER: Nanos = 6 * SECOND;
 
 /// Many sessions over one socket. The caller passes the time and calls, in its loop:
@@ -32,9 +32,9 @@ pub struct ClientNode {
     whereabouts: Option<Arc<Whereabouts>>,
     /// The address of the socket, without its port.
     any: SocketAddr,
-    /// When it sent something first that nothing has come back for.
+    /// Time of the first packet since the last answer.
     unanswered: Option<Time>,
-    /// The socket is another one since this was last asked.
+    /// The socket was replaced since the last question.
     is_other: bool,
 }
 
@@ -70,13 +70,13 @@ impl ClientNode {
         self.whereabouts = Some(whereabouts);
     }
 
-    /// Whether the descriptor is another one since this was last asked. It is when nothing has come back for long: a load balancer
-    /// between here and the device may send everything from one port to where the device was. Sessions go on from the new port.
+    /// Whether the descriptor was replaced since the last call. This happens when no answer has come for long: a load balancer
+    /// before the device may still send all packets from the old port to the device's former place. Sessions go on from the new port.
     pub fn take_other_socket(&mut self) -> bool {
         std::mem::take(&mut self.is_other)
     }
 
-    /// Leaves the port from which nothing is answered.
+    /// Leaves a port that gets no answers.
     fn leave_port(&mut self, now: Time) {
         let Some(since) = self.unanswered else {
             return;

@@ -57,11 +57,11 @@ pub const MODULE: u32 = 1 << 9;
 pub const MAY_REPLICATE: u32 = 1 << 10;
 /// Flag of [`Facts`] that were learned: for the store's own use.
 pub const INTERNAL: u32 = 1 << 11;
-/// Flag of [`Facts`] that were learned: it sets, or rests on, the state of its connection.
+/// Flag of [`Facts`] that were learned: it sets or uses the state of its connection.
 pub const STATE: u32 = 1 << 12;
-/// Flag of [`Facts`] that were learned: another process may answer otherwise, whatever it has.
+/// Flag of [`Facts`] that were learned: another process may give another answer, with the same data.
 pub const NONDETERMINISTIC: u32 = 1 << 13;
-/// Flag of [`Facts`] that were learned: it has keys, and it is not said where all of them are.
+/// Flag of [`Facts`] that were learned: it has keys, and the store does not say where all of them are.
 pub const OPAQUE: u32 = 1 << 14;
 /// Flag of [`Facts`]: learned, of a command that this program does not know by name.
 pub const NEW: u32 = 1 << 15;
@@ -114,7 +114,7 @@ impl Facts {
         self.flags & flags == flags
     }
 
-    /// Whether a [`NEW`] command names keys, be it known where or not.
+    /// Whether a [`NEW`] command names keys, at known or unknown places.
     #[must_use]
     pub const fn names_keys(&self) -> bool {
         !self.keys.is_empty() || self.has(OPAQUE)
@@ -176,9 +176,9 @@ pub enum Pass {
     Watch,
     /// Ends a script: without a barrier, as nothing else is executed before that.
     Kill,
-    /// It sets, or rests on, a state of its connection that only the store knows.
+    /// It sets or uses a state of its connection that only the store knows.
     State,
-    /// Of a client that may not do everything: it may look at the rights of its user itself.
+    /// From a client that may not do everything: the command may check the rights of its user itself.
     User,
 }
 
@@ -207,8 +207,8 @@ pub enum Action {
 pub struct Verdict {
     /// What to do.
     pub action: Action,
-    /// Facts; `None` for a command that the store does not have, as far as is known. Of a [`NEW`] command with a subcommand that is known
-    /// those of the subcommand.
+    /// Facts; `None` for a command that the store is not known to have. For a [`NEW`] command with a known subcommand, the facts of the
+    /// subcommand.
     pub facts: Option<&'static Facts>,
     /// What its first argument is, if it has one.
     pub sub: Sub,
@@ -221,7 +221,7 @@ pub enum Sub {
     No,
     /// This subcommand.
     Known(&'static Facts),
-    /// A subcommand that the store does not have, as far as is known.
+    /// A subcommand that the store is not known to have.
     Unknown,
 }
 
@@ -247,8 +247,8 @@ impl Entry {
         }
     }
 
-    /// Whether it stands in the table although the store does not have the command: the front answers it, refuses it, or keeps a
-    /// promise about it.
+    /// Whether the table has the command although the store does not: the front answers it, refuses it, or acknowledges it
+    /// early.
     fn is_ours(&self) -> bool {
         !matches!(self.decision.rule, Rule::Read | Rule::Write)
     }
@@ -404,7 +404,7 @@ impl Verdict {
     }
 }
 
-/// The keys of a command that only reads, if it is known where they are and it has any.
+/// The keys of a command that only reads, if it has any and their places are known.
 #[must_use]
 pub fn read_keys<'a>(
     facts: &Facts,
@@ -435,7 +435,7 @@ pub fn read_keys<'a>(
 #[must_use]
 pub fn key_hash(facts: &Facts, arguments: &Arguments<'_>) -> u64 {
     if facts.has(NEW) {
-        // A module may keep more in other keys than it says.
+        // A module may use other keys than it says.
         let says_all = !facts.has(MODULE) && facts.keys.len() == 1;
         let mut keys = named(facts, arguments).filter(|_| says_all);
         let only = keys.as_mut().and_then(|keys| keys.next());

@@ -191,7 +191,7 @@ pub enum Rule {
     RingOrder,
     /// The same: the completions of a connection are polled before its end is destroyed. Without: they may be gone with it.
     DrainFirst,
-    /// verbs.md §3, 2: who may have the oldest slot is cut off after a deadline. Without: never.
+    /// verbs.md §3, 2: clients that may have the oldest slot are cut off after a deadline. Without: never.
     HeadDeadline,
     /// verbs.md §3, 3: all clients are cut off, and what the NIC has is processed, before the record says that the epoch has changed.
     ErrorsFirst,
@@ -211,7 +211,7 @@ pub enum Rule {
     ResendFirst,
     /// verbs.md §3, 7: reads come through the queue. Without: past it.
     SameQueue,
-    /// verbs.md §3, 8: the read behind a message is its acknowledgement. Without: the NIC's own.
+    /// verbs.md §3, 8: the read after a message is its acknowledgement. Without: the NIC's own.
     DrainRead,
     /// The same: what is read back is in the memory, not only in a cache that power takes.
     DdioOff,

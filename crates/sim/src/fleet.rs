@@ -2,8 +2,8 @@
 //! (`docs/spec/protocol.md` §14).
 //!
 //! Fault model: what goes to the lease store and back is slow, or lost, or takes longer than a lease; the store is gone for a
-//! while, and may then extend the leases that it had, as etcd does. Or it is full for a while, as etcd is with the alarm NOSPACE: it shows what it has, refuses
-//! everything that writes, leases among it, and those that it gave run out. The clocks of devices, store and controllers run at
+//! while, and may then extend the leases that it had, as etcd does. Or it is full for a while, as etcd is with the alarm NOSPACE: it can be read, refuses
+//! all writes, also leases, and the leases that it gave run out. The clocks of devices, store and controllers run at
 //! different rates, within what the margin is for. A device breaks, or is cut off from all machines and perhaps from the
 //! store, while its clients still reach it; later it is back. An agent alone is cut off from the store. Controllers know nothing
 //! of each other, look rarely, and act on what they were told a while ago. No device that was declared stopped may say

@@ -30,7 +30,7 @@ const CLIENTS: usize = 3;
 const UPDATES: u64 = 60;
 /// Steps with faults.
 const STEPS: u32 = 4000;
-/// For so many steps the server is away, now and then.
+/// The number of steps for which the server is away, now and then.
 const OUTAGE: u32 = 1500;
 /// Packets between device and server, at most; more are lost.
 const NETWORK_MAX: usize = 256;
@@ -428,7 +428,7 @@ impl World {
         }
     }
 
-    /// The client reads a byte behind what the NIC has acknowledged.
+    /// The client reads a byte after the messages that the NIC has acknowledged.
     fn read_back(&mut self, client: usize) {
         if self.is(Broken::DrainRead) {
             return;

@@ -35,7 +35,7 @@ pub struct LeaseWords {
     ends: AtomicBool,
     /// Something came from the next hop.
     next_spoke: AtomicBool,
-    /// The next hop is to be asked whether it is there.
+    /// Whether the loop is to ask the next hop for an answer.
     asks_next: AtomicBool,
     agent: OnceLock<Thread>,
     waker: Mutex<Option<mio::Waker>>,
@@ -100,7 +100,7 @@ impl LeaseWords {
         self.next_spoke.swap(false, Ordering::Relaxed)
     }
 
-    /// The loop is to ask the next hop whether it is there. If it is, [`LeaseWords::next_spoke`] says so soon.
+    /// Makes the loop ask the next hop for an answer. If the hop lives, [`LeaseWords::next_spoke`] is soon true.
     pub fn ask_next(&self) {
         self.asks_next.store(true, Ordering::Relaxed);
         self.wake();

@@ -26,7 +26,7 @@ pub const NO_ADDRESS: &[u8] = b"-ERR pmnet: this store has no address of its own
 
 /// Asks an embedded store for the versions of keys: the reply is an array of integers, the number of the store's start and a version for each key.
 pub const WATCH: &str = "PMNET.WATCH";
-/// Before the commands of a transaction, at an embedded store: it runs only if all these keys have these versions still. Arguments: the number of the start, and for each
+/// Before the commands of a transaction, at an embedded store: the transaction runs only if all these keys still have these versions. Arguments: the number of the start, and for each
 /// key its database, version and name.
 pub const UNCHANGED: &str = "PMNET.UNCHANGED";
 /// Asks an embedded store which lists and sorted sets are new since an answer before: arguments are the first two integers of that answer, or zeros. The reply is

@@ -116,7 +116,7 @@ fn settings<'a>(
     })
 }
 
-/// Commands that keep something for their connection, which nothing that a server says of them shows.
+/// Commands that keep state in their connection although the server's facts about them do not show it.
 const STATEFUL: [&str; 1] = ["HIMPORT"];
 
 /// Commands that write without naming a key, and change only indexes. Some forms of some of them can do more ([`reaches_records`]).
@@ -143,10 +143,10 @@ const SPARING: [&str; 18] = [
 
 /// Why a command that writes without naming a key is not possible.
 pub const UNNAMED_KEYS: &str = "it changes keys that it does not name, and pmnet's own records may be among them: send it to the Redis server itself";
-/// Why a command that keeps something for its connection cannot run on a shared one.
+/// Why a command that keeps state in its connection cannot run on a shared one.
 pub const OWN_CONNECTION: &str = "it keeps state in its connection, and this connection is shared";
 
-/// Whether a server keeps something for the connection on which this command (in capitals) runs, although that does not show.
+/// Whether this command (in capitals) keeps state in its connection although the server's facts do not show it.
 #[must_use]
 pub fn keeps_state(name: &[u8]) -> bool {
     STATEFUL.iter().any(|known| known.as_bytes() == name)

@@ -1,8 +1,8 @@
 //! Commands that pass through to the store on the client's own connection.
 //!
 //! Purpose: WATCH, blocking commands, WAIT, subscriptions and MONITOR depend on the state of a real
-//! connection, and so does what newer servers and modules keep for a connection: who has once used that sends everything that only the
-//! store knows by its own. Before each such command a barrier travels through the log, so that everything
+//! connection, and so do commands of newer servers and modules that keep state in a connection: a client that has used one of these sends
+//! all commands that only the store knows on its own connection. Before each such command a barrier travels through the log, so that everything
 //! acknowledged before is applied when the store sees the command (protocol.md §2 rule 8). Only what
 //! cannot depend on that goes without one: commands between MULTI and EXEC, and those of a RESP2
 //! client that is subscribed.
@@ -41,13 +41,13 @@ pub(super) enum Effect {
     Subscribe,
     /// HELLO 2 of a client that is subscribed.
     Protocol,
-    /// The store keeps something for the connection, as far as is known.
+    /// The store may keep state for the connection.
     State,
 }
 
 impl Connection {
-    /// The verdict on a command of this client. If the store keeps something for its connection that pmnet does not know, commands of
-    /// modules run there.
+    /// The verdict on a command of this client. If the store keeps a state for its connection that pmnet does not know, commands of
+    /// modules run on that connection.
     pub(super) fn on_its_connection(&self, mut verdict: Verdict) -> Verdict {
         if matches!(verdict.action, Action::Bypass { .. })
             && verdict.facts.is_some_and(|facts| facts.has(MODULE))

@@ -173,8 +173,8 @@ pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
     }
 }
 
-/// The kind of a command that is known from a store alone: it goes by its keys. Without keys it would be about one shard; if it keeps
-/// something for its connection, about one of several.
+/// The kind of a command that is known from a store alone: its keys choose the shard. It is refused without keys, since it would concern one
+/// shard only, and if it keeps state in its connection, since there is one for each shard.
 fn new_kind(facts: &Facts, arguments: &Arguments<'_>) -> Kind {
     if !facts.names_keys() || facts.has(OPAQUE) {
         return own(

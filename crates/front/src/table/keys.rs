@@ -7,7 +7,7 @@ use pmnet_resp::{Arguments, parse_integer};
 
 use super::{Facts, NEW, OPAQUE, Sub, Verdict};
 
-/// Where some of a command's keys are, as the store says it (`key specifications`).
+/// The places of some keys of a command, as the store says (`key specifications`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeySpec {
     pub(super) begin: Begin,
@@ -19,7 +19,7 @@ pub struct KeySpec {
 pub(super) enum Begin {
     /// At this argument.
     Index(usize),
-    /// Behind this word, which is looked for from this argument on; from the end towards the front if that is negative.
+    /// After this word. The search begins at this argument, and goes from the end to the beginning if its number is negative.
     Keyword(&'static str, i32),
 }
 
@@ -33,7 +33,7 @@ pub(super) enum Find {
         step: usize,
         limit: usize,
     },
-    /// As many as the argument `at` says; the first is `first`, both counted from the beginning.
+    /// The argument `at` is their number, and `first` is the first of them. Both places are counted from the beginning.
     Number {
         at: usize,
         first: usize,
@@ -83,7 +83,7 @@ impl KeySpec {
     }
 }
 
-/// The argument behind this word.
+/// The argument after this word.
 fn behind_word(arguments: &Arguments<'_>, word: &str, from: i32) -> Option<usize> {
     let away = usize::try_from(from.unsigned_abs()).ok()?;
     let count = arguments.len();
@@ -135,7 +135,7 @@ impl<'a> Iterator for Named<'a> {
     }
 }
 
-/// All keys that a [`NEW`] command names; none if it has none. `None`: it is not known where they are, or the arguments do not fit.
+/// All keys that a [`NEW`] command names; empty if it has none. `None`: their places are not known, or the arguments do not fit.
 pub(crate) fn named<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Option<Named<'a>> {
     let fits = |spec: &KeySpec| spec.places(arguments).is_some();
     (!facts.has(OPAQUE) && facts.keys.iter().all(fits)).then(|| Named {

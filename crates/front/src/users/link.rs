@@ -21,7 +21,7 @@ use crate::upstream::Time;
 pub(crate) const ELSEWHERE: &str = "it is not the store that the pmnet server uses";
 /// Questions without an answer, at most.
 const ASKED_MAX: usize = 256;
-/// The first Redis that may say nothing of a wrong password.
+/// The first Redis that may leave a wrong password without an answer.
 const SILENT_VERSION: (u32, u32) = (7, 2);
 /// What Redis may answer: a list of all users is the longest.
 const REPLIES: ReplyLimits = ReplyLimits {
@@ -132,8 +132,8 @@ impl Link {
 
     /// Whether this may be asked now.
     ///
-    /// A password is tried alone. Redis 7.2 to 8.6 answer a wrong one with nothing if an answer before it is still to be sent: then the next
-    /// answer, that to the login of another client, would be taken for it.
+    /// A password is tried alone. Redis 7.2 to 8.6 do not answer a wrong password while an earlier answer is still to be sent. The next
+    /// answer, to the login of another client, would then be taken for the answer to this one.
     pub(crate) fn takes(&self, ask: &Ask) -> bool {
         let is_silent = |(_, version): &(String, (u32, u32))| *version >= SILENT_VERSION;
         let follows = !self.found.as_ref().is_some_and(is_silent)
@@ -249,7 +249,7 @@ impl Link {
     }
 }
 
-/// Whether a wrong password may be the answer.
+/// Whether the answer may be that a password is wrong.
 fn tries_password(ask: &Ask) -> bool {
     match ask {
         Ask::Client(ticket) => matches!(ticket.question.about, About::Login { .. }),

@@ -217,7 +217,7 @@ impl User {
     }
 }
 
-/// The argument as Redis is asked about it: whoever may write `k v` may write `k w`.
+/// The argument as Redis is asked about it: a user that may write `k v` may write `k w`.
 fn shown<'a>(facts: &Facts, at: usize, arguments: &Arguments<'a>, others: bool) -> &'a [u8] {
     match at {
         _ if is_value(facts, at, arguments) => b"",

@@ -84,7 +84,7 @@ pub enum Action {
     Place(u8),
     /// A client gets the acknowledgement of its messages (only without [`Rule::DrainRead`]).
     Ack(u8),
-    /// A client gets the byte that it reads behind its messages.
+    /// A client gets the byte that it reads after its messages.
     Drain(u8),
     /// A client gets the protocol's acknowledgement (R > 1).
     Acknowledge(u8),
@@ -106,7 +106,7 @@ pub enum Action {
     Destroy(u8),
     /// The first client dies.
     Die,
-    /// The oldest slot has been open for too long: whoever may have it is cut off.
+    /// The oldest slot has been open for too long: all clients that may have it are cut off.
     Deadline,
     /// A read is answered past the queue (only without [`Rule::SameQueue`]).
     ReadPast(u8),
@@ -118,7 +118,7 @@ pub enum Action {
     Start,
     /// The head is lost with its medium.
     LoseHead,
-    /// The server begins to leave, or to end the first session: whom it concerns is cut off.
+    /// The server begins to leave, or to end the first session: the clients concerned are cut off.
     CutOff,
     /// The record says that another device serves.
     Move,

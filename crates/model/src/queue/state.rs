@@ -22,7 +22,7 @@ pub enum Content {
 /// The owner of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// Nobody: its message is processed.
+    /// None: its message is processed.
     #[default]
     Free,
     /// The NIC, which has not used it yet.

@@ -15,7 +15,7 @@ impl Machine {
         state
     }
 
-    /// The state behind a step; `None`: nothing changes.
+    /// The state after a step; `None`: nothing changes.
     pub(super) fn take(&self, before: &State, action: Action) -> Option<State> {
         let mut state = before.clone();
         self.apply(&mut state, action);

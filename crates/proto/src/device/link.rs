@@ -303,7 +303,7 @@ impl Device {
         out.send(self.config.next, &ping.header(&self.stamp()), &[]);
     }
 
-    /// Asks the next hop whether it is there: it answers with how far it is. A device that does not serve asks anyway.
+    /// Asks the next hop for an answer: the hop answers with how far it is. A device that does not serve asks, too.
     pub fn ask_next(&self, out: &mut Outbox) {
         if self.is_serving() {
             self.ping_next(out);

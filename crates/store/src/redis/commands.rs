@@ -216,7 +216,7 @@ impl CommandTable {
         }
     }
 
-    /// Why the command must not run here, whatever its arguments are, from what the server says of it.
+    /// Why the command must not run here, whatever its arguments are. The server's facts about the command decide.
     #[must_use]
     pub fn unfit(&self, name: &[u8], arguments: &[&[u8]]) -> Option<&'static str> {
         let spec = self.spec(name, arguments)?;
@@ -231,7 +231,7 @@ impl CommandTable {
         (spec.module && spec.noscript && quiet && keyless).then_some(guard::OWN_CONNECTION)
     }
 
-    /// Names of commands that change keys without naming one, subcommands behind `|`: no script of a client may call them.
+    /// Names of commands that change keys without naming one, subcommands after `|`: no script of a client may call them.
     #[must_use]
     pub fn unnamed_writers(&self) -> String {
         let plain = |name: &[u8]| {

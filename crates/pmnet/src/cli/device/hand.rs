@@ -151,10 +151,10 @@ pub fn serve(
 const ASKED: u32 = 6;
 const ASKED_FOR: Duration = Duration::from_millis(250);
 
-/// A next hop, and the words of the loop that sends to it, if that is to end when the hop is elsewhere.
+/// A next hop, and the words of the loop that sends to it. The loop ends when the hop has moved.
 type Place = (SocketAddr, Option<Arc<LeaseWords>>);
 
-/// The next hop of a device whose `--next` is a name. If it is silent, also when it is asked, and the name leads elsewhere now, the device is wired anew.
+/// The next hop of a device whose `--next` is a name. If the hop is silent, also when it is asked, and the name has another address now, the device is wired anew.
 struct MovingHop {
     place: Arc<Mutex<Place>>,
     _watch: Watch,
@@ -172,7 +172,7 @@ impl MovingHop {
             let Some(at) = fitting.next().filter(|_| !found[0].contains(&next)) else {
                 return;
             };
-            // A device that has nothing to send hears nothing, either.
+            // A device that has nothing to send gets no packets.
             if words.as_ref().is_some_and(|words| answers(words)) {
                 return;
             }
@@ -182,7 +182,7 @@ impl MovingHop {
                 (now, then) => now.is_none() && then.is_none(),
             };
             if !same(&place) {
-                // It has begun anew meanwhile.
+                // The loop has begun anew meanwhile.
                 return;
             }
             tracing::warn!(
@@ -207,7 +207,7 @@ impl MovingHop {
     }
 }
 
-/// Whether the next hop has spoken lately, or does when it is asked. Takes as long as all questions if it does not.
+/// Whether the next hop has spoken lately, or speaks when it is asked. If it does not, this takes the time of all questions.
 fn answers(words: &LeaseWords) -> bool {
     words.next_spoke()
         || (0..ASKED).any(|_| {
