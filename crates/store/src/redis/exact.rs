@@ -1,6 +1,6 @@
-//! Which replies come back from a script as they were.
+//! Replies that a script hands back unchanged.
 //!
-//! A script gets a reply as a value of Lua and makes bytes of it again. On this way nulls end an array, maps and sets lose their order,
+//! A script gets a reply as a value of Lua and makes bytes of it again. In this conversion nulls end an array, maps and sets lose their order,
 //! a null array and a null string become the same, and integers beyond 53 bits are rounded. Code of a client that may only read would be able to write there. So a script runs only the
 //! commands listed here, whose replies have none of that. All others, also those that are not known here (of modules, of later versions
 //! of Redis), run between MULTI and EXEC, and their replies are Redis's own bytes (`execute`).

@@ -32,7 +32,7 @@
 //!
 //! Commands that cannot run in a script (BLPOP, FCALL, CONFIG, …), and those whose replies would not come back from one as they
 //! were ([`exact`]: XREADGROUP, EVAL_RO, maps of RESP3, all unknown ones, …), use MULTI instead: one transaction has a record with the reply [`LOST_REPLY`] and the command; then the record gets the true
-//! reply. Those of several clients that wait at the same time share both steps ([`together`]). Only if this process crashes between the two does [`LOST_REPLY`] become visible, and even then
+//! reply. Requests of several clients that wait at the same time share both steps ([`together`]). Only if this process crashes between the two does [`LOST_REPLY`] become visible, and even then
 //! nothing runs twice. Redis checks rights again for each command in EXEC, and goes on after one that it
 //! refuses. So the commands run in the database that was selected before MULTI, and scripts change the
 //! records, in their own database or not at all. A record that Redis refuses there, or later, is *owed*:
@@ -47,8 +47,8 @@
 //! scripts and the hashes of other shards are not compared. SCRIPT FLUSH runs in Redis and deletes the shard's scripts; what
 //! asks Redis for scripts by their digests finds those too, since they are loaded before.
 //!
-//! **Commands that have no name here** (of newer servers, of modules) are what `COMMAND` says of them ([`commands`]). One that changes keys
-//! without naming any is refused, since pmnet's could be among them. So is one that keeps something for its connection, which is shared.
+//! **Commands that are not known by name** (of newer servers, of modules) are treated by their facts from `COMMAND` ([`commands`]). A command that changes
+//! keys without naming any is refused, since pmnet's keys could be among them. So is a command that keeps state in its connection, which is shared.
 //!
 //! **pmnet's keys are hidden** from KEYS, SCAN, RANDOMKEY and DBSIZE, but not from code of clients ([`own_keys`]).
 //!
