@@ -47,7 +47,7 @@ fn what_a_module_could_do_without_naming_it_is_refused() {
             text.starts_with("*3\r\n:1\r\n-ERR pmnet: INV.WIPE ") && text.ends_with(":2\r\n"),
             "{text}"
         );
-        let connection = "keeps something for its connection";
+        let connection = "keeps state in its connection";
         if !is_old {
             refused(change(store, single("inv.prepare x")), connection);
             refused(read(store, single("inv.prepare x")), connection);
