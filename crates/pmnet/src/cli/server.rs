@@ -93,7 +93,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "FILE")]
     store_password_file: Option<PathBuf>,
     /// Which writes wait for the sync of a Redis that does not sync before it replies (appendfsync everysec; WAITAOF).
-    /// `replies`: all. `updates`: only early acknowledged ones, which the devices keep until then. `none`: none
+    /// `replies`: all. `updates`: only early acknowledged ones, which the devices keep until then. `none`: no write
     /// [default: replies].
     #[arg(long, value_name = "WHAT")]
     store_sync: Option<StoreSync>,
