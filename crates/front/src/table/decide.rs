@@ -150,6 +150,10 @@ fn by_facts(facts: &Facts) -> Action {
     if has(INTERNAL) {
         return Action::Refuse(FOR_ITSELF);
     }
+    // First: nothing looks for pmnet's records in what passes through to the store.
+    if has(WRITE) && !keys {
+        return Action::Refuse(UNNAMED_KEYS);
+    }
     if has(STATE) {
         return Action::Pass(Pass::State);
     }
@@ -158,9 +162,6 @@ fn by_facts(facts: &Facts) -> Action {
     }
     if has(PUBSUB) {
         return Action::Refuse(SUBSCRIPTIONS);
-    }
-    if has(WRITE) && !keys {
-        return Action::Refuse(UNNAMED_KEYS);
     }
     if has(WRITE) {
         return bypass(false, has(NOSCRIPT));

@@ -405,6 +405,11 @@ fn what_a_store_says_decides() {
         ("cluster|newkind", "admin stale", NONE),
         ("cluster|info", "stale", NONE),
     ]);
+    let keeps = subs(&[
+        ("keeps|prepare", "noscript", NONE),
+        ("keeps|put", "write", [2, 2, 1]),
+        ("keeps|wipe", "write", NONE),
+    ]);
     let log = subs(&[
         ("newlog|get", "admin loading", NONE),
         ("newlog|reset", "admin", NONE),
@@ -427,6 +432,9 @@ fn what_a_store_says_decides() {
         row("bpopnew", -3, "write blocking", [1, 1, 1], "", &[]),
         row("waitaof", 4, "blocking noscript", NONE, "@connection", &[]),
         row("newauth", -2, "fast", NONE, "@connection", &[]),
+        row("wipe.wait", -2, "write blocking module", NONE, "", &[]),
+        row("wipe.conn", -2, "write module", NONE, "@connection", &[]),
+        row("keeps", -2, "module", NONE, "", &keeps),
         row("newsub", -2, "pubsub noscript", NONE, "", &[]),
         row("own", -2, "internal", NONE, "", &[]),
         row("counts", -2, "readonly may_replicate", [1, 1, 1], "", &[]),
@@ -455,6 +463,8 @@ fn what_a_store_says_decides() {
         ("HIMPORT PREPARE f", Action::Pass(Pass::State)),
         ("HIMPORT SET k", Action::Pass(Pass::State)),
         ("HIMPORT NOSUCH", bypass(false, true)),
+        ("KEEPS PREPARE x", Action::Pass(Pass::State)),
+        ("KEEPS PUT k", Action::Pass(Pass::State)),
         ("NEWLOG GET", bypass(false, true)),
         ("CLUSTER INFO", bypass(true, false)),
         ("CLUSTER SLOT-STATS", bypass(true, false)),
@@ -468,6 +478,9 @@ fn what_a_store_says_decides() {
     }
     for refused in [
         "SFLUSH 0 5",
+        "WIPE.WAIT x",
+        "WIPE.CONN x",
+        "KEEPS WIPE x",
         "NEWSUB c",
         "OWN x",
         "CLUSTER NEWKIND",
