@@ -386,6 +386,12 @@ fn subcommands_of(name: &str) -> &'static [Facts] {
 }
 
 impl Verdict {
+    /// Whether the store is known to have this command, and its subcommand.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        self.facts.is_some() && !matches!(self.sub, Sub::Unknown)
+    }
+
     /// Whether the number of arguments is one that Redis takes.
     #[must_use]
     pub fn arity_fits(&self, arguments: &Arguments<'_>) -> bool {

@@ -53,7 +53,7 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, ProtocolError, Status, reply};
 use pmnet_wire::command::Protocol;
 
-use crate::table::{Action, Facts, Local, Pass, Sub, Verdict};
+use crate::table::{Action, Facts, Local, MODULE, Pass, Sub, Verdict};
 use crate::upstream::{SessionHandle, Upstream};
 use crate::users::Users;
 pub use busy::{Busy, says_busy};
@@ -478,7 +478,8 @@ impl Connection {
             return Ok(());
         }
         // Of a module that was loaded since, or of none: the store is asked again, now and then.
-        shared.commands.wanted |= verdict.facts.is_none();
+        let may_have_come = |facts: &Facts| facts.has(MODULE) && !verdict.is_named();
+        shared.commands.wanted |= verdict.facts.is_none_or(may_have_come);
         if !self.admit(&verdict, arguments, up, shared)? {
             return Ok(());
         }

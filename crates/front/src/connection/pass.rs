@@ -51,6 +51,7 @@ impl Connection {
     pub(super) fn on_its_connection(&self, mut verdict: Verdict) -> Verdict {
         if matches!(verdict.action, Action::Bypass { .. })
             && verdict.facts.is_some_and(|facts| facts.has(MODULE))
+            && verdict.is_named()
             && matches!(self.mode, Mode::Ordinary)
             && self.passing.has_state()
         {

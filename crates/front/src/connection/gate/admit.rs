@@ -84,13 +84,15 @@ impl Connection {
     }
 
     /// The action for a command of this client. A command that may check the rights of its user itself runs as that user, unless the user
-    /// may do everything.
+    /// may do everything. Not one that the store has not named: it could change keys that it does not name, and nothing would keep it from
+    /// pmnet's records.
     pub(in crate::connection) fn as_its_user(
         &mut self,
         mut verdict: Verdict,
         shared: &mut Shared,
     ) -> Verdict {
         let may_look = matches!(verdict.action, Action::Bypass { .. })
+            && verdict.is_named()
             && may_look_at_user(verdict.facts)
             && matches!(self.mode, Mode::Ordinary);
         if may_look
@@ -214,7 +216,7 @@ impl Connection {
                 }
             }
             Ruling::Allowed => {
-                if let Some(error) = runs_others_code(facts, arguments) {
+                if let Some(error) = runs_others_code(verdict, arguments) {
                     return self.deny(error, facts, up, shared);
                 }
                 if reads == Reads::None
@@ -277,7 +279,7 @@ impl Connection {
                 Ruling::Allowed
             };
             let denied = match ruling {
-                Ruling::Allowed => runs_others_code(verdict.facts, &arguments)
+                Ruling::Allowed => runs_others_code(&verdict, &arguments)
                     .or(others.filter(|_| reads == Reads::None)),
                 Ruling::Denied(_) if asks_others => others,
                 Ruling::Denied(error) => Some(not_allowed_any_more(&error)),
@@ -380,11 +382,24 @@ fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
 /// among its arguments.
 fn may_look_at_user(facts: Option<&Facts>) -> bool {
     let names_all = |facts: &Facts| !facts.keys.is_empty() && !facts.has(OPAQUE);
-    facts.is_none_or(|facts| facts.has(MODULE) && !names_all(facts))
+    facts.is_some_and(|facts| facts.has(MODULE) && !names_all(facts))
 }
 
 /// The error for a command that does more than its arguments say, which the pmnet server would do with its own rights.
-fn runs_others_code(facts: Option<&Facts>, arguments: &Arguments<'_>) -> Option<Bytes> {
+fn runs_others_code(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
+    let facts = verdict.facts;
+    if matches!(verdict.action, Action::Refuse(_)) {
+        // Nobody may run it, which is the better error.
+        return None;
+    }
+    if facts.is_none() || (may_look_at_user(facts) && !verdict.is_named()) {
+        return Some(reply::error(&format!(
+            "ERR pmnet: the front has not heard of {} yet, and runs it only for a user that may do everything (~* &* +@all): \
+             Redis may have it from a module that was loaded a moment ago; the command was not executed; try again in 3 seconds, \
+             when the front has asked Redis for its commands",
+            shown(arguments)
+        )));
+    }
     if may_look_at_user(facts) {
         return Some(reply::error(&format!(
             "ERR pmnet: {} is possible in a MULTI only for a user that may do everything (~* &* +@all): it may check the rights \
