@@ -13,7 +13,7 @@ use super::local::{Hello, parse_database};
 use super::mode::Mode;
 use super::{Connection, Later, Shared, Wait, arity_error, refusal, shown};
 use crate::limits::{COMMAND_BYTES_MAX, REQUESTS};
-use crate::table::{Action, Local, NO_MULTI, Pass, Sub, Verdict};
+use crate::table::{Action, Local, MODULE, NO_MULTI, Pass, Sub, Verdict};
 use crate::upstream::Upstream;
 use recheck::Recheck;
 pub(super) use recheck::not_allowed_any_more;
@@ -199,6 +199,13 @@ impl Connection {
             ))
         } else {
             match verdict.action {
+                Action::Bypass { .. } | Action::Pass(Pass::Blocking)
+                    if facts.has(MODULE) && self.passing.has_state() =>
+                {
+                    let why = "commands of this client have set a state of its connection, which a MULTI does not see unless the \
+                               client has sent WATCH before";
+                    refusal(arguments, why)
+                }
                 // Blocking commands do not block inside a transaction; Redis sees to it.
                 Action::Update | Action::Pass(Pass::Blocking) => {
                     let queued = self.queue_frame(frame, false);

@@ -217,6 +217,35 @@ fn an_invented_command_that_keeps_something_for_its_connection_has_one() {
     assert_eq!(other.ask("PING"), "+PONG\r\n");
 }
 
+/// A transaction runs on a connection that all clients share, so that it would miss that state.
+#[test]
+fn a_transaction_of_a_client_whose_connection_keeps_something_misses_nothing() {
+    let Some((_redis, front, _module)) = start_any() else {
+        return skip("no redis-server 7 is installed");
+    };
+    let mut client = front.client();
+    assert_eq!(client.ask("inv.prepare text"), "+OK\r\n");
+    client.ask("MULTI");
+    assert_eq!(client.ask("SET in-multi 1"), "+QUEUED\r\n");
+    let refused = client.ask("inv.put k");
+    assert!(
+        refused.starts_with("-ERR pmnet") && refused.contains("WATCH"),
+        "{refused}"
+    );
+    assert!(client.ask("EXEC").starts_with("-EXECABORT"));
+    assert_eq!(client.ask("EXISTS in-multi"), ":0\r\n");
+    assert_eq!(client.ask("inv.put k"), "+OK\r\n");
+    // As the error says: a transaction with WATCH has the client's own connection.
+    let lines = ["WATCH k", "MULTI", "inv.put k2", "EXEC"];
+    let said = lines.map(|line| client.ask(line));
+    assert_eq!(said[3], "*1\r\n+OK\r\n", "{said:?}");
+    assert_eq!(client.ask("GET k2"), "$4\r\ntext\r\n");
+    // Others have nothing to miss, and their transactions have commands of modules.
+    let lines = ["MULTI", "inv.len k2", "EXEC"];
+    let mut other = front.client();
+    assert_eq!(lines.map(|line| other.ask(line))[2], "*1\r\n:4\r\n");
+}
+
 /// Until the store has named a command, the front cannot tell whether it may run as its user.
 #[test]
 fn a_command_that_came_later_does_not_run_unguarded_as_a_user_with_some_rights() {
