@@ -246,6 +246,38 @@ fn a_transaction_of_a_client_whose_connection_keeps_something_misses_nothing() {
     assert_eq!(lines.map(|line| other.ask(line))[2], "*1\r\n:4\r\n");
 }
 
+/// A login would need another connection, without that state.
+#[test]
+fn a_client_whose_connection_keeps_something_does_not_log_in() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let module = invented(directory.path());
+    let Some(redis) = Redis::start_with(&["--loadmodule", &module]) else {
+        return;
+    };
+    let mut admin = redis.client();
+    for user in ["front on >front", "all on >pw", "other on >pw"] {
+        let made = admin.ask(&format!("ACL SETUSER {user} ~* &* +@all"));
+        assert_eq!(made, "+OK\r\n");
+    }
+    let front = crate::users::front(&redis);
+    let mut client = front.client();
+    assert_eq!(client.ask("AUTH all pw"), "+OK\r\n");
+    eventually("the front has heard of it", || {
+        client.ask("inv.prepare text") == "+OK\r\n" && client.ask("inv.put k") == "+OK\r\n"
+    });
+    for login in ["AUTH other pw", "AUTH all pw", "HELLO 3 AUTH other pw"] {
+        let refused = client.ask(login);
+        assert!(
+            refused.starts_with("-ERR pmnet") && refused.contains("RESET"),
+            "{login}: {refused}"
+        );
+        assert_eq!(client.ask("inv.put k"), "+OK\r\n", "{login}");
+    }
+    assert_eq!(client.ask("RESET"), "+RESET\r\n");
+    assert_eq!(client.ask("AUTH other pw"), "+OK\r\n");
+    assert!(client.ask("inv.put k").contains("nothing is prepared"));
+}
+
 /// Until the store has named a command, the front cannot tell whether it may run as its user.
 #[test]
 fn a_command_that_came_later_does_not_run_unguarded_as_a_user_with_some_rights() {

@@ -43,6 +43,12 @@ impl Connection {
                 "ERR pmnet: unsubscribe before logging in: subscriptions have the rights of their user",
             )));
         }
+        if self.passing.has_state() {
+            return Ok(Some(reply::error(
+                "ERR pmnet: commands of this client have set a state of its connection, which a login would lose: send RESET before \
+                 it, or log in on another connection",
+            )));
+        }
         if shared.users.holds_logins(self.gate.address, shared.now) {
             return Ok(Some(reply::error(
                 "ERR pmnet: too many failed logins from this address; try again in a second",
