@@ -9,9 +9,11 @@ use bytes::Bytes;
 use pmnet_resp::{
     Scanner, read, write_bulk, write_command, write_header, write_integer, write_map,
 };
+use pmnet_wire::StoreName;
 use pmnet_wire::command::{Form, Protocol, preamble};
 
 use super::calls::{Purpose, Submit};
+use super::identity::run_id_of;
 use super::local::Hello;
 use super::{Connection, Later, Shared, Wait};
 use crate::limits::REPLIES;
@@ -30,8 +32,8 @@ pub(crate) struct About {
     version: String,
     /// Each as RESP2 has it: an array of names and values.
     modules: Vec<Bytes>,
-    /// These facts are about the store that the server works on now.
-    is_fresh: bool,
+    /// The `run_id` of the store process that said this; empty if it did not say that. `None`: to be asked.
+    of: Option<String>,
     /// It is not asked before this time.
     ask_after: Time,
 }
@@ -42,7 +44,7 @@ impl Default for About {
             server: "redis".to_owned(),
             version: SERVER_VERSION.to_owned(),
             modules: Vec::new(),
-            is_fresh: false,
+            of: None,
             ask_after: 0,
         }
     }
@@ -51,12 +53,14 @@ impl Default for About {
 impl About {
     /// The server works on another store.
     pub(super) fn is_another(&mut self) {
-        self.is_fresh = false;
+        self.of = None;
         self.ask_after = 0;
     }
 
-    fn is_to_be_asked(&self, now: Time) -> bool {
-        !self.is_fresh && now >= self.ask_after
+    /// `store`: the one that the server named last. An answer may have come from the store before it, or from the one after it.
+    fn is_to_be_asked(&self, store: Option<&StoreName>, now: Time) -> bool {
+        let is_of = |of: &String| store.is_none_or(|store| store.run_id == *of);
+        !self.of.as_ref().is_some_and(is_of) && now >= self.ask_after
     }
 
     /// Takes the answer to what [`Connection::ask_about`] asks.
@@ -65,11 +69,18 @@ impl About {
             Outcome::Reply(reply) => self.take(reply),
             _ => None,
         };
-        self.is_fresh = known.is_some();
-        self.ask_after = now.saturating_add(ASK_AGAIN_AFTER);
+        // If it is of another store than the server works on, the next question comes soon.
+        let pause = if known.is_some() {
+            ASK_TIME_MAX
+        } else {
+            ASK_AGAIN_AFTER
+        };
+        self.of = known;
+        self.ask_after = now.saturating_add(pause);
     }
 
-    fn take(&mut self, reply: &Bytes) -> Option<()> {
+    /// The `run_id` of the store that has given this answer.
+    fn take(&mut self, reply: &Bytes) -> Option<String> {
         let length = Scanner::new(REPLIES).poll(reply).ok()??;
         let info = String::from_utf8_lossy(read::bulk(&reply[..length])?).into_owned();
         let field = |name: &str| {
@@ -90,7 +101,7 @@ impl About {
             .into_iter()
             .map(|module| reply.slice_ref(module))
             .collect();
-        Some(())
+        Some(run_id_of(&reply[..length]).unwrap_or_default())
     }
 
     /// The reply to HELLO of the client with this number.
@@ -129,7 +140,10 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<bool, Later> {
-        if !shared.about.is_to_be_asked(shared.now) {
+        if !shared
+            .about
+            .is_to_be_asked(shared.name.as_ref(), shared.now)
+        {
             return Ok(false);
         }
         self.flush_pack(up, shared)?;
@@ -191,7 +205,7 @@ mod tests {
         ] {
             let about = after(info, "*0\r\n");
             assert_eq!((&*about.server, &*about.version), (server, version));
-            assert!(!about.is_to_be_asked(u64::MAX));
+            assert!(!about.is_to_be_asked(None, u64::MAX));
         }
     }
 
@@ -210,12 +224,30 @@ mod tests {
     fn what_is_no_answer_changes_nothing_and_is_asked_again_later() {
         let mut about = after("redis_version:8.2.3", "*0\r\n");
         about.is_another();
-        assert!(about.is_to_be_asked(0));
+        assert!(about.is_to_be_asked(None, 0));
         for outcome in [Outcome::Unknown, Outcome::Reply(Bytes::from("-ERR x\r\n"))] {
             about.learn(&outcome, 5);
             assert_eq!(about.version, "8.2.3");
-            assert!(!about.is_to_be_asked(4 + ASK_AGAIN_AFTER));
-            assert!(about.is_to_be_asked(5 + ASK_AGAIN_AFTER));
+            assert!(!about.is_to_be_asked(None, 4 + ASK_AGAIN_AFTER));
+            assert!(about.is_to_be_asked(None, 5 + ASK_AGAIN_AFTER));
         }
+    }
+
+    /// The question was under way when the server went over to another store.
+    #[test]
+    fn an_answer_of_the_store_before_is_not_that_of_the_new_one() {
+        let name = |run_id| {
+            let text = format!("redis://127.0.0.1:1/?run_id={run_id}&records=r&owner=o");
+            StoreName::parse(text.as_bytes()).unwrap()
+        };
+        let mut about = after("redis_version:7.4.1\r\nrun_id:old\r\n", "*0\r\n");
+        let (old, new) = (name("old"), name("new"));
+        assert!(!about.is_to_be_asked(Some(&old), u64::MAX));
+        assert!(!about.is_to_be_asked(Some(&new), ASK_TIME_MAX - 1));
+        assert!(about.is_to_be_asked(Some(&new), ASK_TIME_MAX));
+        let info = "redis_version:8.2.3\r\nrun_id:new\r\n";
+        let reply = format!("${}\r\n{info}\r\n*0\r\n", info.len());
+        about.learn(&Outcome::Reply(Bytes::from(reply)), 0);
+        assert!(!about.is_to_be_asked(Some(&new), u64::MAX));
     }
 }
