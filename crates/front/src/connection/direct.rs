@@ -60,6 +60,8 @@ pub(super) struct Direct {
     /// The patterns of these.
     pub(super) patterns: u64,
     pub(super) subscribed_sharded: u64,
+    /// The store's error for the write before WAIT.
+    refused: Option<Bytes>,
     /// The answer to a fence has just come.
     passed_fence: bool,
     /// How it logs in for the front's own questions.
@@ -115,6 +117,7 @@ impl Direct {
             subscribed: 0,
             patterns: 0,
             subscribed_sharded: 0,
+            refused: None,
             passed_fence: false,
             own_auth: own_auth.iter().map(|&word| word.to_owned()).collect(),
             client,
@@ -203,13 +206,16 @@ impl Direct {
 
     /// Makes WAIT and WAITAOF wait for the earlier writes of other connections. Redis 7.0 waits for these if any command has
     /// run on the connection. A newer Redis waits only for writes of the connection, so a key is written and removed there.
+    /// The store may refuse that write (no memory, no replicas, no right): then WAIT has that error.
     pub(super) fn come_behind_writes(&mut self) {
+        self.refused = None;
         let writes = |found: &Found| found.version >= OWN_WRITES_VERSION;
         if self.found.as_ref().is_some_and(writes) {
             let key = format!("{}:wait", self.records);
             // It does not stay if the connection breaks between the two.
-            self.set(&["SET", &key, "", "PX", "1000"]);
-            self.set(&["DEL", &key]);
+            write_command(&mut self.outbox, &["SET", &key, "", "PX", "1000"]);
+            write_command(&mut self.outbox, &["DEL", &key]);
+            self.own.extend([Own::Marker; 2]);
         }
     }
 
@@ -260,13 +266,17 @@ impl Direct {
         if value.starts_with(b"-") && !matches!(own, Own::Fence | Own::Client) {
             let text = String::from_utf8_lossy(value.trim_ascii());
             return match own {
+                Own::Marker => {
+                    self.refused.get_or_insert_with(|| no_marker(&text));
+                    Ok(true)
+                }
                 Own::Login if self.log_in() => Ok(true),
                 Own::Login => Err(Failure::Refused(text.into_owned())),
                 _ => Err(format!("it said {text}").into()),
             };
         }
         match own {
-            Own::Setting => {}
+            Own::Setting | Own::Marker => {}
             Own::Login => self.is_client = true,
             Own::Fence => self.passed_fence = true,
             Own::Info => {
@@ -448,6 +458,9 @@ impl Connection {
         if passage.kills && value.starts_with(b"+") {
             self.passing.note_killed();
         }
+        let refused = direct.refused.take();
+        let refused = refused.filter(|_| passage.name.starts_with("WAIT"));
+        let value = refused.as_ref().unwrap_or(value);
         self.apply_effect(&passage, value, direct);
         let reply = match passage.effect {
             Effect::Subscribe => Bytes::new(),
@@ -479,6 +492,16 @@ impl Connection {
         };
         self.replies.insert(place, value);
     }
+}
+
+/// The answer to WAIT if the store has refused the write before it with this error.
+fn no_marker(error: &str) -> Bytes {
+    let (code, text) = error.split_once(' ').unwrap_or((error, ""));
+    let code = code.trim_start_matches('-');
+    reply::error(&format!(
+        "{code} pmnet: it is not known which replicas have what was written: the store refuses the front's write that tells it what to \
+         count ({text}); acknowledged writes stay"
+    ))
 }
 
 fn is_sentinel(value: &[u8], sentinel: &[u8]) -> bool {

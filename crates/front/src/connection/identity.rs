@@ -16,6 +16,8 @@ const INFO_BYTES_MAX: usize = 64 * 1024;
 pub(crate) enum Own {
     /// AUTH of the front, HELLO, SELECT: an error ends the connection.
     Setting,
+    /// The write before WAIT: an error is the answer to WAIT.
+    Marker,
     /// AUTH of the client.
     Login,
     /// INFO server.

@@ -269,6 +269,37 @@ fn wait_counts_what_was_acknowledged() {
     assert_eq!(client.ask("WAIT 1 200"), ":0\r\n");
 }
 
+/// Before WAIT a newer Redis is sent a write that it may refuse. Its answer says nothing of replicas then, and the client's connection
+/// and what it watches stay.
+#[test]
+fn a_wait_whose_write_is_refused_has_that_error() {
+    let Some(redis) = Redis::start_named("redis-8.2") else {
+        return;
+    };
+    let front = Running::start(&redis);
+    let mut plain = redis.client();
+    let mut client = front.client();
+    assert_eq!(client.ask("WATCH k"), "+OK\r\n");
+    for (option, refusing, usual, code) in [
+        ("min-replicas-to-write", "1", "0", "-NOREPLICAS "),
+        ("maxmemory", "1", "0", "-OOM "),
+    ] {
+        let mut set = |value| plain.ask(&format!("CONFIG SET {option} {value}"));
+        assert_eq!(set(refusing), "+OK\r\n");
+        for line in ["WAIT 0 10", "WAITAOF 0 0 10"] {
+            let refused = client.ask(line);
+            assert!(refused.starts_with(code), "{line}: {refused}");
+        }
+        assert_eq!(client.ask("GET k"), "$-1\r\n");
+        assert_eq!(set(usual), "+OK\r\n");
+        assert_eq!(client.ask("WAIT 0 10"), ":0\r\n");
+    }
+    // The watch is there still.
+    assert_eq!(plain.ask("SET k 1"), "+OK\r\n");
+    let said = ["MULTI", "SET k 2", "EXEC"].map(|line| client.ask(line));
+    assert_eq!(said[2], "*-1\r\n", "{said:?}");
+}
+
 /// A reply that looks like a word about subscriptions is data: taken for one, it opened a way round
 /// what is refused to connections that WATCH.
 #[test]

@@ -331,7 +331,7 @@ impl Link {
             ));
         }
         match own {
-            Own::Setting | Own::Login | Own::Client | Own::Fence => return Ok(()),
+            Own::Setting | Own::Marker | Own::Login | Own::Client | Own::Fence => return Ok(()),
             Own::Info => {
                 self.found.run_id =
                     run_id_of(value).ok_or("its INFO has no run_id, so it cannot be recognised")?;
