@@ -17,6 +17,12 @@ pub const SCRIPT_ARGUMENTS_MAX: usize = 4000;
 /// Longest command or subcommand name that is read, in bytes; longer names count as unknown.
 const NAME_BYTES_MAX: usize = 64;
 
+/// Why a command that was given another name is not possible: all that pmnet knows of commands, it knows by their own names.
+const RENAMED: &str = "the store's configuration gave it this name (rename-command), and pmnet knows commands by their own names only: \
+     send it to the Redis server itself";
+/// Why a command with such a name is not possible.
+const LONG_NAME: &str = "a name of a command has at most 64 bytes here";
+
 /// Upper-case copy of a name; empty if it is too long to be one.
 #[must_use]
 pub fn upper(name: &[u8]) -> Vec<u8> {
@@ -126,6 +132,8 @@ struct Spec {
     last: i64,
     step: i64,
     container: bool,
+    /// The server knows it by another name, too, which is the one that it tells.
+    renamed: bool,
 }
 
 impl Spec {
@@ -138,6 +146,12 @@ impl Spec {
 /// Whether a command that writes without naming a key is known to leave pmnet's own keys alone.
 fn knows_unnamed(name: &[u8]) -> bool {
     guard::spares_keys(name) || name == b"FUNCTION" || name.starts_with(b"FUNCTION|")
+}
+
+/// Whether the name can be in a text of a script.
+fn is_plain(name: &[u8]) -> bool {
+    let fits = |byte: &u8| byte.is_ascii_graphic() && !b"'\"\\".contains(byte);
+    name.iter().all(fits)
 }
 
 /// The server's commands; empty when it does not tell.
@@ -154,7 +168,7 @@ impl CommandTable {
     pub fn parse(reply: &[u8]) -> Option<CommandTable> {
         let mut table = CommandTable::default();
         for row in elements(reply)? {
-            table.add(row)?;
+            table.add(row, None)?;
         }
         Some(table)
     }
@@ -173,9 +187,12 @@ impl CommandTable {
         guard::changes_access(arguments.len(), |index| arguments[index], own)
     }
 
-    fn add(&mut self, row: &[u8]) -> Option<()> {
+    /// `asked`: the name that the row is the answer for, in capitals.
+    fn add(&mut self, row: &[u8], asked: Option<&[u8]>) -> Option<()> {
         let columns = elements(row)?;
-        let name = text(columns.first()?)?.to_ascii_uppercase();
+        let own = text(columns.first()?)?.to_ascii_uppercase();
+        let name = asked.map_or(own.clone(), <[u8]>::to_vec);
+        let renamed = name != own;
         let flags = elements(columns.get(2)?)?;
         let has = |flag: &[u8]| flags.iter().any(|f| text(f) == Some(flag));
         let subcommands = columns.get(9).and_then(|c| elements(c)).unwrap_or_default();
@@ -189,12 +206,16 @@ impl CommandTable {
             first: integer(columns.get(3)?)?,
             last: integer(columns.get(4)?)?,
             step: integer(columns.get(5)?)?,
-            container: !subcommands.is_empty(),
+            container: !subcommands.is_empty() && !renamed,
+            renamed,
         };
         self.specs.insert(name, spec);
+        if renamed {
+            return Some(());
+        }
         for subcommand in subcommands {
             // Names of subcommands come as "config|get".
-            self.add(subcommand)?;
+            self.add(subcommand, None)?;
         }
         Some(())
     }
@@ -208,18 +229,25 @@ impl CommandTable {
         Some(spec)
     }
 
-    /// Adds what the reply of `COMMAND INFO` says, of commands that the server has got since.
-    pub fn learn(&mut self, reply: &[u8]) {
+    /// Adds what the reply of `COMMAND INFO` says of this command (in capitals), which the server has got since, or to which its
+    /// configuration gave this name.
+    pub fn learn(&mut self, name: &[u8], reply: &[u8]) {
         for row in elements(reply).unwrap_or_default() {
             // Null if it has none of this name.
-            let _ = self.add(row);
+            let _ = self.add(row, Some(name));
         }
     }
 
     /// Why the command must not run here, whatever its arguments are. The server's facts about the command decide.
     #[must_use]
     pub fn unfit(&self, name: &[u8], arguments: &[&[u8]]) -> Option<&'static str> {
+        if name.is_empty() && arguments[0].len() > NAME_BYTES_MAX {
+            return Some(LONG_NAME);
+        }
         let spec = self.spec(name, arguments)?;
+        if spec.renamed {
+            return Some(RENAMED);
+        }
         if guard::keeps_state(name) {
             return Some(guard::OWN_CONNECTION);
         }
@@ -234,18 +262,26 @@ impl CommandTable {
     /// Names of commands that change keys without naming one, subcommands after `|`: no script of a client may call them.
     #[must_use]
     pub fn unnamed_writers(&self) -> String {
-        let plain = |name: &[u8]| {
-            let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"'\"\\".contains(byte);
-            name.iter().all(is_plain)
-        };
         let mut names: Vec<&[u8]> = self
             .specs
             .iter()
-            .filter(|(name, spec)| spec.writes_unnamed() && !knows_unnamed(name) && plain(name))
+            .filter(|(name, spec)| spec.writes_unnamed() && !knows_unnamed(name) && is_plain(name))
             .map(|(name, _)| &name[..])
             .collect();
         names.sort_unstable();
         String::from_utf8_lossy(&names.join(&b' ')).into_owned()
+    }
+
+    /// Names of all commands, each between blanks.
+    #[must_use]
+    pub fn names(&self) -> String {
+        let names = self
+            .specs
+            .keys()
+            .filter(|name| is_plain(name) && !name.contains(&b'|'));
+        let mut names: Vec<&[u8]> = names.map(|name| &name[..]).collect();
+        names.sort_unstable();
+        format!(" {} ", String::from_utf8_lossy(&names.join(&b' ')))
     }
 
     /// Whether the server has this command.

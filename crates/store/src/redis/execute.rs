@@ -187,11 +187,11 @@ impl RedisStore {
         if unknown.is_empty() {
             return Ok(plan);
         }
-        // Of a module that was loaded since, or of none.
+        // Of a module that was loaded since, renamed, or of none.
         self.finish_group(link, group, replies)?;
         for name in unknown {
             let reply = link.connection.call(&[b"COMMAND", b"INFO", &name])?;
-            link.commands.learn(&reply);
+            link.commands.learn(&name, &reply);
         }
         Ok(build(&link.commands))
     }

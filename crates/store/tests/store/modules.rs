@@ -66,3 +66,52 @@ fn what_a_module_could_do_without_naming_it_is_refused() {
         }
     }
 }
+
+/// Redis says of such a command that it is the one that it was: the new name counted as one of a harmless command.
+#[test]
+fn a_renamed_command_is_refused_under_its_new_name() {
+    let long = "w".repeat(65);
+    let renamed = [
+        "--rename-command",
+        "FLUSHALL",
+        "wipeall",
+        "--rename-command",
+        "CONFIG",
+        "Operate",
+        "--rename-command",
+        "FLUSHDB",
+        &long,
+    ];
+    let Some(redis) = Redis::start(&renamed) else {
+        return;
+    };
+    let mut store = redis.store();
+    crate::support::load(&mut *store);
+    let store = &mut *store;
+    assert_eq!(change(store, single("SET k v")), "+OK\r\n");
+    let why = "the store's configuration gave it this name (rename-command)";
+    for line in ["wipeall", "WIPEALL SYNC", "operate SET appendonly no"] {
+        let form = |form| payload(form, Protocol::Resp2, 0, &[line, "SET a 2"]);
+        let forms = [Form::Transaction, Form::Pipeline, Form::Pack].map(form);
+        for payload in [single(line)].into_iter().chain(forms) {
+            let text = change(store, payload);
+            assert!(text.contains(why), "{line}: {text}");
+        }
+        let text = read(store, single(line));
+        assert!(text.contains(why), "{line}: {text}");
+        let call = line.replace(' ', "','");
+        let code = format!("return redis.call('{call}')");
+        let text = change(store, script(Protocol::Resp2, &["EVAL", &code, "0"]));
+        assert!(text.contains("not available inside scripts"), "{text}");
+    }
+    let text = change(store, single(&long));
+    assert!(text.contains("at most 64 bytes"), "{text}");
+    let code = format!("redis.setresp(3) return redis.call('{long}')");
+    let text = change(store, script(Protocol::Resp2, &["EVAL", &code, "0"]));
+    assert!(text.contains("not available inside scripts"), "{text}");
+    let text = change(store, single("FLUSHALL"));
+    assert!(text.starts_with("-ERR"), "{text}");
+    assert_eq!(redis.get("k").as_deref(), Some("v"));
+    assert_eq!(redis.get("a").as_deref(), Some("2"));
+    assert!(!store.load().unwrap().is_empty());
+}
