@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 struct ctx;
 struct string;
@@ -216,6 +217,20 @@ static int run_put(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_reply(ctx, call(ctx, "SET", "!sc", argv[1], prepared[client % 256].text));
 }
 
+/* inv.slow KEY SECONDS: a write that takes its time. */
+static int run_slow(struct ctx *ctx, struct string **argv, int argc)
+{
+	long long seconds;
+
+	if (argc != 3)
+		return wrong_arity(ctx);
+	if (string_to_integer(argv[2], &seconds) != 0 || seconds < 0 || seconds > 60)
+		return reply_with_error(ctx, "ERR wrong number of seconds");
+	auto_memory(ctx);
+	sleep((unsigned int)seconds);
+	return reply_with_reply(ctx, call(ctx, "INCRBY", "!sc", argv[1], "1"));
+}
+
 /* inv.wipe PREFIX: removes keys that it does not name. */
 static int run_wipe(struct ctx *ctx, struct string **argv, int argc)
 {
@@ -308,6 +323,7 @@ static const struct {
 	{ "inv.store", run_store, "write deny-oom", { 0, 0, 0 } },
 	{ "inv.prepare", run_prepare, "deny-script", { 0, 0, 0 } },
 	{ "inv.put", run_put, "write deny-oom", { 1, 1, 1 } },
+	{ "inv.slow", run_slow, "write deny-oom", { 1, 1, 1 } },
 	{ "inv.wipe", run_wipe, "write", { 0, 0, 0 } },
 	{ "inv.user", run_user, "readonly", { 0, 0, 0 } },
 };

@@ -200,7 +200,8 @@ impl CommandTable {
             arity: integer(columns.get(1)?)?,
             write: has(b"write"),
             admin: has(b"admin"),
-            module: has(b"module"),
+            // Redis 6.2 does not say it; no command of a server's own has a dot.
+            module: has(b"module") || own.contains(&b'.'),
             noscript: has(b"noscript"),
             movable: has(b"movablekeys"),
             first: integer(columns.get(3)?)?,
@@ -288,6 +289,12 @@ impl CommandTable {
     #[must_use]
     pub fn has(&self, name: &[u8]) -> bool {
         self.specs.contains_key(name)
+    }
+
+    /// Whether the command is the server's own, and not a module's or unknown.
+    #[must_use]
+    pub fn is_core(&self, name: &[u8]) -> bool {
+        self.specs.get(name).is_some_and(|spec| !spec.module)
     }
 
     /// Whether the command can run inside a script.

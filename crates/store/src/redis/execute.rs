@@ -74,10 +74,10 @@ impl RedisStore {
                 && self.home.is_none()
                 && !plan.runs_in_script(&link.commands)
             {
-                if !together.takes(&plan) {
+                if !together.takes(&plan, &link.commands) {
                     self.finish_together(link, &mut together, replies)?;
                 }
-                if together.takes(&plan) {
+                if together.takes(&plan, &link.commands) {
                     self.finish_group(link, &mut group, replies)?;
                     together.add(Asked {
                         plan,
