@@ -17,7 +17,7 @@ use super::commands::{CommandTable, is_flush, runs_code, runs_reading_code};
 use super::execute::{half_done, names_scripts, record, reply_of, switch_protocol};
 use super::plan::{Item, Plan};
 use super::record::unrecorded;
-use super::transaction::{Items, Outcome, Transaction};
+use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
 
 /// Requests that run together, at most: they bound how long others wait, and how many replies a crash can lose.
@@ -146,7 +146,7 @@ impl RedisStore {
                     }
                     return Err(unrecorded(&why));
                 }
-                Outcome::Torn(torn) => return Err(half_done(&torn, all[0].field)),
+                Outcome::Torn(torn) => return Err(half_done(&torn, &torn_fields(&torn, all))),
                 Outcome::NoMemory(_) => return Ok(false),
                 Outcome::Refused(items) => {
                     let mut slots: Vec<&mut Item<'_>> = all
@@ -181,7 +181,59 @@ impl RedisStore {
     }
 }
 
+/// The records of the requests of which a part is missing; of all, if that is not known.
+fn torn_fields<'r>(torn: &Torn, all: &'r [Asked<'_>]) -> Vec<&'r [u8]> {
+    let fields = all
+        .iter()
+        .flat_map(|asked| asked.plan.items.iter().map(|_| &asked.field[..]));
+    let is_torn = |(index, _): &(usize, &[u8])| torn.items.is_empty() || torn.items.contains(index);
+    let torn = fields.enumerate().filter(is_torn);
+    let mut found: Vec<&[u8]> = torn.map(|(_, field)| field).collect();
+    found.dedup();
+    found
+}
+
 /// The reply to a request of which only this is known.
 fn in_pack(plan: &Plan<'_>) -> Bytes {
     super::execute::in_pack(plan, &LOST_REPLY.repeat(plan.parts.unwrap_or(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_transaction_names_the_records_of_those_that_it_tore() {
+        let asked = [(b"r1", 1), (b"r2", 3), (b"r3", 1)];
+        let asked = asked.map(|(field, items)| (field.to_vec(), items));
+        let none = Bytes::new();
+        let all: Vec<Asked<'_>> = asked
+            .iter()
+            .map(|(field, items)| Asked {
+                plan: Plan {
+                    items: (0..*items).map(|_| Item::Done(Vec::new())).collect(),
+                    ..Plan::done(Vec::new())
+                },
+                field,
+                prefix: &none,
+            })
+            .collect();
+        let said = |items: &[usize]| {
+            let torn = Torn {
+                why: "It broke".into(),
+                items: items.to_vec(),
+                recorded: true,
+            };
+            half_done(&torn, &torn_fields(&torn, &all)).to_string()
+        };
+        for (items, records) in [
+            (&[0][..], "(record r1, kept"),
+            (&[3], "(record r2, kept"),
+            (&[1, 2, 4], "(records r2, r3, kept"),
+            (&[], "(records r1, r2, r3, kept"),
+        ] {
+            let text = said(items);
+            assert!(text.contains(records), "{items:?}: {text}");
+        }
+    }
 }
