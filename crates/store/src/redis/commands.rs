@@ -132,6 +132,8 @@ struct Spec {
     last: i64,
     step: i64,
     container: bool,
+    /// A command of a module that may keep state in its connection, or use it.
+    state: bool,
     /// The server knows it by another name, too, which is the one that it tells.
     renamed: bool,
 }
@@ -140,6 +142,12 @@ impl Spec {
     /// It changes keys, and none of its arguments says which.
     fn writes_unnamed(&self) -> bool {
         self.write && self.first == 0 && !self.movable && !self.container
+    }
+
+    /// No script may run it, although it neither writes nor names keys: it may be about its connection.
+    fn seems_to_keep_state(&self) -> bool {
+        let keyless = self.first == 0 && !self.movable;
+        self.noscript && !self.write && !self.admin && keyless
     }
 }
 
@@ -187,16 +195,18 @@ impl CommandTable {
         guard::changes_access(arguments.len(), |index| arguments[index], own)
     }
 
-    /// `asked`: the name that the row is the answer for, in capitals.
-    fn add(&mut self, row: &[u8], asked: Option<&[u8]>) -> Option<()> {
+    /// `asked`: the name that the row is the answer for, in capitals. Returns the name under which it was added.
+    fn add(&mut self, row: &[u8], asked: Option<&[u8]>) -> Option<Vec<u8>> {
         let columns = elements(row)?;
         let own = text(columns.first()?)?.to_ascii_uppercase();
         let name = asked.map_or(own.clone(), <[u8]>::to_vec);
         let renamed = name != own;
         let flags = elements(columns.get(2)?)?;
         let has = |flag: &[u8]| flags.iter().any(|f| text(f) == Some(flag));
+        let categories = columns.get(6).and_then(|c| elements(c)).unwrap_or_default();
+        let connection = categories.iter().any(|c| text(c) == Some(b"@connection"));
         let subcommands = columns.get(9).and_then(|c| elements(c)).unwrap_or_default();
-        let spec = Spec {
+        let mut spec = Spec {
             arity: integer(columns.get(1)?)?,
             write: has(b"write"),
             admin: has(b"admin"),
@@ -208,17 +218,29 @@ impl CommandTable {
             last: integer(columns.get(4)?)?,
             step: integer(columns.get(5)?)?,
             container: !subcommands.is_empty() && !renamed,
+            state: false,
             renamed,
         };
-        self.specs.insert(name, spec);
+        spec.state = spec.module && (connection || spec.seems_to_keep_state());
+        self.specs.insert(name.clone(), spec);
         if renamed {
-            return Some(());
+            return Some(name);
         }
+        let mut family = Vec::with_capacity(subcommands.len());
         for subcommand in subcommands {
             // Names of subcommands come as "config|get".
-            self.add(subcommand, None)?;
+            family.push(self.add(subcommand, None)?);
         }
-        Some(())
+        // If one of a family sets a state, the others may use it.
+        let keeps = |member: &Vec<u8>| self.specs.get(member).is_some_and(|spec| spec.state);
+        if family.iter().any(keeps) {
+            for member in family.iter().chain([&name]) {
+                if let Some(spec) = self.specs.get_mut(member) {
+                    spec.state = true;
+                }
+            }
+        }
+        Some(name)
     }
 
     fn spec(&self, name: &[u8], arguments: &[&[u8]]) -> Option<Spec> {
@@ -255,9 +277,7 @@ impl CommandTable {
         if spec.writes_unnamed() && !is_flush(name) && !knows_unnamed(name) {
             return Some(guard::UNNAMED_KEYS);
         }
-        let keyless = spec.first == 0 && !spec.movable;
-        let quiet = !spec.write && !spec.admin;
-        (spec.module && spec.noscript && quiet && keyless).then_some(guard::OWN_CONNECTION)
+        spec.state.then_some(guard::OWN_CONNECTION)
     }
 
     /// Names of commands that change keys without naming one, subcommands after `|`: no script of a client may call them.
@@ -461,6 +481,45 @@ mod tests {
             ("XREAD COUNT 1", ""),
         ] {
             assert_eq!(keys(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_a_module_says_of_its_connection_counts_for_the_family() {
+        let row = |name: &str, flags: &str, category: &str, subs: &str| {
+            let flags: String = flags.split(' ').map(|f| format!("+{f}\r\n")).collect();
+            format!(
+                "*10\r\n+{name}\r\n:-2\r\n*2\r\n{flags}:1\r\n:1\r\n:1\r\n*1\r\n+{category}\r\n*0\r\n*0\r\n{subs}"
+            )
+        };
+        let none = "*0\r\n";
+        let subs = ["set", "get"].map(|sub| {
+            let category = if sub == "set" { "@connection" } else { "@read" };
+            row(&format!("m.family|{sub}"), "module fast", category, none)
+        });
+        let rows = [
+            row("m.state", "module fast", "@connection", none),
+            row("m.get", "module fast", "@read", none),
+            row("ping", "fast stale", "@connection", none),
+            row(
+                "m.family",
+                "module fast",
+                "@slow",
+                &format!("*2\r\n{}", subs.concat()),
+            ),
+        ];
+        let table = CommandTable::parse(format!("*4\r\n{}", rows.concat()).as_bytes()).unwrap();
+        for (line, refused) in [
+            ("M.STATE a", true),
+            ("M.GET a", false),
+            ("PING a", false),
+            ("M.FAMILY", true),
+            ("M.FAMILY SET", true),
+            ("M.FAMILY GET", true),
+        ] {
+            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            let found = table.unfit(words[0], &words);
+            assert_eq!(found, refused.then_some(guard::OWN_CONNECTION), "{line}");
         }
     }
 

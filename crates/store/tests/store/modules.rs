@@ -52,6 +52,10 @@ fn what_a_module_could_do_without_naming_it_is_refused() {
         let connection = "keeps state in its connection";
         refused(change(store, single("inv.prepare x")), connection);
         refused(read(store, single("inv.prepare x")), connection);
+        if !is_old {
+            refused(change(store, single("inv.family prepare x")), connection);
+            refused(change(store, single("inv.family put k")), connection);
+        }
         if early {
             let code = "return redis.call('inv.wipe', 'pmnet')";
             let text = change(store, script(Protocol::Resp2, &["EVAL", code, "0"]));
