@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 struct ctx;
 struct string;
@@ -96,6 +97,8 @@ static void (*set_attributes)(struct ctx *ctx, const char *name, int version, in
 static int (*create_command)(struct ctx *ctx, const char *name, handler run, const char *flags,
 			     int first, int last, int step);
 static struct command *(*get_command)(struct ctx *ctx, const char *name);
+static int (*create_subcommand)(struct command *parent, const char *name, handler run, const char *flags,
+				int first, int last, int step);
 static int (*set_command_info)(struct command *command, const struct info *info);
 static struct reply *(*call)(struct ctx *ctx, const char *command, const char *format, ...);
 static int (*call_reply_type)(struct reply *reply);
@@ -216,6 +219,31 @@ static int run_put(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_reply(ctx, call(ctx, "SET", "!sc", argv[1], prepared[client % 256].text));
 }
 
+/* inv.family PREPARE TEXT, inv.family PUT KEY: the same of one family. */
+static int run_family_prepare(struct ctx *ctx, struct string **argv, int argc)
+{
+	return run_prepare(ctx, argv + 1, argc - 1);
+}
+
+static int run_family_put(struct ctx *ctx, struct string **argv, int argc)
+{
+	return run_put(ctx, argv + 1, argc - 1);
+}
+
+/* inv.slow KEY SECONDS: a write that takes its time. */
+static int run_slow(struct ctx *ctx, struct string **argv, int argc)
+{
+	long long seconds;
+
+	if (argc != 3)
+		return wrong_arity(ctx);
+	if (string_to_integer(argv[2], &seconds) != 0 || seconds < 0 || seconds > 60)
+		return reply_with_error(ctx, "ERR wrong number of seconds");
+	auto_memory(ctx);
+	sleep((unsigned int)seconds);
+	return reply_with_reply(ctx, call(ctx, "INCRBY", "!sc", argv[1], "1"));
+}
+
 /* inv.wipe PREFIX: removes keys that it does not name. */
 static int run_wipe(struct ctx *ctx, struct string **argv, int argc)
 {
@@ -265,8 +293,14 @@ static int describe(struct ctx *ctx)
 	struct key_spec writes[] = { sources, target, { 0 } };
 	struct info sum = { .version = &VERSION, .arity = -3, .key_specs = reads };
 	struct info store = { .version = &VERSION, .arity = -5, .key_specs = writes };
+	struct command *family;
 
-	return set_command_info(get_command(ctx, "inv.sum"), &sum) ||
+	if (create_command(ctx, "inv.family", NULL, "", 0, 0, 0) != 0)
+		return 1;
+	family = get_command(ctx, "inv.family");
+	return create_subcommand(family, "prepare", run_family_prepare, "deny-script", 0, 0, 0) ||
+	       create_subcommand(family, "put", run_family_put, "write deny-oom", 2, 2, 1) ||
+	       set_command_info(get_command(ctx, "inv.sum"), &sum) ||
 	       set_command_info(get_command(ctx, "inv.store"), &store);
 }
 
@@ -308,6 +342,7 @@ static const struct {
 	{ "inv.store", run_store, "write deny-oom", { 0, 0, 0 } },
 	{ "inv.prepare", run_prepare, "deny-script", { 0, 0, 0 } },
 	{ "inv.put", run_put, "write deny-oom", { 1, 1, 1 } },
+	{ "inv.slow", run_slow, "write deny-oom", { 1, 1, 1 } },
 	{ "inv.wipe", run_wipe, "write", { 0, 0, 0 } },
 	{ "inv.user", run_user, "readonly", { 0, 0, 0 } },
 };
@@ -330,8 +365,9 @@ int RedisModule_OnLoad(struct ctx *ctx, struct string **argv, int argc)
 			return 1;
 	}
 	get_api("RedisModule_GetCurrentUserName", &user_name);
-	/* Before Redis 7 a module can say no more of keys. */
+	/* Before Redis 7 a module can say no more of keys, and has no subcommands. */
 	if (get_api("RedisModule_GetCommand", &get_command) != 0 ||
+	    get_api("RedisModule_CreateSubcommand", &create_subcommand) != 0 ||
 	    get_api("RedisModule_SetCommandInfo", &set_command_info) != 0)
 		return 0;
 	return describe(ctx);

@@ -17,6 +17,12 @@ pub const SCRIPT_ARGUMENTS_MAX: usize = 4000;
 /// Longest command or subcommand name that is read, in bytes; longer names count as unknown.
 const NAME_BYTES_MAX: usize = 64;
 
+/// Why a command that was given another name is not possible: all that pmnet knows of commands, it knows by their own names.
+const RENAMED: &str = "the store's configuration gave it this name (rename-command), and pmnet knows commands by their own names only: \
+     send it to the Redis server itself";
+/// Why a command with such a name is not possible.
+const LONG_NAME: &str = "a name of a command has at most 64 bytes here";
+
 /// Upper-case copy of a name; empty if it is too long to be one.
 #[must_use]
 pub fn upper(name: &[u8]) -> Vec<u8> {
@@ -126,6 +132,10 @@ struct Spec {
     last: i64,
     step: i64,
     container: bool,
+    /// A command of a module that may keep state in its connection, or use it.
+    state: bool,
+    /// The server knows it by another name, too, which is the one that it tells.
+    renamed: bool,
 }
 
 impl Spec {
@@ -133,11 +143,23 @@ impl Spec {
     fn writes_unnamed(&self) -> bool {
         self.write && self.first == 0 && !self.movable && !self.container
     }
+
+    /// No script may run it, although it neither writes nor names keys: it may be about its connection.
+    fn seems_to_keep_state(&self) -> bool {
+        let keyless = self.first == 0 && !self.movable;
+        self.noscript && !self.write && !self.admin && keyless
+    }
 }
 
 /// Whether a command that writes without naming a key is known to leave pmnet's own keys alone.
 fn knows_unnamed(name: &[u8]) -> bool {
     guard::spares_keys(name) || name == b"FUNCTION" || name.starts_with(b"FUNCTION|")
+}
+
+/// Whether the name can be in a text of a script.
+fn is_plain(name: &[u8]) -> bool {
+    let fits = |byte: &u8| byte.is_ascii_graphic() && !b"'\"\\".contains(byte);
+    name.iter().all(fits)
 }
 
 /// The server's commands; empty when it does not tell.
@@ -154,7 +176,7 @@ impl CommandTable {
     pub fn parse(reply: &[u8]) -> Option<CommandTable> {
         let mut table = CommandTable::default();
         for row in elements(reply)? {
-            table.add(row)?;
+            table.add(row, None)?;
         }
         Some(table)
     }
@@ -173,30 +195,52 @@ impl CommandTable {
         guard::changes_access(arguments.len(), |index| arguments[index], own)
     }
 
-    fn add(&mut self, row: &[u8]) -> Option<()> {
+    /// `asked`: the name that the row is the answer for, in capitals. Returns the name under which it was added.
+    fn add(&mut self, row: &[u8], asked: Option<&[u8]>) -> Option<Vec<u8>> {
         let columns = elements(row)?;
-        let name = text(columns.first()?)?.to_ascii_uppercase();
+        let own = text(columns.first()?)?.to_ascii_uppercase();
+        let name = asked.map_or(own.clone(), <[u8]>::to_vec);
+        let renamed = name != own;
         let flags = elements(columns.get(2)?)?;
         let has = |flag: &[u8]| flags.iter().any(|f| text(f) == Some(flag));
+        let categories = columns.get(6).and_then(|c| elements(c)).unwrap_or_default();
+        let connection = categories.iter().any(|c| text(c) == Some(b"@connection"));
         let subcommands = columns.get(9).and_then(|c| elements(c)).unwrap_or_default();
-        let spec = Spec {
+        let mut spec = Spec {
             arity: integer(columns.get(1)?)?,
             write: has(b"write"),
             admin: has(b"admin"),
-            module: has(b"module"),
+            // Redis 6.2 does not say it; no command of a server's own has a dot.
+            module: has(b"module") || own.contains(&b'.'),
             noscript: has(b"noscript"),
             movable: has(b"movablekeys"),
             first: integer(columns.get(3)?)?,
             last: integer(columns.get(4)?)?,
             step: integer(columns.get(5)?)?,
-            container: !subcommands.is_empty(),
+            container: !subcommands.is_empty() && !renamed,
+            state: false,
+            renamed,
         };
-        self.specs.insert(name, spec);
+        spec.state = spec.module && (connection || spec.seems_to_keep_state());
+        self.specs.insert(name.clone(), spec);
+        if renamed {
+            return Some(name);
+        }
+        let mut family = Vec::with_capacity(subcommands.len());
         for subcommand in subcommands {
             // Names of subcommands come as "config|get".
-            self.add(subcommand)?;
+            family.push(self.add(subcommand, None)?);
         }
-        Some(())
+        // If one of a family sets a state, the others may use it.
+        let keeps = |member: &Vec<u8>| self.specs.get(member).is_some_and(|spec| spec.state);
+        if family.iter().any(keeps) {
+            for member in family.iter().chain([&name]) {
+                if let Some(spec) = self.specs.get_mut(member) {
+                    spec.state = true;
+                }
+            }
+        }
+        Some(name)
     }
 
     fn spec(&self, name: &[u8], arguments: &[&[u8]]) -> Option<Spec> {
@@ -208,50 +252,69 @@ impl CommandTable {
         Some(spec)
     }
 
-    /// Adds what the reply of `COMMAND INFO` says, of commands that the server has got since.
-    pub fn learn(&mut self, reply: &[u8]) {
+    /// Adds what the reply of `COMMAND INFO` says of this command (in capitals), which the server has got since, or to which its
+    /// configuration gave this name.
+    pub fn learn(&mut self, name: &[u8], reply: &[u8]) {
         for row in elements(reply).unwrap_or_default() {
             // Null if it has none of this name.
-            let _ = self.add(row);
+            let _ = self.add(row, Some(name));
         }
     }
 
     /// Why the command must not run here, whatever its arguments are. The server's facts about the command decide.
     #[must_use]
     pub fn unfit(&self, name: &[u8], arguments: &[&[u8]]) -> Option<&'static str> {
+        if name.is_empty() && arguments[0].len() > NAME_BYTES_MAX {
+            return Some(LONG_NAME);
+        }
         let spec = self.spec(name, arguments)?;
+        if spec.renamed {
+            return Some(RENAMED);
+        }
         if guard::keeps_state(name) {
             return Some(guard::OWN_CONNECTION);
         }
         if spec.writes_unnamed() && !is_flush(name) && !knows_unnamed(name) {
             return Some(guard::UNNAMED_KEYS);
         }
-        let keyless = spec.first == 0 && !spec.movable;
-        let quiet = !spec.write && !spec.admin;
-        (spec.module && spec.noscript && quiet && keyless).then_some(guard::OWN_CONNECTION)
+        spec.state.then_some(guard::OWN_CONNECTION)
     }
 
     /// Names of commands that change keys without naming one, subcommands after `|`: no script of a client may call them.
     #[must_use]
     pub fn unnamed_writers(&self) -> String {
-        let plain = |name: &[u8]| {
-            let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"'\"\\".contains(byte);
-            name.iter().all(is_plain)
-        };
         let mut names: Vec<&[u8]> = self
             .specs
             .iter()
-            .filter(|(name, spec)| spec.writes_unnamed() && !knows_unnamed(name) && plain(name))
+            .filter(|(name, spec)| spec.writes_unnamed() && !knows_unnamed(name) && is_plain(name))
             .map(|(name, _)| &name[..])
             .collect();
         names.sort_unstable();
         String::from_utf8_lossy(&names.join(&b' ')).into_owned()
     }
 
+    /// Names of all commands, each between blanks.
+    #[must_use]
+    pub fn names(&self) -> String {
+        let names = self
+            .specs
+            .keys()
+            .filter(|name| is_plain(name) && !name.contains(&b'|'));
+        let mut names: Vec<&[u8]> = names.map(|name| &name[..]).collect();
+        names.sort_unstable();
+        format!(" {} ", String::from_utf8_lossy(&names.join(&b' ')))
+    }
+
     /// Whether the server has this command.
     #[must_use]
     pub fn has(&self, name: &[u8]) -> bool {
         self.specs.contains_key(name)
+    }
+
+    /// Whether the command is the server's own, and not a module's or unknown.
+    #[must_use]
+    pub fn is_core(&self, name: &[u8]) -> bool {
+        self.specs.get(name).is_some_and(|spec| !spec.module)
     }
 
     /// Whether the command can run inside a script.
@@ -418,6 +481,45 @@ mod tests {
             ("XREAD COUNT 1", ""),
         ] {
             assert_eq!(keys(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_a_module_says_of_its_connection_counts_for_the_family() {
+        let row = |name: &str, flags: &str, category: &str, subs: &str| {
+            let flags: String = flags.split(' ').map(|f| format!("+{f}\r\n")).collect();
+            format!(
+                "*10\r\n+{name}\r\n:-2\r\n*2\r\n{flags}:1\r\n:1\r\n:1\r\n*1\r\n+{category}\r\n*0\r\n*0\r\n{subs}"
+            )
+        };
+        let none = "*0\r\n";
+        let subs = ["set", "get"].map(|sub| {
+            let category = if sub == "set" { "@connection" } else { "@read" };
+            row(&format!("m.family|{sub}"), "module fast", category, none)
+        });
+        let rows = [
+            row("m.state", "module fast", "@connection", none),
+            row("m.get", "module fast", "@read", none),
+            row("ping", "fast stale", "@connection", none),
+            row(
+                "m.family",
+                "module fast",
+                "@slow",
+                &format!("*2\r\n{}", subs.concat()),
+            ),
+        ];
+        let table = CommandTable::parse(format!("*4\r\n{}", rows.concat()).as_bytes()).unwrap();
+        for (line, refused) in [
+            ("M.STATE a", true),
+            ("M.GET a", false),
+            ("PING a", false),
+            ("M.FAMILY", true),
+            ("M.FAMILY SET", true),
+            ("M.FAMILY GET", true),
+        ] {
+            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            let found = table.unfit(words[0], &words);
+            assert_eq!(found, refused.then_some(guard::OWN_CONNECTION), "{line}");
         }
     }
 

@@ -74,10 +74,10 @@ impl RedisStore {
                 && self.home.is_none()
                 && !plan.runs_in_script(&link.commands)
             {
-                if !together.takes(&plan) {
+                if !together.takes(&plan, &link.commands) {
                     self.finish_together(link, &mut together, replies)?;
                 }
-                if together.takes(&plan) {
+                if together.takes(&plan, &link.commands) {
                     self.finish_group(link, &mut group, replies)?;
                     together.add(Asked {
                         plan,
@@ -187,11 +187,11 @@ impl RedisStore {
         if unknown.is_empty() {
             return Ok(plan);
         }
-        // Of a module that was loaded since, or of none.
+        // Of a module that was loaded since, renamed, or of none.
         self.finish_group(link, group, replies)?;
         for name in unknown {
             let reply = link.connection.call(&[b"COMMAND", b"INFO", &name])?;
-            link.commands.learn(&reply);
+            link.commands.learn(&name, &reply);
         }
         Ok(build(&link.commands))
     }
@@ -549,7 +549,7 @@ impl RedisStore {
                         .add_unrecorded(link, record(field, prefix, &reply), begun);
                     return Err(unrecorded(&why));
                 }
-                Outcome::Torn(torn) => return Err(half_done(&torn, field)),
+                Outcome::Torn(torn) => return Err(half_done(&torn, &[field])),
                 Outcome::Doubtful(results, error) => {
                     let reply = reply_of(&plan, results, field);
                     self.owed.add(link, [record(field, prefix, &reply)]);
@@ -590,15 +590,23 @@ impl RedisStore {
     }
 }
 
-/// A request of which Redis has executed a part.
-pub(super) fn half_done(torn: &Torn, field: &[u8]) -> StoreError {
+/// Requests of which Redis has executed a part, by their records.
+pub(super) fn half_done(torn: &Torn, fields: &[&[u8]]) -> StoreError {
     let kept = if torn.recorded { "" } else { "not " };
+    let (what, records) = match fields {
+        [_] => ("That was a request of a client", "record"),
+        _ => ("Those were requests of clients", "records"),
+    };
+    let shown: Vec<String> = fields
+        .iter()
+        .map(|f| f.escape_ascii().to_string())
+        .collect();
     StoreError::Fatal(format!(
-        "{}. That was a request of a client (record {}, {kept}kept in pmnet's records), and a part of it is missing. Find \
+        "{}. {what} ({records} {}, {kept}kept in pmnet's records), and a part is missing. Find \
          out what stands between this server and Redis and answers in its place, put the data right, then start the \
          server again",
         torn.why,
-        field.escape_ascii()
+        shown.join(", ")
     ))
 }
 

@@ -289,8 +289,10 @@ impl RedisStore {
                 None => Ok(read::text(&reply).unwrap_or_default().to_vec()),
             }
         };
-        let unnamed = commands.unnamed_writers();
-        let request_sha = load_script(&format!("local UNNAMED = '{unnamed}'\n{REQUEST_LUA}"))?;
+        let (known, unnamed) = (commands.names(), commands.unnamed_writers());
+        let request_sha = load_script(&format!(
+            "local KNOWN, UNNAMED = '{known}', '{unnamed}'\n{REQUEST_LUA}"
+        ))?;
         let apply_sha = load_script(APPLY_LUA)?;
         self.rehearse(&mut connection, &request_sha)?;
         self.leave_torn_end(&mut connection, facts.torn_end)?;

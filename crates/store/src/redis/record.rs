@@ -11,6 +11,9 @@ use super::config::WaitFor;
 use super::owner::{FENCED, RECORDS_LUA, taken_over};
 use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 
+/// Bytes of what is owed that one call writes, if there are several records: it must end within the deadline of a call.
+const CALL_BYTES_MAX: usize = 16 << 20;
+
 /// A change of a record that belongs to what a Redis has executed.
 #[derive(Clone)]
 struct Debt {
@@ -80,6 +83,19 @@ impl Owed {
         self.debts.iter().map(|debt| &debt.change)
     }
 
+    /// How many of the first changes the next call writes. The watermark comes last, when all others are there.
+    fn next_part(&mut self) -> usize {
+        self.debts
+            .sort_by_key(|Debt { change, .. }| change.0 == WATERMARK);
+        let mut bytes = 0;
+        let fits = |(key, value): &&RecordChange| {
+            bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
+            bytes <= CALL_BYTES_MAX
+        };
+        let count = self.changes().take_while(fits).count();
+        count.max(1).min(self.debts.len())
+    }
+
     fn value(&self, key: &[u8]) -> Option<Bytes> {
         let (_, value) = self.changes().find(|(known, _)| known == key)?;
         Some(value.clone().unwrap_or_default())
@@ -139,33 +155,37 @@ pub fn unrecorded(why: &str) -> StoreError {
 }
 
 impl RedisStore {
-    /// Writes what is owed, durably. On an error it stays owed.
+    /// Writes what is owed, durably. On an error the rest stays owed.
     pub(super) fn write_owed(&mut self, link: &mut Link) -> Result<(), StoreError> {
-        let watermark = self.owed.value(WATERMARK);
-        let what = match &watermark {
+        let what = match self.owed.value(WATERMARK) {
             Some(_) => WaitFor::Updates,
             None => WaitFor::Reply,
         };
-        let watermark = watermark.unwrap_or_else(|| self.watermark.clone());
-        add_records(link, &self.hash, self.owed.changes());
-        link.add_watch(&self.hash, true);
-        link.add_wait(what, self.url.wait_replicas);
-        self.in_flight = Some(watermark.clone());
-        link.connection.send()?;
-        let reply = link.connection.reply()?;
-        if let Some(error) = error(&reply) {
-            return Err(if error.starts_with(FENCED) {
-                taken_over(&self.hash)
-            } else {
-                unrecorded(error)
-            });
+        while !self.owed.debts.is_empty() {
+            let count = self.owed.next_part();
+            let is_last = count == self.owed.debts.len();
+            let watermark = self.owed.value(WATERMARK).filter(|_| is_last);
+            let watermark = watermark.unwrap_or_else(|| self.watermark.clone());
+            add_records(link, &self.hash, self.owed.changes().take(count));
+            link.add_watch(&self.hash, true);
+            link.add_wait(what, self.url.wait_replicas);
+            self.in_flight = Some(watermark.clone());
+            link.connection.send()?;
+            let reply = link.connection.reply()?;
+            if let Some(error) = error(&reply) {
+                return Err(if error.starts_with(FENCED) {
+                    taken_over(&self.hash)
+                } else {
+                    unrecorded(error)
+                });
+            }
+            link.read_watch(&self.hash, true, &watermark)?;
+            link.read_wait(what, self.url.wait_replicas)?;
+            self.watermark = watermark;
+            self.in_flight = None;
+            self.seen_records = true;
+            self.owed.debts.drain(..count);
         }
-        link.read_watch(&self.hash, true, &watermark)?;
-        link.read_wait(what, self.url.wait_replicas)?;
-        self.watermark = watermark;
-        self.in_flight = None;
-        self.seen_records = true;
-        self.owed.debts.clear();
         Ok(())
     }
 
@@ -191,5 +211,44 @@ impl RedisStore {
             records.extend(value.map(|value| (key, value)));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_owed_is_written_in_parts_and_the_watermark_last() {
+        let debt = |key: &[u8], bytes: usize| Debt {
+            change: (key.to_vec(), Some(vec![b'x'; bytes].into())),
+            otherwise: None,
+        };
+        let removal = Debt {
+            change: (b"gone".to_vec(), None),
+            otherwise: None,
+        };
+        let mib = 1 << 20;
+        let mut owed = Owed {
+            run_id: String::new(),
+            debts: vec![
+                debt(WATERMARK, 8),
+                debt(b"a", 9 * mib),
+                debt(b"b", 6 * mib),
+                debt(b"c", 2 * mib),
+                debt(b"long", 17 * mib),
+                removal,
+                debt(b"d", 16 * mib - 1),
+            ],
+        };
+        let mut parts = Vec::new();
+        while !owed.debts.is_empty() {
+            let count = owed.next_part();
+            let part = owed.debts.drain(..count);
+            let names = part.map(|debt| String::from_utf8(debt.change.0).unwrap());
+            parts.push(names.collect::<Vec<_>>().join(" "));
+        }
+        assert_eq!(parts, ["a b", "c", "long", "gone", "d", "watermark"]);
+        assert_eq!(owed.next_part(), 0);
     }
 }

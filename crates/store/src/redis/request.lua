@@ -4,8 +4,8 @@
 -- can be handed on, what is answered instead of a longer one, number of keys for slots.lua and these keys (of a Redis
 -- Cluster only); then for each command its argument count and arguments, or 0 and a finished reply; in front of those of a
 -- transaction, how many they are as a negative number.
--- In front of this text: slots.lua, flush.lua, NOT_NOW, the first words of errors that pass (passing.rs), and UNNAMED, the commands
--- that change keys without naming one (commands.rs).
+-- In front of this text: slots.lua, flush.lua, NOT_NOW, the first words of errors that pass (passing.rs), KNOWN, the names of all
+-- commands, and UNNAMED, those that change keys without naming one (commands.rs).
 --
 -- Nothing takes effect before the record says that the request has begun. Redis checks whether it takes
 -- writes at the first write of a script only, so what follows cannot fail for a reason that passes, and
@@ -267,6 +267,17 @@ end
 local REACHES_RECORDS = [[FLUSHALL FLUSHDB SWAPDB FT.CREATE FT._CREATEIFNX FT.DROPINDEX FT._DROPINDEXIFX FT.DROP FT._DROPIFX
   TRIMSLOTS CLUSTER|FLUSHSLOT CLUSTER|MIGRATESLOTS CLUSTER|MIGRATION CLUSTER|SYNCSLOTS CLUSTER|CANCELSLOTMIGRATIONS ]]
 local reaches_records
+-- Whether Redis has it under another name, too (rename-command), so that its name says nothing of what it does.
+local renamed = {}
+local function is_renamed(name)
+  if string.find(KNOWN, ' ' .. name .. ' ', 1, true) then return false end
+  if renamed[name] == nil then
+    local reply = redis.pcall('COMMAND', 'INFO', name)
+    local row = type(reply) == 'table' and not reply.err and reply[1]
+    renamed[name] = row and string.upper(row[1]) ~= name or false
+  end
+  return renamed[name]
+end
 local function guarded(raise)
   return function(...)
     if aborted then error('stopped', 0) end
@@ -276,7 +287,7 @@ local function guarded(raise)
     local reply
     local sub = type(arguments[2]) == 'string' and string.upper(arguments[2]) or ''
     reaches_records = reaches_records or set(REACHES_RECORDS .. UNNAMED)
-    if reaches_records[name] or reaches_records[name .. '|' .. sub] then
+    if reaches_records[name] or reaches_records[name .. '|' .. sub] or is_renamed(name) then
       reply = {err = 'ERR pmnet: ' .. name .. ' is not available inside scripts'}
     end
     for i = 2, arguments.n do

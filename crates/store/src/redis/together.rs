@@ -5,18 +5,19 @@
 //! Each has its own record and its own reply, and fails alone: what Redis refuses to queue is left out, and the others are sent
 //! again; nothing has run by then. If memory is short, each request is sent by itself, and gets that error.
 //! Some requests never run together: transactions of clients, which take effect as a whole or not at all; code and flushes, around which
-//! pmnet's records are guarded; commands about scripts; and everything in a Redis Cluster, where the keys must be of one slot.
+//! pmnet's records are guarded; commands about scripts; those of modules, of which one may take longer than the others can wait, so that
+//! the replies of all would be lost; and everything in a Redis Cluster, where the keys must be of one slot.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
 use pmnet_server::{RecordKey, StoreError};
 use pmnet_wire::command::Form;
 
-use super::commands::{is_flush, runs_code, runs_reading_code};
+use super::commands::{CommandTable, is_flush, runs_code, runs_reading_code};
 use super::execute::{half_done, names_scripts, record, reply_of, switch_protocol};
 use super::plan::{Item, Plan};
 use super::record::unrecorded;
-use super::transaction::{Items, Outcome, Transaction};
+use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
 
 /// Requests that run together, at most: they bound how long others wait, and how many replies a crash can lose.
@@ -42,11 +43,12 @@ pub struct Together<'a> {
 
 impl<'a> Together<'a> {
     /// Whether this request may run with those that wait.
-    pub fn takes(&self, plan: &Plan<'_>) -> bool {
+    pub fn takes(&self, plan: &Plan<'_>, table: &CommandTable) -> bool {
         let guarded = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
             let code = runs_code(name) || runs_reading_code(name);
             // SCRIPT FLUSH among them.
-            code || is_flush(name) || name == b"SCRIPT" || names_scripts(name, arguments)
+            let scripts = name == b"SCRIPT" || names_scripts(name, arguments);
+            code || is_flush(name) || scripts || !table.is_core(name)
         };
         let same = |first: &Asked<'_>| {
             first.plan.database == plan.database && first.plan.resp3 == plan.resp3
@@ -144,7 +146,7 @@ impl RedisStore {
                     }
                     return Err(unrecorded(&why));
                 }
-                Outcome::Torn(torn) => return Err(half_done(&torn, all[0].field)),
+                Outcome::Torn(torn) => return Err(half_done(&torn, &torn_fields(&torn, all))),
                 Outcome::NoMemory(_) => return Ok(false),
                 Outcome::Refused(items) => {
                     let mut slots: Vec<&mut Item<'_>> = all
@@ -179,7 +181,59 @@ impl RedisStore {
     }
 }
 
+/// The records of the requests of which a part is missing; of all, if that is not known.
+fn torn_fields<'r>(torn: &Torn, all: &'r [Asked<'_>]) -> Vec<&'r [u8]> {
+    let fields = all
+        .iter()
+        .flat_map(|asked| asked.plan.items.iter().map(|_| &asked.field[..]));
+    let is_torn = |(index, _): &(usize, &[u8])| torn.items.is_empty() || torn.items.contains(index);
+    let torn = fields.enumerate().filter(is_torn);
+    let mut found: Vec<&[u8]> = torn.map(|(_, field)| field).collect();
+    found.dedup();
+    found
+}
+
 /// The reply to a request of which only this is known.
 fn in_pack(plan: &Plan<'_>) -> Bytes {
     super::execute::in_pack(plan, &LOST_REPLY.repeat(plan.parts.unwrap_or(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_transaction_names_the_records_of_those_that_it_tore() {
+        let asked = [(b"r1", 1), (b"r2", 3), (b"r3", 1)];
+        let asked = asked.map(|(field, items)| (field.to_vec(), items));
+        let none = Bytes::new();
+        let all: Vec<Asked<'_>> = asked
+            .iter()
+            .map(|(field, items)| Asked {
+                plan: Plan {
+                    items: (0..*items).map(|_| Item::Done(Vec::new())).collect(),
+                    ..Plan::done(Vec::new())
+                },
+                field,
+                prefix: &none,
+            })
+            .collect();
+        let said = |items: &[usize]| {
+            let torn = Torn {
+                why: "It broke".into(),
+                items: items.to_vec(),
+                recorded: true,
+            };
+            half_done(&torn, &torn_fields(&torn, &all)).to_string()
+        };
+        for (items, records) in [
+            (&[0][..], "(record r1, kept"),
+            (&[3], "(record r2, kept"),
+            (&[1, 2, 4], "(records r2, r3, kept"),
+            (&[], "(records r1, r2, r3, kept"),
+        ] {
+            let text = said(items);
+            assert!(text.contains(records), "{items:?}: {text}");
+        }
+    }
 }

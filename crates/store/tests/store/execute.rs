@@ -688,6 +688,43 @@ fn what_needs_a_transaction_shares_it_with_others() {
     }
 }
 
+/// They were written in one call, of any length.
+#[test]
+fn long_replies_of_a_shared_transaction_are_recorded_in_several_calls() {
+    let Some((redis, mut store)) = ready(&[]) else {
+        return;
+    };
+    let push =
+        "for i = 1, 5 do redis.call('RPUSH', 'l', i .. string.rep('x', 7999999)) end return 1";
+    assert_eq!(redis.call(&["EVAL", push, "0"]), ":1\r\n");
+    redis.call(&["CONFIG", "RESETSTAT"]);
+    let requests: Vec<Request> = (0..5)
+        .map(|i| Request {
+            payload: single("BLPOP l 0"),
+            record: Some((format!("r{i}").into_bytes(), Bytes::from_static(b"p"))),
+        })
+        .collect();
+    let mut replies = Vec::new();
+    store.execute(&requests, &mut replies).unwrap();
+    let stats = redis.call(&["INFO", "commandstats"]);
+    let calls = |name: &str| {
+        let found = stats.split(&format!("cmdstat_{name}:calls=")).nth(1);
+        found.unwrap().split(',').next().unwrap().to_owned()
+    };
+    assert_eq!(calls("exec"), "1");
+    assert_eq!(calls("eval"), "5", "two that begin it, and three parts");
+    let records = store.load().unwrap();
+    for (i, reply) in (0..5).zip(&replies) {
+        assert!(reply.starts_with(format!("*2\r\n$1\r\nl\r\n$8000000\r\n{}", i + 1).as_bytes()));
+        let name = format!("r{i}").into_bytes();
+        let found = records.iter().find(|(key, _)| *key == name);
+        assert!(
+            found.is_some_and(|(_, value)| value[1..] == reply[..]),
+            "{i}"
+        );
+    }
+}
+
 /// Redis queues nothing then, whatever it needs.
 #[test]
 fn those_that_share_a_transaction_are_refused_while_memory_is_short() {
