@@ -56,11 +56,16 @@ fn what_a_module_could_do_without_naming_it_is_refused() {
             refused(change(store, single("inv.family prepare x")), connection);
             refused(change(store, single("inv.family put k")), connection);
         }
-        if early {
-            let code = "return redis.call('inv.wipe', 'pmnet')";
+        for code in [
+            "return redis.call('inv.wipe', 'pmnet')",
+            "redis.setresp(3) return redis.call('Inv.Wipe', 'pmnet')",
+        ] {
             let text = change(store, script(Protocol::Resp2, &["EVAL", code, "0"]));
             assert!(text.contains("not available inside scripts"), "{text}");
         }
+        let code = "return redis.call('inv.add', 'm', '2')";
+        let text = change(store, script(Protocol::Resp2, &["EVAL", code, "0"]));
+        assert_eq!(text, ":2\r\n");
         assert_eq!(change(store, single("inv.add n 2")), ":2\r\n");
         assert_eq!(read(store, single("inv.len n")), ":1\r\n");
         assert!(change(store, single("inv.add pmnet:{0} 2")).contains("reserved"));
