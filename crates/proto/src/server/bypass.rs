@@ -191,9 +191,11 @@ impl Server {
             return;
         };
         self.room.ready.remove(&(waiting.asked.barrier, id));
-        // Every stamp that this bypass got after its call is a correct barrier; the newest one
-        // can be reached under the present head.
-        waiting.asked = asked;
+        // Every stamp that this bypass got after its call is a correct barrier. All of those here are of the present life and epoch of
+        // the head (`clear`), so all can be reached. The lowest counts: with the newest one, a client that asks again while the
+        // store applies a slow batch would never be served, as long as updates come.
+        let barrier = waiting.asked.barrier.min(asked.barrier);
+        waiting.asked = Asked { barrier, ..asked };
         waiting.from = from;
         waiting.touched = self.room.packets;
         // All its packets carry the same deadline, each made later by its own time on the way.
@@ -214,7 +216,7 @@ impl Server {
             }
         }
         if waiting.is_complete() {
-            self.room.ready.insert((asked.barrier, id));
+            self.room.ready.insert((barrier, id));
         }
         let progress = count > 1
             && (duplicate

@@ -80,6 +80,25 @@ fn a_bypass_waits_for_its_barrier() {
     assert_eq!(reply.payload, b":2\r\n", "it saw both updates");
 }
 
+/// Redis that answers WAITAOF after a second, and ten updates in each second: with the newest barrier no other command was ever executed.
+#[test]
+fn who_asks_again_while_updates_come_does_not_wait_for_those() {
+    let mut bench = Bench::new();
+    bench.update(2, 1);
+    assert_eq!(give(&mut bench, &read(2, 1, 1), b"GET"), []);
+    assert_eq!(give(&mut bench, &read(3, 1, 1), b"GET"), []);
+    let sent = bench.work();
+    let replies = sent.iter().filter(|s| s.header.kind == Kind::Response);
+    assert_eq!(replies.count(), 1, "order 3 was never given to it");
+    // In whatever order its packets come.
+    assert_eq!(give(&mut bench, &bypass(9, 2, 2), b"INCR"), []);
+    assert_eq!(give(&mut bench, &bypass(3, 2, 2), b"INCR"), []);
+    bench.update(3, 2);
+    let sent = bench.work();
+    let replies = sent.iter().filter(|s| s.header.kind == Kind::Response);
+    assert_eq!(replies.count(), 1);
+}
+
 #[test]
 fn a_bypass_that_changes_state_is_executed_once() {
     let mut bench = Bench::new();
