@@ -20,7 +20,7 @@ import sys
 import time
 
 import servers
-from stack import TARGET, Stack, Trouble, binary_path, end, popen, stop_all
+from stack import TARGET, Stack, Trouble, binary_path, end, start_logged, stop_all
 
 # Of both; installed into target/queues.
 CELERY = "celery==5.5.3"
@@ -175,16 +175,7 @@ QUEUES = {"celery": celery, "bullmq": bullmq}
 def start(name, command, folder, environment):
     """A process of the queue; it and what it says."""
     log = folder / f"{name}.log"
-    with open(log, "wb") as out:
-        process = popen(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=dict(os.environ, **environment),
-        )
-    return process, log
+    return start_logged(command, folder, log, **environment), log
 
 
 def run(name, options, target):

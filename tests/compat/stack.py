@@ -81,10 +81,10 @@ def end(process):
             return
 
 
-def run_for(seconds, command, folder, log, **environment):
-    """Runs a program in `folder` for at most so long; what it says goes into `log`. `environment`: beside this process's own."""
+def start_logged(command, folder, log, **environment):
+    """A program that runs in `folder`; what it says goes into `log`. `environment`: beside this process's own."""
     with open(log, "wb") as out:
-        process = popen(
+        return popen(
             command,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -92,12 +92,17 @@ def run_for(seconds, command, folder, log, **environment):
             stderr=subprocess.STDOUT,
             env=dict(os.environ, **environment),
         )
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            end(process)
+
+
+def run_for(seconds, command, folder, log, **environment):
+    """The same, for at most so long."""
+    process = start_logged(command, folder, log, **environment)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        end(process)
 
 
 def group_lives(group):
