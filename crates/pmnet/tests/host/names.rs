@@ -29,6 +29,10 @@ fn with_resolver(command: &Command, places: &Places, at: &str, seconds: u32) -> 
     inside
 }
 
+fn port(at: &str) -> String {
+    at.rsplit_once(':').unwrap().1.to_owned()
+}
+
 /// Says where the names are. The file stays the same one: it is mounted.
 fn name(hosts: &Path, server: &str, device: &str) {
     let text = format!("{server} server.pmnet.test\n{device} device.pmnet.test\n");
@@ -43,7 +47,6 @@ fn a_name_is_waited_for_and_found_again_elsewhere() {
     let places = Places::new();
     let hosts = places.path("hosts");
     std::fs::write(&hosts, "").unwrap();
-    let port = |at: &str| at.rsplit_once(':').unwrap().1.to_owned();
     let (server_port, device_port) = (port(&places.server_at()), port(&places.device_at()));
     let store = format!("kv:{}", places.path("store.kv").display());
     let device_on = |ip: &str| {
@@ -108,7 +111,6 @@ fn who_is_asked_to_end_while_a_name_is_looked_up_does_not_begin() {
     let places = Places::new();
     let hosts = places.path("hosts");
     std::fs::write(&hosts, "").unwrap();
-    let port = |at: &str| at.rsplit_once(':').unwrap().1.to_owned();
     let device = places.device_on(
         &places.device_at(),
         &format!("server.pmnet.test:{}", port(&places.server_at())),
@@ -136,7 +138,7 @@ fn an_idle_device_stays_with_a_server_that_answers_when_its_name_leads_elsewhere
     }
     let places = Places::new();
     let hosts = places.path("hosts");
-    let port = places.server_at().rsplit_once(':').unwrap().1.to_owned();
+    let port = port(&places.server_at());
     name(&hosts, "127.0.0.1", "127.0.0.1");
     let store = format!("kv:{}", places.path("store.kv").display());
     let server = Running::logged(places.server(&store), &places.path("server.err"));

@@ -101,11 +101,10 @@ impl RedisStore {
     ) -> Result<bool, StoreError> {
         let (database, resp3) = (all[0].plan.database, all[0].plan.resp3);
         switch_protocol(link, resp3)?;
-        let lost = |plan: &Plan<'_>| in_pack(plan);
         for _ in 0..=RESENDS_MAX {
             let begun: Vec<_> = all
                 .iter()
-                .map(|asked| record(asked.field, asked.prefix, &lost(&asked.plan)))
+                .map(|asked| record(asked.field, asked.prefix, &in_pack(&asked.plan)))
                 .collect();
             let mut transaction = Transaction::begin(link, &self.hash, database, None)?;
             transaction.records(&begun);
@@ -140,7 +139,7 @@ impl RedisStore {
                 Outcome::Unrecorded(results, why) => {
                     let done = self.replies_of(all, results);
                     for (asked, reply) in all.iter().zip(&done) {
-                        let begun = [asked.prefix, &lost(&asked.plan)[..]].concat().into();
+                        let begun = [asked.prefix, &in_pack(&asked.plan)[..]].concat().into();
                         let change = record(asked.field, asked.prefix, reply);
                         self.owed.add_unrecorded(link, change, begun);
                     }
