@@ -10,7 +10,7 @@ use crate::media::{Handle, SimMedia};
 use crate::store::SimStore;
 use crate::without::{Place, Without};
 use pmnet_device::{Buffers, DeviceConfig, DeviceError, DeviceNode, Taken};
-use pmnet_log::{Expected, Identity, Parameters, Payloads, Scan, format};
+use pmnet_log::{Expected, Identity, Log, LogError, Parameters, Payloads, Scan, format};
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_server::ServerNode;
@@ -56,8 +56,8 @@ pub(crate) enum Image {
     Own,
     /// Something else; its own is kept aside.
     Wrong { right: Handle },
-    /// What it wrote itself, but for some damage.
-    Damaged,
+    /// What it wrote itself, but for some damage. Before that it ended at this order.
+    Damaged { end: u64 },
 }
 
 /// A device, running or not, and its medium.
@@ -143,21 +143,9 @@ impl DeviceHost {
             false => StartError::Refused(text),
         };
         let id = device_id(self.node);
-        let expected = Expected {
-            device: id,
-            shard: 0,
-            parameters: Some(parameters(world)),
-        };
-        let payloads = match Without::breaks(world.without, Place::Checksum) {
-            true => Payloads::Trusted,
-            false => Payloads::Checked,
-        };
         let before = self.media.durable();
-        let scan = Scan::open_with(self.media.open(), Some(expected), payloads)
-            .map_err(|error| failed(&self.media, error.to_string()))?;
-        let decision = scan.decide();
-        let log = scan
-            .repair(decision)
+        let log = self
+            .log_of(&self.media, world)
             .map_err(|error| failed(&self.media, error.to_string()))?;
         self.earlier = Some(before);
         let mut config = DeviceConfig::new(id, 0, next);
@@ -176,6 +164,28 @@ impl DeviceHost {
         self.next = Some(next);
         self.running = Some(DeviceNode::new(config, log, Random::new(seed), now));
         Ok(())
+    }
+
+    /// The log on this medium, scanned and repaired.
+    fn log_of(&self, media: &Handle, world: &WorldConfig) -> Result<Log<SimMedia>, LogError> {
+        let expected = Expected {
+            device: device_id(self.node),
+            shard: 0,
+            parameters: Some(parameters(world)),
+        };
+        let payloads = match Without::breaks(world.without, Place::Checksum) {
+            true => Payloads::Trusted,
+            false => Payloads::Checked,
+        };
+        let scan = Scan::open_with(media.open(), Some(expected), payloads)?;
+        let decision = scan.decide();
+        scan.repair(decision)
+    }
+
+    /// Where the log on its medium ends, as it is while the machine is off.
+    pub(crate) fn end_of_log(&self, world: &WorldConfig) -> Option<u64> {
+        let copy = self.media.copy_of(self.media.durable());
+        self.log_of(&copy, world).ok().map(|log| log.durable())
     }
 }
 

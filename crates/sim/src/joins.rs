@@ -126,13 +126,14 @@ impl World {
         nodes.iter().any(|&node| {
             let durable = self.devices[node].running.as_ref();
             let durable = durable.map_or(0, |running| running.log().durable());
-            members
+            let has = durable.max(server.watermark());
+            // Its end may be missing, and the others have to send it again first.
+            let damaged = matches!(self.devices[node].image, Image::Damaged { end } if has < end);
+            let mut members = members
                 .iter()
-                .filter(|member| member.device == device_id(node))
-                .any(|member| {
-                    let has = durable.max(server.watermark());
-                    member.flags & Member::JOINED == 0 || has >= member.tail
-                })
+                .filter(|member| member.device == device_id(node));
+            !damaged
+                && members.any(|member| member.flags & Member::JOINED == 0 || has >= member.tail)
         })
     }
 }

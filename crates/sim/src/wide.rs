@@ -4,7 +4,8 @@
 //! Fault model: the medium of a device that was given up is found again and started unchanged. An
 //! operator starts a device with a wrong image: an older copy, a blank one, another device's; it must be
 //! refused, and then the operator puts the right one back. The end of a log is damaged while its machine
-//! is off (only while other devices hold the same entries). All devices are lost with their media, and
+//! is off (only while other devices hold the same entries, and none of those is lost before it has them
+//! again). All devices are lost with their media, and
 //! the operator declares the loss: only updates that were acknowledged and not applied may be gone, and
 //! with them everything that their session sent later. For a while, packets of clients reach another
 //! device, or the server, instead of the head.
@@ -185,12 +186,14 @@ impl World {
     /// Some of the log of a machine that is off is damaged. From now on it counts as lost: what it
     /// does not refuse itself must be noticed by the others.
     fn damage(&mut self, node: usize, media: &Handle) {
+        // What does not even start as it is loses nothing by some damage.
+        let end = self.devices[node].end_of_log(&self.config).unwrap_or(0);
         self.lost += 1;
         self.happened("media damaged");
         let moments = self.moments();
         self.hit(Fault::Corruption, moments);
         self.tell(|| format!("the medium of device {} is damaged", node + 1));
-        self.devices[node].image = Image::Damaged;
+        self.devices[node].image = Image::Damaged { end };
         let bytes = u64::try_from(media.durable().len()).expect("small media");
         for _ in 0..=self.below(20) {
             let at = usize::try_from(self.below(bytes)).expect("small media");
@@ -210,14 +213,14 @@ impl World {
                 self.start_later(node, SECOND_LOOK);
                 true
             }
-            Image::Damaged => {
+            Image::Damaged { .. } => {
                 self.happened("damaged media refused");
                 self.give_up(node);
                 true
             }
             Image::Own => {
                 let damaged = (0..self.config.devices).find(|&n| {
-                    matches!(self.devices[n].image, Image::Damaged) && !self.devices[n].lost
+                    matches!(self.devices[n].image, Image::Damaged { .. }) && !self.devices[n].lost
                 });
                 match damaged {
                     // Two histories met: the operator knows whose log was damaged.

@@ -150,3 +150,11 @@ fn a_head_whose_new_head_was_refused_is_started_again() {
     let report = World::new(88451, &Plan::default(), false).run();
     assert_eq!(report.violations, Vec::<String>::new());
 }
+
+/// The end of a device's log was damaged while it was off, and the only other device was lost before the first one had that end again:
+/// two losses at once, which a chain of two does not survive. The world had looked at the others only when it did the damage. Found:
+/// acknowledged and lost.
+#[test]
+fn whose_log_lost_its_end_does_not_have_everything() {
+    clean(11033, 2_000_000);
+}
