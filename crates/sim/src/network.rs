@@ -33,7 +33,7 @@ impl World {
             self.happened("packets cut off");
             return;
         }
-        self.look_at_length(from, to, bytes.len());
+        self.look_at_length(from, to, bytes);
         if self.config.injection > 0 {
             self.remember(from, to, bytes);
         }
@@ -167,7 +167,8 @@ impl World {
                 } else {
                     Member::SHRINK | Member::DECLARE_LOSS
                 },
-                word_epoch: u32::try_from(self.below(100)).expect("small") + 1000,
+                // The operator's word names an epoch that the attacker does not know, however long the world lasts.
+                word_epoch: u32::MAX - u32::try_from(self.below(100)).expect("small"),
                 served: u32::try_from(self.below(5)).expect("small"),
                 size: pmnet_wire::FragmentSize::MAX,
             }]),

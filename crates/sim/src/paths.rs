@@ -3,13 +3,13 @@
 //! Fault model: in some worlds the paths between the machines, and those of single clients, carry less than a packet may have. That is so
 //! from the beginning, or all machines' paths shrink at one moment while clients are at work; each process notices it within a second,
 //! as its system says it. A packet that is longer than its path arrives as IP fragments. In a world where nothing shrinks, such a packet is
-//! a violation; in the others it is one when the world has come to rest.
+//! a violation; in the others it is one when the world has come to rest, unless its message was cut before.
 
 use crate::config::WorldConfig;
-use crate::world::{Event, Phase, World, address};
+use crate::world::{Event, Phase, World, address, shown};
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Peer, Random};
-use pmnet_wire::FragmentSize;
+use pmnet_wire::{FragmentSize, Header, Packet};
 
 /// Sizes of which a world draws.
 const SIZES: [u64; 4] = [1144, 1160, 1280, 1328];
@@ -113,7 +113,7 @@ impl World {
     }
 
     /// A packet that is longer than its path carries: was that to be expected?
-    pub(crate) fn look_at_length(&mut self, from: Peer, to: Peer, bytes: usize) {
+    pub(crate) fn look_at_length(&mut self, from: Peer, to: Peer, bytes: &[u8]) {
         let devices = self.config.devices;
         let of = |peer| {
             let node = (0..self.clocks.len()).find(|&node| address(node) == peer);
@@ -122,14 +122,29 @@ impl World {
             })
         };
         let carried = of(from).min(of(to)).datagram_bytes();
-        if bytes <= carried {
+        if bytes.len() <= carried {
             return;
         }
+        let Ok(packet) = Packet::parse(bytes) else {
+            // A damaged packet, which a device takes for foreign traffic and passes on.
+            return;
+        };
         self.happened("IP fragments");
         let at_rest = matches!(self.phase, Phase::Idle { .. } | Phase::Closing { .. });
-        if self.noticed.is_empty() || at_rest {
+        let Header {
+            session,
+            seq,
+            request,
+            ..
+        } = packet.header;
+        let message = (session, seq, request.raw());
+        if !self.noticed.is_empty() && !at_rest {
+            self.cut_before.insert(message);
+        } else if session == 0 || !self.cut_before.contains(&message) {
             self.violation(format!(
-                "a packet of {bytes} bytes from {from} to {to}, where the path carries {carried}"
+                "a packet of {} bytes from {from} to {to}, where the path carries {carried}: {}",
+                bytes.len(),
+                shown(bytes)
             ));
         }
     }

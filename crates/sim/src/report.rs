@@ -107,13 +107,16 @@ impl World {
         let devices: Vec<String> = self
             .devices
             .iter()
-            .map(|device| match &device.running {
+            .zip(&self.clocks)
+            .map(|(device, clock)| match &device.running {
                 Some(running) => {
                     let machine = running.machine();
                     let (cursors, sessions) = (machine.cursors(), machine.sessions());
                     format!(
-                        "{cursors:?} serving {} sessions {sessions}",
-                        machine.is_serving()
+                        "{cursors:?} serving {} epoch {} may answer {} sessions {sessions}",
+                        machine.is_serving(),
+                        machine.epoch(),
+                        machine.may_answer(clock.local(self.now))
                     )
                 }
                 None => "down".to_owned(),

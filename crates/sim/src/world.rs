@@ -130,6 +130,8 @@ pub struct World {
     /// One for each node: devices, server, clients.
     pub(crate) clocks: Vec<Clock>,
     pub(crate) turn_at: BTreeMap<usize, Time>,
+    /// Messages in packets that are longer than their path carries: session, seq, request.
+    pub(crate) cut_before: BTreeSet<(u64, u64, u64)>,
     pub(crate) cut: BTreeSet<(Peer, Peer)>,
     pub(crate) isolated: BTreeSet<usize>,
     pub(crate) memory: Vec<Seen>,
@@ -286,6 +288,7 @@ impl World {
             now: Time(0),
             queue: BTreeMap::new(),
             next_event: 0,
+            cut_before: BTreeSet::new(),
             turn_at: BTreeMap::new(),
             cut: BTreeSet::new(),
             isolated: BTreeSet::new(),
@@ -524,13 +527,7 @@ impl World {
             return;
         }
         if self.trace.is_some() {
-            let words = pmnet_wire::Packet::parse(bytes).map_or_else(
-                |reject| reject.to_string(),
-                |packet| match Operation::peek(packet.payload) {
-                    Some(operation) => format!("{} {operation:?}", packet.header),
-                    None => packet.header.to_string(),
-                },
-            );
+            let words = shown(bytes);
             self.tell(|| format!("{} → {} {words}", from.ip(), to.ip()));
         }
         let now = self.clocks[node].local(self.now);
@@ -671,4 +668,15 @@ impl World {
         self.send_all(node, &out);
         next
     }
+}
+
+/// A packet, as a trace tells it.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    pmnet_wire::Packet::parse(bytes).map_or_else(
+        |reject| reject.to_string(),
+        |packet| match Operation::peek(packet.payload) {
+            Some(operation) => format!("{} {operation:?}", packet.header),
+            None => packet.header.to_string(),
+        },
+    )
 }

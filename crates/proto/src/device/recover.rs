@@ -175,7 +175,8 @@ impl Device {
             recovering.rto.back_off();
             recovering.turn_padding(own);
         }
-        let path = write_padded_path(&[member], recovering.padding);
+        // Its own path may have shrunk since.
+        let path = write_padded_path(&[member], recovering.padding.min(own));
         let nonce = recovering.nonce;
         let asked = match &recovering.found {
             None => vec![Fragment::WHOLE],

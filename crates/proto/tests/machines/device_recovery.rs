@@ -5,10 +5,11 @@ use crate::support::device::{
     Bench, client, config, entry, from_client, from_hop, member, server, table,
 };
 use crate::support::{EPOCH, SESSION, SHARD_TOKEN, Sent, TOKEN, datagram, kinds, only, peer};
+use pmnet_proto::Outbox;
 use pmnet_proto::device::{DeviceConfig, LogState, Served, Verdict};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::record::{Member, RecoverReply, SessionRow, read_path, write_path};
-use pmnet_wire::{Flags, Header, Kind, raw};
+use pmnet_wire::{Flags, FragmentSize, Header, Kind, raw};
 
 const LOG: LogState = LogState {
     log_uuid: 1,
@@ -140,6 +141,22 @@ fn it_says_who_it_is_and_asks_again() {
     padded(1144, recover.clone());
     padded(1344, only(bench.tick_after(300 * MILLISECOND)));
     padded(1144, only(bench.tick_after(300 * MILLISECOND)));
+}
+
+/// Found by the simulator (seed 34961): a device asked with the longest question when its path shrank, and went on with it for as long
+/// as nobody answered.
+#[test]
+fn a_question_becomes_shorter_when_the_path_does() {
+    let (mut bench, _) = restarted();
+    let long = only(bench.tick_after(300 * MILLISECOND));
+    assert_eq!(long.payload.len(), 1344);
+    let mut out = Outbox::new();
+    let size = FragmentSize::from_wire(1280);
+    bench.device.set_path(bench.now, size, &mut out);
+    for _ in 0..4 {
+        let question = only(bench.tick_after(300 * MILLISECOND));
+        assert!(question.payload.len() <= 1280, "{}", question.payload.len());
+    }
 }
 
 #[test]
