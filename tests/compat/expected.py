@@ -8,7 +8,7 @@ import tomllib
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TABLE = HERE / "expected.toml"
-DOCUMENTS = {"limits": "docs/guide/limits.md", "redis": "docs/guide/redis.md"}
+DOCUMENTS = {"limits": "docs/use/limits.md", "redis": "docs/use/commands.md"}
 TEST_FIELDS = {"suite", "tests", "reason"}
 RULE_FIELDS = {"name", "command", "direct", "front", "reason"}
 # A limit that a document names, by these of its words; or an artefact: the test looks at something that is no part of the

@@ -10,7 +10,7 @@ import time
 
 from stack import Trouble, end, popen
 
-# Left out on both sides: they need DEBUG or replicas of their own, and the front refuses both (redis.md, The matrix).
+# Left out on both sides: they need DEBUG or replicas of their own, and the front refuses both (docs/use/commands.md, The matrix).
 TAGS = "-needs:debug -needs:repl -large-memory"
 # Seconds of one run of a unit.
 UNIT_SECONDS_MAX = 400

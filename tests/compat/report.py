@@ -1,4 +1,4 @@
-"""Writes docs/guide/compatibility.md from the results of a whole run."""
+"""Writes docs/use/compatibility.md from the results of a whole run."""
 
 import platform
 import subprocess

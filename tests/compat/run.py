@@ -12,7 +12,7 @@ Suites:
 What fails only through the front must stand in expected.toml with its reason. Anything else that fails only
 there makes the exit code 1. What stands there and passes is listed, so that the list gets shorter.
 
-  tests/compat/run.py                     all suites, then docs/guide/compatibility.md
+  tests/compat/run.py                     all suites, then docs/use/compatibility.md
   tests/compat/run.py --only redis --only differ     some; results are kept in target/compat/results for the page
   tests/compat/run.py --quick             scenarios and differ, within a minute; a part of make test
   tests/compat/run.py --store NAME        the same beside and before another server (servers.py list)
@@ -329,11 +329,11 @@ def write_page(options, expected):
     suites = [Suite.kept(options.results / f"{name}.json", options.binary) for name in RUNS]
     lacking = [name for name, suite in zip(RUNS, suites) if suite is None]
     if lacking and not options.page:
-        print(f"docs/guide/compatibility.md stays as it is: there are no results of {', '.join(lacking)} for this binary")
+        print(f"docs/use/compatibility.md stays as it is: there are no results of {', '.join(lacking)} for this binary")
         return
     found = [suite for suite in suites if suite is not None]
-    report.write(ROOT / "docs/guide/compatibility.md", found, lacking, expected, options.seed)
-    print("wrote docs/guide/compatibility.md")
+    report.write(ROOT / "docs/use/compatibility.md", found, lacking, expected, options.seed)
+    print("wrote docs/use/compatibility.md")
 
 
 def skipped(why):

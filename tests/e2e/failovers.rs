@@ -1,5 +1,5 @@
 //! Failovers of all kinds under load, in fleet mode: devices, server, Redis, etcd, controllers and fronts are killed, frozen and cut
-//! off, also two at once, and nobody repairs anything (`docs/guide/how-it-is-tested.md`).
+//! off, also two at once, and nobody repairs anything (`docs/internals/testing.md`).
 //!
 //! A run may take as long as it needs: how long nothing was acknowledged is told, and not judged. What is judged: nothing lost,
 //! nothing twice, the history linearizable, nothing refused, and all as it was in the end.

@@ -1,6 +1,6 @@
 //! Every process on a machine of its own (a network namespace), clients that contend for few keys,
 //! `kill -9`, cut and lossy networks; the history of all that must be linearizable
-//! (`docs/spec/protocol.md` §10, `docs/guide/histories.md`).
+//! (`docs/spec/protocol.md` §10, `docs/internals/histories.md`).
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -74,7 +74,7 @@ fn a_run_in_which_the_database_forgets_does_not_pass() {
 
 /// `PMNET_RUNS` runs from seed `PMNET_TEST_SEED` on, `PMNET_JOBS` at a time.
 #[test]
-#[ignore = "as many as are asked for: see docs/guide/histories.md"]
+#[ignore = "as many as are asked for: see docs/internals/histories.md"]
 fn many_runs() {
     assert!(possible(), "the histories cannot run here");
     let jobs = usize::try_from(number("PMNET_JOBS", 2)).unwrap_or(JOBS);

@@ -1,5 +1,5 @@
 //! A Redis Cluster as the store of three shards, each with a chain of three devices, and one front over them: one of everything is killed
-//! under load, and a slot moves (`docs/spec/sharding.md`, §5; `docs/guide/sharding.md`).
+//! under load, and a slot moves (`docs/spec/sharding.md`, §5; `docs/use/sharding.md`).
 
 mod nodes;
 

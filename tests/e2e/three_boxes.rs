@@ -314,7 +314,7 @@ fn the_guide_is_followed_and_two_boxes_are_lost_one_after_the_other() {
         common::skip(&reason);
         return;
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/three-boxes.md");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate/three-boxes.md");
     let page = blocks(&std::fs::read_to_string(root).unwrap());
     let names = BOXES.map(|(name, _)| name.to_owned());
     let namespaces = Namespaces::create(&names).unwrap();

@@ -1,7 +1,7 @@
 //! The command matrix: for every command of Redis, what the front does with it.
 //!
 //! Purpose: decides whether a command is acknowledged early, goes to the store, is answered here, needs
-//! its own connection, or is refused. `docs/guide/redis.md` is generated from it. Facts come from the store itself, which is
+//! its own connection, or is refused. `docs/use/commands.md` is generated from it. Facts come from the store itself, which is
 //! asked once for each of its processes ([`Learned`]); until it has answered, and of an embedded store, they are those of
 //! [`FACTS`]. Decisions come from `decide`: by name where a command cannot be understood from its facts, else by these.
 //! The rule for early acknowledgement, which looks at the arguments

@@ -92,7 +92,7 @@ fn pages() -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// `docs/guide/../spec/wire.md` → `docs/spec/wire.md`. `None`: out of the repository.
+/// `docs/use/../spec/wire.md` → `docs/spec/wire.md`. `None`: out of the repository.
 fn plain(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for component in path.components() {

@@ -1,5 +1,5 @@
 //! Somebody is killed every second while 64 clients get into each other's way: the history of all of
-//! them, through a front and a device in the kernel or past its stack, must be linearizable (`docs/guide/histories.md`).
+//! them, through a front and a device in the kernel or past its stack, must be linearizable (`docs/internals/histories.md`).
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;

@@ -3,7 +3,7 @@
 //! Purpose: each shard has a whole [`Front`](crate::Front) of its own, in a thread of its own, which knows nothing of the others.
 //! The router takes the clients' connections, looks at each command's keys ([`crate::table::keys`]), sends it to the front of its
 //! shard over a pair of sockets within the process, and returns the replies in the order of the client's commands
-//! (`docs/guide/sharding.md`, `docs/spec/sharding.md`).
+//! (`docs/use/sharding.md`, `docs/spec/sharding.md`).
 //!
 //! | module | what it does |
 //! |---|---|

@@ -9,7 +9,7 @@ use super::{FACTS, SERVER_VERSION};
 /// The prose; the marks are replaced by generated text.
 const GUIDE: &str = include_str!("guide.md");
 
-/// The whole of `docs/guide/redis.md`.
+/// The whole of `docs/use/commands.md`.
 #[must_use]
 pub fn guide_markdown() -> String {
     let mut matrix = String::from("| command | what the front does | remark |\n|---|---|---|\n");

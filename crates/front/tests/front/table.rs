@@ -161,7 +161,7 @@ fn facts_match_the_server() {
 
 #[test]
 fn the_guide_is_the_table() {
-    generated("../../docs/guide/redis.md", &guide_markdown());
+    generated("../../docs/use/commands.md", &guide_markdown());
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Checks the histories of simulated worlds with the checker for real runs: the search of Wing, Gong and
-//! Lowe, which knows no lists (`docs/guide/histories.md`).
+//! Lowe, which knows no lists (`docs/internals/histories.md`).
 //!
 //! A list becomes a register: an append writes its id, a read returns the last id. Operations that never
 //! took effect, by the store's own account, are left out; those that a declared loss may have removed

@@ -71,7 +71,7 @@ pub fn waits_for(slot: u16, why: &str) -> String {
     format!(
         "slot {slot} is not with this shard's master, or is being moved ({why}). What was acknowledged for its keys waits, and all \
          behind it; the devices keep it. Tell all fronts first that the slot is moving, then move it back (redis-cli --cluster reshard, or \
-         CLUSTER SETSLOT {slot} STABLE at both nodes), as docs/guide/sharding.md says"
+         CLUSTER SETSLOT {slot} STABLE at both nodes), as docs/use/sharding.md says"
     )
 }
 

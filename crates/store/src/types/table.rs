@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn the_guide_names_all_commands_and_no_others() {
-        let guide = include_str!("../../../../docs/guide/embedded-store.md");
+        let guide = include_str!("../../../../docs/use/embedded-store.md");
         let (_, from) = guide.split_once("## Commands").unwrap();
         let (list, _) = from.split_once("; the front").unwrap();
         let mut named: Vec<String> = list

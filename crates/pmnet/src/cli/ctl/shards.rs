@@ -132,7 +132,7 @@ fn moves(map: &Shards, new: &Shards) -> anyhow::Result<Vec<String>> {
     }
     if !said.is_empty() {
         said.push("in this order: the slots as `moving` in the file of all fronts, and SIGHUP; DBSIZE through one of them; the keys; the new \
-                   file, and SIGHUP (docs/guide/sharding.md, moving a slot)".into());
+                   file, and SIGHUP (docs/use/sharding.md, moving a slot)".into());
     }
     Ok(said)
 }

@@ -1,4 +1,4 @@
-//! Edge cases of `docs/guide/embedded-store.md`, on purpose: what random commands would seldom meet.
+//! Edge cases of `docs/use/embedded-store.md`, on purpose: what random commands would seldom meet.
 
 use pmnet_wire::command::Protocol;
 
