@@ -1,4 +1,4 @@
-//! What an operator writes: the configuration file, sizes, command lines (`docs/`).
+//! Input of operators: the configuration file, sizes, command lines (`docs/`).
 //!
 //! Holds: reading never panics; a refusal says why; a size that is taken is that many bytes; what
 //! is taken of a file is taken again with a comment and an empty line behind it.

@@ -1,5 +1,5 @@
 //! One connection of the Redis front: any bytes from a client, any outcomes from the network side,
-//! any answers to READs, any bytes from the store's own connection (`docs/use/commands.md`).
+//! any answers to READs, any bytes from the store's own connection (`docs/use/`).
 //!
 //! Holds: nothing panics; what is sent to the store is a payload that it takes; what the client
 //! gets is whole replies, at most one a command where no command asks for more, and exactly one

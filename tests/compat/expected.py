@@ -8,7 +8,10 @@ import tomllib
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TABLE = HERE / "expected.toml"
-DOCUMENTS = {"limits": "docs/use/limits.md", "redis": "docs/use/commands.md"}
+DOCUMENTS = {
+    name: f"docs/use/{name}.md"
+    for name in ("limits", "commands", "transactions-and-scripts", "connections", "users-and-tls", "differences")
+} | {"promise": "docs/concepts/promise.md"}
 TEST_FIELDS = {"suite", "tests", "reason"}
 RULE_FIELDS = {"name", "command", "direct", "front", "reason"}
 # A limit that a document names, by these of its words; or an artefact: the test looks at something that is no part of the

@@ -1,5 +1,6 @@
 """Writes docs/use/compatibility.md from the results of a whole run."""
 
+import os
 import platform
 import subprocess
 
@@ -101,8 +102,9 @@ def differ_lines(suites, expected):
 def why(row):
     """The reason of a row, with where it is documented."""
     if "quote" in row:
-        name = DOCUMENTS[row["document"]].rsplit("/", 1)[1]
-        return f"{cell(row['reason'])} [{name}]({name}): “{cell(row['quote'])}”"
+        path = DOCUMENTS[row["document"]]
+        link = os.path.relpath(path, "docs/use")
+        return f"{cell(row['reason'])} [{os.path.basename(path)}]({link}): “{cell(row['quote'])}”"
     return f"{'Artefact' if 'artefact' in row else '**Defect**'}: {cell(row['reason'])}"
 
 

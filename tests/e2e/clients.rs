@@ -96,7 +96,7 @@ fn everything(ask: &dyn Fn(&[&str]) -> String, database: &str) -> Vec<String> {
     all
 }
 
-/// `docs/operate/operating.md`, "Loading the data of another Redis".
+/// `docs/operate/backup.md`, "Load the data of another Redis".
 #[test]
 fn the_aof_of_a_redis_behind_pmnet_is_piped_into_another_shard() {
     let Some(from) = cluster("aof-from") else {

@@ -2,7 +2,7 @@
 //!
 //! Purpose: speaks RESP2 and RESP3 with clients, decides by the command matrix ([`table`]) what may
 //! be acknowledged as soon as it is durable in the devices and what must go to the store, and keeps
-//! each client's replies in the order of its commands (`docs/use/commands.md`).
+//! each client's replies in the order of its commands (`docs/use/`).
 //! Invariants: only a command that cannot fail and whose reply says nothing is acknowledged early;
 //! every queue is bounded by a named constant, and a full one stops reading from its client; bad
 //! input ends one connection, never the process.

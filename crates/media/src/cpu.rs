@@ -24,7 +24,7 @@ impl Instruction {
         }
     }
 
-    /// The best one that this processor has; `None` where pmnet knows none.
+    /// The best one that this processor has; `None` where pmnet knows none (known gap G74).
     #[must_use]
     pub fn of_this_processor() -> Option<Instruction> {
         #[cfg(target_arch = "x86_64")]

@@ -234,7 +234,7 @@ impl Plan {
         };
         let is = |kind| first.kind == kind || second.kind == kind;
         let with = if is(Kind::EtcdLeader) {
-            // It gives all leases their whole length anew (docs/operate/operating.md).
+            // It gives all leases their whole length anew (docs/operate/healing.md).
             ", one is etcd's leader".to_owned()
         } else if is(Kind::RedisMaster) {
             // No chain changes before its store confirms that.

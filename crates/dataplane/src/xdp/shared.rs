@@ -14,7 +14,7 @@ pub const TOOK_NS: usize = 32;
 /// Slots of [`Counters::took`].
 pub const TOOK_SLOTS: usize = 64;
 
-/// Devices at one interface, at most.
+/// Devices at one interface, at most (known gap G67).
 pub const DEVICES_MAX: usize = 16;
 
 /// Index of the interface in [`Hops::next`] and its like. 0 there: the way is not known.

@@ -81,7 +81,7 @@ pub(super) fn place_of(verdict: &Verdict, arguments: &Arguments<'_>) -> Place {
     place(keys(verdict, arguments))
 }
 
-/// Redis Cluster's error for keys of several slots.
+/// Redis Cluster's error for keys of several slots (known gap G54).
 pub(super) const CROSSSLOT: Bytes =
     Bytes::from_static(b"-CROSSSLOT Keys in request don't hash to the same slot\r\n");
 /// Redis Cluster's error for a slot that nobody serves.

@@ -1,4 +1,4 @@
-//! MULTI … EXEC and WATCH: all keys of one slot, as in Redis Cluster.
+//! MULTI … EXEC and WATCH: all keys of one slot, as in Redis Cluster (but for known gap G57).
 //!
 //! Which shard it is for shows with its first key. MULTI, and what has no key before that, goes to the shard that the client used
 //! last, which says what it thinks of it; if the key is of another shard, the transaction is begun anew there and dropped here.

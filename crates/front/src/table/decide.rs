@@ -197,7 +197,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         "HELLO" => (Rule::Local(Local::Hello), "2 and 3, AUTH, SETNAME"),
         "AUTH" => (
             Rule::Local(Local::Auth),
-            "the front asks Redis whether the password is right: see *Users*",
+            "the front asks Redis whether the password is right: see [users](users-and-tls.md#users)",
         ),
         "SELECT" => (
             Rule::Local(Local::Select),
@@ -207,7 +207,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         "RESET" => (Rule::Local(Local::Reset), ""),
         "CLIENT" => (
             Rule::Local(Local::Client),
-            "about the clients of this front: see *Clients* and *Client-side caching*",
+            "about the clients of this front: see [clients](connections.md#clients) and [client-side caching](connections.md#client-side-caching)",
         ),
         "MULTI" => (
             Rule::Local(Local::Multi),

@@ -1,4 +1,4 @@
-//! The user's guide to the front, with the matrix written from the table that the code uses.
+//! The page of all commands, with the matrix written from the table that the code uses.
 
 use std::fmt::Write as _;
 

@@ -161,7 +161,18 @@ fn facts_match_the_server() {
 
 #[test]
 fn the_guide_is_the_table() {
-    generated("../../docs/use/commands.md", &guide_markdown());
+    let page = guide_markdown();
+    let lacks = |row: &str| !page.contains(&format!("\n| {row} | "));
+    let missing: Vec<&str> = FACTS
+        .iter()
+        .map(|facts| facts.name)
+        .filter(|name| lacks(name))
+        .collect();
+    assert!(missing.is_empty(), "no row in the matrix: {missing:?}");
+    for (name, lost) in ASSUMABLE {
+        assert!(page.contains(&format!("\n| {name} | {lost} |")), "{name}");
+    }
+    generated("../../docs/use/commands.md", &page);
 }
 
 #[test]

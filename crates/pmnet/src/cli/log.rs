@@ -1,4 +1,4 @@
-//! `pmnet log inspect` and `pmnet log verify`: a log, looked at without changing it.
+//! `pmnet log inspect` and `pmnet log verify`: a log, looked at without changing it (known gap G79).
 
 use std::path::{Path, PathBuf};
 

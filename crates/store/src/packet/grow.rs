@@ -1,4 +1,4 @@
-//! A packet store, or a region of a device, becomes larger while nobody uses it (`docs/spec/packet-store.md` §13).
+//! A packet store, or a region of a device, becomes larger while nobody uses it (`docs/spec/packet-store.md` §13; known gap G62).
 //!
 //! The whole image is copied beside the file, read back, and takes its name in one step. Both files are locked until then, so nobody
 //! ever uses both. Whatever moment is the last one of the process or the machine, there is the old file or the new one under the

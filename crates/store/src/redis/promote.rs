@@ -1,4 +1,4 @@
-//! A replica of a shard's Redis becomes the master, because a person wants it (`docs/operate/operating.md`, another Redis for a shard).
+//! A replica of a shard's Redis becomes the master, because a person wants it (`docs/operate/redis-failover.md`, another Redis for a shard).
 //!
 //! Three ways. Where Sentinels watch the master, they are told to fail over. A master that runs hands over by itself (`FAILOVER`): it
 //! stops taking writes, waits until the replica has everything, and then they change places, so nothing is lost. If the master is stopped for good, which

@@ -2,7 +2,7 @@
 //!
 //! Checked whenever the store connects, so also after each change that breaks the connection. Settings are read with
 //! CONFIG GET. Renamed commands and missing rights show in a *rehearsal*: the commands are put into a MULTI that is
-//! discarded, which checks names and rights and runs nothing. `docs/operate/operating.md` has a table of all settings.
+//! discarded, which checks names and rights and runs nothing. `docs/operate/redis.md` has a table of all settings.
 
 use pmnet_server::StoreError;
 use pmnet_wire::guard::{BULK_BYTES_MIN, OUTPUT_BYTES_MIN, QUERY_BYTES_MIN, memory, output_limit};

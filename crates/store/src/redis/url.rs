@@ -1,5 +1,5 @@
 //! `redis://[[user]:password@]host[:port][/0][?wait_replicas=N]`; with TLS `rediss://…[?ca=FILE&cert=FILE&key=FILE]`.
-//! `redis+sentinel://[[user]:password@]host[:port],…/NAME[?wait_replicas=N]`: the master that Sentinels name.
+//! `redis+sentinel://[[user]:password@]host[:port],…/NAME[?wait_replicas=N]`: the master that Sentinels name (known gap G23).
 //! `redis+cluster://[[user]:password@]host[:port],…/SLOTS[?wait_replicas=N]`: the master of a Redis Cluster that serves these slots.
 
 use pmnet_tls::ClientTls;

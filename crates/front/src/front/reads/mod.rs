@@ -24,7 +24,7 @@ use link::{Reader, Told};
 
 /// How often the server is asked which store it works on while there are reads, in nanoseconds.
 const NAME_EVERY: Time = 1_000_000_000;
-/// Replicas of the store that are read from, at most.
+/// Replicas of the store that are read from, at most (known gap G36).
 pub(super) const REPLICAS_MAX: usize = 4;
 /// Connections to them.
 pub(super) const REPLICA_TOKENS: usize = 2 * REPLICAS_MAX;
