@@ -19,7 +19,7 @@ mod tls;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use pmnet_cli::{finish, parse};
 
 pub use config::check_file;
@@ -80,6 +80,12 @@ enum Command {
     Status(status::StatusArgs),
     /// Say whether pmnet will work well on this machine, and what to do if not.
     Doctor(crate::doctor::DoctorArgs),
+}
+
+/// The definition of the whole command line, from which its reference is written.
+#[must_use]
+pub fn definition() -> clap::Command {
+    Cli::command()
 }
 
 /// Whether these are a command line, the name of the program first. Nothing is run.

@@ -1,5 +1,9 @@
 //! Every link within the documentation leads somewhere: to a file of the repository, and to a heading in it.
-//! Every `make` target that it names exists.
+//! Every page can be found from its index. Every `make` target, command line, flag and message that it names exists.
+
+mod commands;
+mod gaps;
+mod messages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -145,6 +149,23 @@ fn every_link_leads_somewhere() {
         "links that lead nowhere:\n{}",
         wrong.join("\n")
     );
+}
+
+#[test]
+fn every_page_is_in_the_index() {
+    let texts = pages();
+    let index = Path::new("docs/README.md");
+    let listed: BTreeSet<PathBuf> = Page::read(&texts[index])
+        .links
+        .iter()
+        .filter_map(|link| plain(&Path::new("docs").join(link.split('#').next()?)))
+        .collect();
+    let missing: Vec<&PathBuf> = texts
+        .keys()
+        .filter(|path| path.starts_with("docs") && path.as_path() != index)
+        .filter(|path| !listed.contains(path.as_path()))
+        .collect();
+    assert!(missing.is_empty(), "not in docs/README.md: {missing:?}");
 }
 
 #[test]

@@ -1,0 +1,276 @@
+//! The command lines and settings in the documentation are those of the program.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use clap::Command;
+use pmnet::cli::{check_file, definition, is_command_line};
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+
+use crate::{pages, root};
+
+/// Flags of etcd, which pages of users name by themselves.
+const FOREIGN: &[&str] = &[
+    "--auto-compaction-mode",
+    "--auto-compaction-retention",
+    "--initial-cluster-state",
+    "--quota-backend-bytes",
+];
+
+/// Flags that `docs/spec` describes, and says not to be built.
+const NOT_BUILT: &[&str] = &["verbs"];
+
+/// Code of a page: that within lines, and blocks by their language.
+fn code(text: &str) -> (Vec<String>, Vec<(String, String)>) {
+    let (mut spans, mut blocks) = (Vec::new(), Vec::new());
+    let mut block: Option<(String, String)> = None;
+    for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
+        match event {
+            Event::Start(Tag::CodeBlock(kind)) => {
+                let language = match kind {
+                    CodeBlockKind::Fenced(info) => info.to_string(),
+                    CodeBlockKind::Indented => String::new(),
+                };
+                block = Some((language, String::new()));
+            }
+            Event::End(TagEnd::CodeBlock) => blocks.extend(block.take()),
+            Event::Text(text) => {
+                if let Some((_, content)) = &mut block {
+                    content.push_str(&text);
+                }
+            }
+            Event::Code(text) => spans.push(text.into_string()),
+            _ => {}
+        }
+    }
+    (spans, blocks)
+}
+
+/// The command lines of pmnet in a block of a shell: prompts, `&`, `exec` and comments are taken away.
+fn lines_of_pmnet(block: &str) -> Vec<String> {
+    let joined = block.replace("\\\n", " ");
+    let lines = joined.lines().filter_map(|line| {
+        let line = line.split(" #").next().unwrap_or_default().trim();
+        let line = line.strip_prefix("$ ").unwrap_or(line);
+        let line = line.strip_prefix("exec ").unwrap_or(line);
+        let line = line.strip_suffix('&').unwrap_or(line).trim_end();
+        line.starts_with("pmnet ").then(|| line.to_owned())
+    });
+    lines.collect()
+}
+
+/// A line's words, without the quotes of the shell.
+fn words(line: &str) -> Vec<String> {
+    let words = line.split_whitespace();
+    words
+        .map(|word| word.trim_matches(['\'', '"']).to_owned())
+        .collect()
+}
+
+/// The long flags of a command and of those that it is part of.
+fn flags<'a>(command: &'a Command, known: &mut BTreeSet<&'a str>) {
+    for arg in command.get_arguments() {
+        known.extend(arg.get_long());
+        known.extend(arg.get_all_aliases().unwrap_or_default());
+    }
+    known.extend(["help", "version"]);
+    known.extend(NOT_BUILT);
+}
+
+/// What a line names that does not exist: a subcommand, or a flag of it.
+fn unknown(root: &Command, line: &str) -> Option<String> {
+    let words = words(line);
+    let mut command = root;
+    let mut known = BTreeSet::new();
+    flags(command, &mut known);
+    let mut rest = words.iter().skip(1).peekable();
+    while let Some(word) = rest.peek() {
+        let Some(sub) = command.find_subcommand(word.as_str()) else {
+            break;
+        };
+        command = sub;
+        flags(command, &mut known);
+        rest.next();
+    }
+    if std::ptr::eq(command, root) {
+        let word = rest.next()?;
+        let is_placeholder =
+            word.starts_with(['…', '-']) || word.chars().all(|char| char.is_ascii_uppercase());
+        return (!is_placeholder).then(|| word.clone());
+    }
+    // A subcommand may come after flags: `pmnet ctl --via … add`.
+    let mut named = Vec::new();
+    for word in rest {
+        if let Some(sub) = command.find_subcommand(word.as_str()) {
+            command = sub;
+            flags(command, &mut known);
+        } else if let Some(flag) = word.strip_prefix("--") {
+            named.push(flag.split('=').next().unwrap_or_default().to_owned());
+        }
+    }
+    if line.contains('…') {
+        // The subcommand may be among what is left out.
+        for sub in command.get_subcommands() {
+            flags(sub, &mut known);
+        }
+    }
+    named
+        .into_iter()
+        .map(|flag| flag.trim_end_matches([',', '.', ':', ')']).to_owned())
+        .find(|flag| !flag.is_empty() && !known.contains(flag.as_str()))
+        .map(|flag| format!("--{flag}"))
+}
+
+/// Whether a line is whole: no part is left out, no variable of a shell stands for one.
+fn is_whole(line: &str) -> bool {
+    !line.contains(['…', '$', '|', '<', '>', ';', '('])
+}
+
+#[test]
+fn every_command_line_is_one() {
+    let root = definition();
+    let (mut wrong, mut whole, mut parts) = (Vec::new(), 0, 0);
+    for (path, text) in pages() {
+        let (spans, blocks) = code(&text);
+        let blocks = blocks
+            .iter()
+            .filter(|(language, _)| language.is_empty() || language.starts_with("sh"))
+            .flat_map(|(_, block)| lines_of_pmnet(block));
+        for line in blocks {
+            if is_whole(&line) {
+                whole += 1;
+                let words = words(&line);
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                if !is_command_line(&words) {
+                    wrong.push(format!("{}: not understood: {line}", path.display()));
+                }
+            }
+            parts += 1;
+            if let Some(name) = unknown(&root, &line) {
+                wrong.push(format!("{}: no {name}: {line}", path.display()));
+            }
+        }
+        for span in spans.iter().filter(|span| span.starts_with("pmnet ")) {
+            parts += 1;
+            if let Some(name) = unknown(&root, span) {
+                wrong.push(format!("{}: no {name}: {span}", path.display()));
+            }
+        }
+    }
+    assert!(whole > 40 && parts > 150, "{whole} {parts}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// All long flags of a command and its subcommands.
+fn all_flags(command: &Command, found: &mut BTreeSet<String>) {
+    let longs = command.get_arguments().filter_map(|arg| arg.get_long());
+    found.extend(longs.map(|long| format!("--{long}")));
+    for sub in command.get_subcommands() {
+        all_flags(sub, found);
+    }
+}
+
+#[test]
+fn every_flag_that_stands_alone_exists() {
+    let mut known: BTreeSet<String> = FOREIGN.iter().map(|flag| (*flag).to_owned()).collect();
+    all_flags(&definition(), &mut known);
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (path, text) in pages() {
+        let is_for_users = [
+            "docs/concepts",
+            "docs/use",
+            "docs/operate",
+            "docs/reference",
+        ]
+        .iter()
+        .any(|folder| path.starts_with(folder));
+        if !is_for_users {
+            continue;
+        }
+        for span in code(&text).0.iter().filter(|span| span.starts_with("--")) {
+            for word in span
+                .split_whitespace()
+                .filter(|word| word.starts_with("--"))
+            {
+                count += 1;
+                let flag = word.split(['=', ',']).next().unwrap_or_default();
+                if !known.contains(flag) {
+                    wrong.push(format!("{}: {span}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(count > 150, "{count}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The help of a command and then of its subcommands, as a page.
+fn help(command: &mut Command, page: &mut String) {
+    let name = command.get_bin_name().unwrap_or("pmnet").to_owned();
+    let text = command.render_long_help().to_string();
+    let lines: Vec<&str> = text.trim_end().lines().map(str::trim_end).collect();
+    // Writing to a String cannot fail.
+    let _ = write!(page, "\n## {name}\n\n```text\n{}\n```\n", lines.join("\n"));
+    for sub in command.get_subcommands_mut() {
+        if sub.get_name() != "help" {
+            help(sub, page);
+        }
+    }
+}
+
+#[test]
+fn the_reference_is_the_help() {
+    let mut page = "<!-- Generated from the program's help (crates/pmnet/src/cli). Change that, then run\n     \
+        UPDATE=1 cargo test -p pmnet --test docs the_reference_is_the_help -->\n# Command line\n\n\
+        `pmnet COMMAND --help` prints the same. The settings of server, device and front can also be in a \
+        [file](configuration.md).\n"
+        .to_owned();
+    let mut command = definition().term_width(100);
+    command.build();
+    help(&mut command, &mut page);
+    let path = root().join("docs/reference/command-line.md");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    let differ = there.lines().zip(page.lines()).find(|(a, b)| a != b);
+    assert!(
+        there == page,
+        "{} is not the program's help (UPDATE=1 writes it): {differ:?}",
+        path.display()
+    );
+}
+
+#[test]
+fn every_configuration_file_is_one() {
+    let page = std::fs::read_to_string(root().join("docs/reference/configuration.md")).unwrap();
+    let (_, blocks) = code(&page);
+    let files = blocks.iter().filter(|(language, _)| language == "toml");
+    let mut count = 0;
+    for (_, file) in files {
+        count += 1;
+        check_file(file).unwrap();
+    }
+    assert!(count > 0);
+}
+
+#[test]
+fn what_a_line_names_is_looked_up() {
+    let root = definition();
+    for (line, expected) in [
+        ("pmnet device --listen 127.0.0.1:51000 …", None),
+        ("pmnet ctl --via HOST1:51000,HOST2:51000 add", None),
+        ("pmnet ctl promote", None),
+        ("pmnet ctl … --is-stopped", None),
+        ("pmnet device --ports eth0", None),
+        ("pmnet divice --listen 127.0.0.1:51000", Some("divice")),
+        ("pmnet device --lisen 127.0.0.1:51000", Some("--lisen")),
+        ("pmnet ctl --via … add --is-stoped", Some("--is-stoped")),
+    ] {
+        assert_eq!(unknown(&root, line).as_deref(), expected, "{line}");
+    }
+    assert_eq!(
+        lines_of_pmnet("$ pmnet a \\\n  --b & \nexec pmnet c   # d\nredis-cli\n"),
+        ["pmnet a    --b", "pmnet c"]
+    );
+}
