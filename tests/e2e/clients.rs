@@ -211,7 +211,7 @@ fn redis_benchmark() {
 /// Everything that redis-benchmark does by itself, without a Redis behind.
 #[test]
 fn redis_benchmark_with_the_embedded_store() {
-    let topology = Topology::new(StoreKind::Kv, 1, Medium::Dram);
+    let topology = Topology::new(StoreKind::Packet, 1, Medium::Dram);
     let Some(cluster) = common::start("bench-kv", topology) else {
         return;
     };

@@ -103,7 +103,10 @@ fn ioredis() {
     let Some(program) = find_program("node").filter(|_| modules.is_dir()) else {
         return common::skip("node with ioredis is not installed (make setup)");
     };
-    for (store, name) in [(StoreKind::Region, "io-region"), (StoreKind::Kv, "io-kv")] {
+    for (store, name) in [
+        (StoreKind::Region, "io-region"),
+        (StoreKind::Packet, "io-packet"),
+    ] {
         let Some((_cluster, port)) = port(store, name) else {
             return;
         };
@@ -137,7 +140,6 @@ fn watch_and_blocking_pops_work_without_a_redis() {
     for (store, name) in [
         (StoreKind::Region, "waits-region"),
         (StoreKind::Packet, "waits-packet"),
-        (StoreKind::Kv, "waits-kv"),
     ] {
         let Some((cluster, port)) = port(store, name) else {
             return;

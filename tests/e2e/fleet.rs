@@ -110,7 +110,7 @@ fn status_shows_leases_and_a_second_process_of_a_device_is_refused() {
     let Some(etcds) = Etcds::start("twice", 1) else {
         return;
     };
-    let mut topology = Topology::new(StoreKind::Kv, 1, Medium::Dram);
+    let mut topology = Topology::new(StoreKind::Packet, 1, Medium::Dram);
     topology.device_args = etcds.flags();
     topology.server_args = etcds.flags();
     let Some(mut cluster) = common::start("twice", topology) else {

@@ -113,7 +113,7 @@ fn mistakes_of_an_operator_get_a_sentence() {
 
 #[test]
 fn a_chain_counts_its_copies_and_sigterm_ends_it_in_good_order() {
-    let topology = Topology::new(StoreKind::Kv, 3, Medium::Dram);
+    let topology = Topology::new(StoreKind::Packet, 3, Medium::Dram);
     let Some(mut cluster) = common::start("order", topology) else {
         return;
     };

@@ -420,7 +420,7 @@ fn tmpfs() -> Finding {
 
 fn redis_server() -> Finding {
     let advice =
-        "apt-get install redis-server, or use --store kv:PATH (the demo does so by itself)";
+        "apt-get install redis-server, or use --store packet:PATH (the demo does so by itself)";
     let Some(program) = find_program("redis-server") else {
         return Finding::bad(Level::Warn, "redis-server", "not in PATH", advice);
     };

@@ -127,7 +127,7 @@ fn the_product_has_none_of_the_laboratory() {
     }
 }
 
-/// What the packet store is compared with is in a workspace of its own. (redb is also the embedded store.)
+/// What the packet store is compared with is in a workspace of its own.
 #[test]
 fn nothing_here_depends_on_the_rivals() {
     let lockfile = include_str!("../../../bench/store/Cargo.lock");
@@ -135,7 +135,7 @@ fn nothing_here_depends_on_the_rivals() {
         .iter()
         .map(|package| package["name"].as_str().unwrap().to_owned())
         .collect();
-    for rival in ["rocksdb", "heed", "fjall"] {
+    for rival in ["rocksdb", "heed", "fjall", "redb"] {
         assert!(
             lockfile.contains(&format!("name = \"{rival}\"")),
             "{rival} is compared with no more"

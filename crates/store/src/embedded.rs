@@ -1,4 +1,4 @@
-//! Payloads of updates and requests, executed over rows: what all embedded stores have in common.
+//! Payloads of updates and requests, executed over rows: what does not depend on how the store keeps its rows.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

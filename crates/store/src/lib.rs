@@ -1,4 +1,4 @@
-//! Stores behind a pmnet server: Redis/Valkey, the packet store, an embedded durable key-value store, and none.
+//! Stores of a pmnet server: Redis or Valkey, the packet store, and none.
 //!
 //! Purpose: implementations of [`pmnet_server::Store`]. Each applies update payloads
 //! (`docs/spec/wire.md` §6) in order and writes the protocol's records in the same atomic durable
@@ -7,14 +7,12 @@
 //! knows nothing of packets, sessions or orders.
 
 mod embedded;
-mod kv;
 mod null;
 mod packet;
 mod redis;
 pub mod rows;
 mod types;
 
-pub use kv::KvStore;
 pub use null::NullStore;
 pub use packet::{
     Backup, GrowError, Grown, PacketStore, RegionAddress, RegionStore, back_up_packet_store,
@@ -33,7 +31,7 @@ pub(crate) use pmnet_wire::REPLY_BYTES_MAX;
 pub enum OpenError {
     /// The scheme is not one of ours.
     #[error(
-        "unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH, kv:PATH or null:"
+        "unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH or null:"
     )]
     Scheme {
         /// What was given, without credentials.
@@ -61,13 +59,14 @@ pub enum OpenError {
         /// What is wrong and what to do.
         why: String,
     },
-    /// The embedded store cannot use this path.
-    #[error("store kv:{path}: {why}")]
+    /// The store that pmnet once kept in a file of redb.
+    #[error(
+        "store kv:{path}: pmnet has no kv: any more, packet:PATH takes its place. The file is left as it is: an earlier pmnet \
+         serves it, and clients can copy its keys from there"
+    )]
     Kv {
         /// Path as given.
         path: String,
-        /// What is wrong and what to do.
-        why: String,
     },
 }
 
@@ -75,9 +74,8 @@ pub enum OpenError {
 ///
 /// `redis://[[user]:password@]host[:port][?wait_replicas=N]` connects later, in [`Store::load`] (a server
 /// that is not up yet is no error here), `rediss://…` with TLS; `redis+sentinel://…/NAME` goes to the master that Sentinels name,
-/// `redis+cluster://…/SLOTS` to the master of a Redis Cluster that serves these slots; `packet:PATH[?size=BYTES]` and `kv:PATH` open or
-/// create the file; `null:` keeps the
-/// records in memory and forgets the effects.
+/// `redis+cluster://…/SLOTS` to the master of a Redis Cluster that serves these slots; `packet:PATH[?size=BYTES]` opens or
+/// creates the file; `null:` keeps the records in memory and forgets the effects.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -113,7 +111,7 @@ pub fn open_with(
         });
     }
     if let Some(path) = url.strip_prefix("kv:") {
-        return Ok(Box::new(KvStore::open(path.as_ref(), shard)?));
+        return Err(OpenError::Kv { path: path.into() });
     }
     if let Some(address) = url.strip_prefix("packet:") {
         return Ok(Box::new(PacketStore::open(address, shard)?));

@@ -9,9 +9,6 @@ use std::ops::{Bound, ControlFlow};
 use bytes::Bytes;
 use pmnet_server::Origin;
 
-/// Longest string in Redis (`proto-max-bulk-len`), in bytes.
-pub const VALUE_BYTES_MAX: usize = 512 * 1024 * 1024;
-
 /// A row's content, lent by the store while somebody looks at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
@@ -20,7 +17,7 @@ pub struct Row<'a> {
     /// When it ends, in milliseconds since 1970; 0: never. Only kept, as the kind: a store neither hides nor
     /// removes a row whose time is over.
     pub expires_at_ms: u64,
-    /// The value, of at most [`Rows::value_bytes_max`] bytes.
+    /// The value.
     pub value: &'a [u8],
 }
 
@@ -52,7 +49,7 @@ pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
 /// Facts about a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// How large it is, in bytes; 0: it grows.
+    /// How large it is, in bytes.
     pub bytes: u64,
     /// How many of them are in use.
     pub used_bytes: u64,
@@ -100,14 +97,8 @@ const READING: &str = "a read tried to write";
 ///
 /// Keys are bytes, ordered as `memcmp` does, and a shorter key before a longer one that begins with it. A key is at
 /// most as long as the largest message (`pmnet_wire::MESSAGE_BYTES_MAX`) and 64 bytes more, because an
-/// acknowledged `SET` with such a key must not fail.
+/// acknowledged `SET` with such a key must not fail. The same holds for a value of that length.
 pub trait Rows {
-    /// Longest value that a row can have, in bytes. At least the largest message (`pmnet_wire::MESSAGE_BYTES_MAX`): an
-    /// acknowledged `SET` must not fail. More lets `APPEND` and its relatives grow a value as far as Redis does.
-    fn value_bytes_max(&self) -> usize {
-        VALUE_BYTES_MAX
-    }
-
     /// Hands the row of `key` to `look`, if there is one; returns whether there is.
     ///
     /// # Errors
@@ -140,33 +131,8 @@ pub trait Rows {
         About::default()
     }
 
-    /// How many rows are in a range, if that can be said without visiting them.
-    ///
-    /// # Errors
-    /// [`Fault`].
-    fn count(&self, _range: Range<'_>) -> Result<Option<u64>, Fault> {
-        Ok(None)
-    }
-
-    /// As [`Rows::scan`], without the first `skip` rows in this order.
-    ///
-    /// # Errors
-    /// [`Fault`].
-    fn scan_from(
-        &self,
-        range: Range<'_>,
-        order: Order,
-        mut skip: u64,
-        visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
-    ) -> Result<(), Fault> {
-        self.scan(range, order, &mut |key, row| match skip {
-            0 => visit(key, row),
-            _ => {
-                skip -= 1;
-                ControlFlow::Continue(())
-            }
-        })
-    }
+    /// Returns how many rows are in a range, without visiting them.
+    fn count(&self, range: Range<'_>) -> u64;
 
     /// Removes the row of `key`, if there is one.
     ///
@@ -184,6 +150,20 @@ pub trait Rows {
         &self,
         range: Range<'_>,
         order: Order,
+        visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Fault> {
+        self.scan_from(range, order, 0, visit)
+    }
+
+    /// As [`Rows::scan`], without the first `skip` rows in this order, which are not visited.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    fn scan_from(
+        &self,
+        range: Range<'_>,
+        order: Order,
+        skip: u64,
         visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
     ) -> Result<(), Fault>;
 }

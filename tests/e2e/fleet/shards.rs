@@ -59,8 +59,8 @@ impl World {
         };
         for shard in 0..SHARDS {
             let listen = format!("127.0.0.1:{}", world.server + shard);
-            let store = world.scratch.disk().join(format!("store-{shard}.kv"));
-            let store = format!("kv:{}", store.display());
+            let store = world.scratch.disk().join(format!("store-{shard}"));
+            let store = format!("packet:{}?size=64M", store.display());
             let args = ["server", "--listen", &listen, "--store", &store];
             let server = world.launch(&format!("server-{shard}"), shard, &args);
             world.servers.push(server);

@@ -70,12 +70,12 @@ impl Plan {
         let mut notes = Vec::new();
         let store = if no_redis || find_program("redis-server").is_none() {
             notes.push(
-                "no redis-server: the embedded key-value store takes its place, so there is no \
+                "no redis-server: the packet store takes its place, so there is no \
                  Redis to compare with and the check reads through the front (make setup \
                  installs redis-server)"
                     .to_owned(),
             );
-            StoreKind::Kv
+            StoreKind::Packet
         } else {
             StoreKind::Redis
         };

@@ -30,8 +30,6 @@ const READER_MAX: Duration = Duration::from_secs(20);
 pub enum StoreKind {
     /// A real redis-server with `appendfsync always`.
     Redis,
-    /// The embedded key-value store in a file.
-    Kv,
     /// The packet store in a file.
     Packet,
     /// The packet store in one region with the log of the last device, which is the server, too.
@@ -210,7 +208,6 @@ impl Cluster {
                 )?;
                 format!("redis://{address}")
             }
-            (None, StoreKind::Kv) => format!("kv:{}", disk.join("store.kv").display()),
             (None, StoreKind::Packet) => {
                 let size = self.topology.store_size.unwrap_or("64M");
                 format!("packet:{}?size={size}", disk.join("store").display())

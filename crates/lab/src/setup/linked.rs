@@ -90,9 +90,6 @@ impl Linked {
                 linked.start_redis(redis)?;
                 format!("redis://{redis}")
             }
-            Far::Store(StoreKind::Kv, _) => {
-                format!("kv:{}", linked.scratch.disk().join("store.kv").display())
-            }
             Far::Store(StoreKind::Packet, _) => {
                 format!(
                     "packet:{}?size=64M",

@@ -36,7 +36,6 @@ Examples:
   pmnet server --listen 127.0.0.1:51500 --store 'rediss://pmnet:@redis.example:6379?ca=/etc/pmnet/ca.pem' \\
       --store-password-file /etc/pmnet/redis.password
   pmnet server --listen 127.0.0.1:51500 --store 'packet:/var/lib/pmnet/store?size=4G'
-  pmnet server --listen 127.0.0.1:51500 --store kv:/var/lib/pmnet/store.kv
   pmnet server --listen 10.0.0.3:51500 --store redis://10.0.0.3:6379 \\
       --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
   pmnet server --listen 10.0.0.3:51500 \\
@@ -48,8 +47,7 @@ Stores: redis://HOST:PORT (Redis or Valkey; appendfsync always for durability), 
 TLS; ca=FILE names the authorities, otherwise the system's; cert=FILE&key=FILE to show one),
 redis+sentinel://HOST:PORT,…/NAME (the master that Redis Sentinels name, also after a failover),
 redis+cluster://HOST:PORT,…/SLOTS (the master of a Redis Cluster that serves these slots), packet:PATH (pmnet's own:
-?size=BYTES for a new one, media=file, dram or pmem, otherwise what suits the path), kv:PATH (embedded database),
-null: (forgets everything; for measurements). One server serves one shard; its position in the log
+?size=BYTES for a new one, media=file, dram or pmem, otherwise what suits the path), null: (forgets everything; for measurements). One server serves one shard; its position in the log
 is kept in the store, in the same transaction as the data.
 
 --fleet: the server says in etcd which chain its store has on record, for the controllers. It serves
@@ -86,7 +84,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// Where the data goes: redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME,
-    /// redis+cluster://HOST:PORT,…/SLOTS, packet:PATH, kv:PATH or null:
+    /// redis+cluster://HOST:PORT,…/SLOTS, packet:PATH or null:
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// The password for --store is the first line of this file.

@@ -16,7 +16,7 @@ fn a_port_that_is_taken_for_a_while_is_waited_for_and_its_owner_named() {
     let places = Places::new();
     let (server_at, device_at) = (places.server_at(), places.device_at());
     let taken = [&server_at, &device_at].map(|at| UdpSocket::bind(at.as_str()).unwrap());
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let [mut server, mut device, front] = places.start_all(&store);
     let owner = format!("process {} (", std::process::id());
     for running in [&mut server, &mut device] {
@@ -50,7 +50,7 @@ fn a_host_answers_under_the_address_that_was_asked() {
     let places = Places::new();
     let port = |at: &str| at.rsplit_once(':').unwrap().1.to_owned();
     let (server_port, device_port) = (port(&places.server_at()), port(&places.device_at()));
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let server = places.server_on(&format!("0.0.0.0:{server_port}"), &store);
     let next = format!("127.0.0.3:{server_port}");
     let device = places.device_on(&format!("0.0.0.0:{device_port}"), &next);
@@ -92,7 +92,7 @@ fn over_ipv6_too_and_at_one_interface() {
     let mut chain = |listen: &str, next: &str, via: &[&str], port: u16| {
         let at = |host: &str, more: u16| format!("[{host}]:{}", port + more);
         let path = |name: &str| places.path(&format!("{name}{port}"));
-        let store = format!("kv:{}", path("store").display());
+        let store = format!("packet:{}?size=16M", path("store").display());
         let server = places.server_on(&at(listen, 500), &store);
         let mut device = Command::new(pmnet());
         device
@@ -136,7 +136,7 @@ fn over_ipv6_too_and_at_one_interface() {
 #[test]
 fn a_front_that_asks_for_users_says_that_the_server_does_not_run() {
     let places = Places::new();
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let server = Running::logged(places.server(&store), &places.path("server.err"));
     let _device = Running::logged(
         places.device(&places.server_at()),
@@ -206,7 +206,7 @@ fn balance(listen: UdpSocket, to: std::sync::Arc<std::sync::Mutex<std::net::Sock
 #[test]
 fn a_front_finds_a_device_that_has_moved_behind_one_address() {
     let places = Places::new();
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let _server = Running::logged(places.server(&store), &places.path("server.err"));
     let device_on = |at: &str| {
         let device = places.device_on(at, &places.server_at());

@@ -125,6 +125,11 @@ impl Places {
         format!("127.0.0.1:{}", self.ports[port].number())
     }
 
+    /// A small packet store.
+    pub fn store(&self) -> String {
+        format!("packet:{}?size=16M", self.path("store").display())
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

@@ -46,7 +46,7 @@ fn every_role_runs_as_process_1_of_a_container_and_ends_when_it_is_asked_to() {
         let places = Places::new();
         let all = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(places.folder.path(), all).unwrap();
-        let store = format!("kv:{}", places.path("store.kv").display());
+        let store = places.store();
         let commands = [
             places.server(&store),
             places.device_with(&places.device_at(), &places.server_at(), media),

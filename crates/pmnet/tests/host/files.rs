@@ -30,7 +30,7 @@ fn limit_of(process: u32) -> String {
 #[test]
 fn every_role_raises_its_limit_of_open_files() {
     let places = Places::new();
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let mut names = ["server.err", "device.err", "front.err"].into_iter();
     let all = places.all(&store).map(|command| {
         let log = places.path(names.next().unwrap());
@@ -87,7 +87,7 @@ fn a_client_too_many_is_refused_and_those_that_are_served_can_do_everything() {
 #[test]
 fn out_of_files_a_client_is_told_so() {
     let places = Places::new();
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let [server, device, mut front] = places.all(&store);
     let _server = Running::logged(server, &places.path("server.err"));
     let _device = Running::logged(device, &places.path("device.err"));
@@ -128,7 +128,7 @@ fn out_of_files_a_client_is_told_so() {
 #[test]
 fn silent_connections_keep_ctl_from_no_device_that_has_few_open_files() {
     let places = Places::new();
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let _server = Running::logged(places.server(&store), &places.path("server.err"));
     let device = places.device(&places.server_at());
     let few = limited(&device, 24, 24);

@@ -13,7 +13,7 @@ use crate::skip::skip;
 fn a_log_that_is_truncated_ends_its_device_with_a_sentence_and_nothing_is_acknowledged() {
     for media in ["file", "dram"] {
         let places = Places::new();
-        let store = format!("kv:{}", places.path("store.kv").display());
+        let store = places.store();
         let _server = Running::logged(places.server(&store), &places.path("server.err"));
         let device = places.device_with(&places.device_at(), &places.server_at(), media);
         let mut device = Running::logged(device, &places.path("device.err"));
@@ -66,7 +66,7 @@ fn a_log_of_no_particular_size_is_made_smaller_where_there_is_little_room() {
     }
     let places = Places::new();
     std::fs::create_dir(places.path("shm")).unwrap();
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let device = |more: &[&str]| {
         let mut device = places.device_of_any_size("shm/device.pmlog", "dram");
         device.args(more);
@@ -97,7 +97,7 @@ fn a_log_fits_the_memory_limit_or_is_refused() {
     };
     for media in ["file", "dram"] {
         let places = Places::new();
-        let store = format!("kv:{}", places.path("store.kv").display());
+        let store = places.store();
         let device = |more: &[&str]| {
             let mut device = places.device_of_any_size("device.pmlog", media);
             device.args(more);
@@ -230,7 +230,7 @@ fn io_uring_that_is_forbidden_is_noticed_and_done_without() {
     );
 
     let places = Places::new();
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let _server = Running::logged(places.server(&store), &places.path("server.err"));
     let device = places.device_with(&places.device_at(), &places.server_at(), "file");
     let mut device = Running::logged(forbidden(&device), &places.path("device.err"));

@@ -48,7 +48,7 @@ fn a_name_is_waited_for_and_found_again_elsewhere() {
     let hosts = places.path("hosts");
     std::fs::write(&hosts, "").unwrap();
     let (server_port, device_port) = (port(&places.server_at()), port(&places.device_at()));
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let device_on = |ip: &str| {
         let device = places.device_on(
             &format!("{ip}:{device_port}"),
@@ -140,7 +140,7 @@ fn an_idle_device_stays_with_a_server_that_answers_when_its_name_leads_elsewhere
     let hosts = places.path("hosts");
     let port = port(&places.server_at());
     name(&hosts, "127.0.0.1", "127.0.0.1");
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let server = Running::logged(places.server(&store), &places.path("server.err"));
     let device = places.device(&format!("server.pmnet.test:{port}"));
     let mut device = Running::logged(with_hosts(&device, &places), &places.path("device.err"));

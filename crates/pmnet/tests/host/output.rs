@@ -43,7 +43,7 @@ fn logs_that_cannot_be_written_end_and_hold_up_nobody() {
     for hole in [Hole::Full, Hole::Closed, Hole::Stuck] {
         for json in [false, true] {
             let places = Places::new();
-            let store = format!("kv:{}", places.path("store.kv").display());
+            let store = places.store();
             let mut kept = Vec::new();
             let mut all = places.all(&store).map(|mut command| {
                 let ((out, reader), (err, other)) = (hole.open(), hole.open());

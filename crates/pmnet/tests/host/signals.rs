@@ -9,7 +9,7 @@ use crate::chain::{Places, Running, pmnet, serves};
 #[test]
 fn a_hangup_ends_nobody() {
     let places = Places::new();
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let mut all = places.start_all(&store);
     serves(places.front_at());
     for running in &mut all {

@@ -5,7 +5,7 @@ use crate::chain::{Places, Running};
 #[test]
 fn a_spare_that_waits_does_not_say_that_the_server_is_silent() {
     let places = Places::new();
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let server = places.server(&store);
     let _server = Running::logged(server, &places.path("server.err"));
     let first = places.device(&places.server_at());

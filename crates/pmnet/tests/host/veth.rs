@@ -30,7 +30,7 @@ fn answers_that_vanish_at_a_veth_are_noticed() {
         "{says}"
     );
 
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let server = two.inside(0, &places.server_on("127.0.0.1:51500", &store));
     let _server = Running::logged(server, &places.path("server.err"));
     let mut device = Command::new(pmnet());
@@ -107,7 +107,7 @@ fn a_log_in_the_kernel_that_ends_with_its_process_is_said_to() {
         return skip(&what);
     }
     let (two, places) = (Two::new(), Places::new());
-    let store = format!("kv:{}", places.path("store.kv").display());
+    let store = places.store();
     let server = two.inside(0, &places.server_on("127.0.0.1:51500", &store));
     let _server = Running::logged(server, &places.path("server.err"));
     let ready = places.path("ready");

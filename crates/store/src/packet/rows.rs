@@ -4,9 +4,7 @@ use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow};
 
 use pmnet_log::Media;
-use pmnet_packet_store::{
-    Error, InPlace, Meta, PacketStore, Prefix, Record, Room, VALUE_BYTES_MAX,
-};
+use pmnet_packet_store::{Error, InPlace, Meta, PacketStore, Prefix, Record, Room};
 
 use super::holder::Writing;
 use crate::rows::{About, Fault, Order, Range, Row, Rows, Update};
@@ -213,10 +211,6 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
         about(self.writing.map(), self.refused)
     }
 
-    fn value_bytes_max(&self) -> usize {
-        VALUE_BYTES_MAX
-    }
-
     fn get(&self, key: &[u8], look: &mut dyn FnMut(Row<'_>)) -> Result<bool, Fault> {
         get(self.writing.map(), key, look)
     }
@@ -254,8 +248,8 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
         self.frees = frees;
     }
 
-    fn count(&self, range: Range<'_>) -> Result<Option<u64>, Fault> {
-        Ok(Some(self.writing.map().count_between(range.0, range.1)))
+    fn count(&self, range: Range<'_>) -> u64 {
+        self.writing.map().count_between(range.0, range.1)
     }
 
     fn scan_from(
@@ -274,15 +268,6 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
         }
         self.writing.remove(key).map(drop).map_err(fault)
     }
-
-    fn scan(
-        &self,
-        range: Range<'_>,
-        order: Order,
-        visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
-    ) -> Result<(), Fault> {
-        scan(self.writing.map(), range, order, 0, visit)
-    }
 }
 
 impl<W: Writing> WriteRows<'_, W> {
@@ -297,25 +282,12 @@ impl<M: Media> Rows for ReadRows<'_, M> {
         about(self.map, self.refused)
     }
 
-    fn value_bytes_max(&self) -> usize {
-        VALUE_BYTES_MAX
-    }
-
     fn get(&self, key: &[u8], look: &mut dyn FnMut(Row<'_>)) -> Result<bool, Fault> {
         get(self.map, key, look)
     }
 
-    fn scan(
-        &self,
-        range: Range<'_>,
-        order: Order,
-        visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
-    ) -> Result<(), Fault> {
-        scan(self.map, range, order, 0, visit)
-    }
-
-    fn count(&self, range: Range<'_>) -> Result<Option<u64>, Fault> {
-        Ok(Some(self.map.count_between(range.0, range.1)))
+    fn count(&self, range: Range<'_>) -> u64 {
+        self.map.count_between(range.0, range.1)
     }
 
     fn scan_from(

@@ -5,6 +5,7 @@
 use std::ops::ControlFlow;
 
 use super::arguments::{Options, Outcome, SYNTAX, Stop, error, integer, is, wrong_number};
+use super::keyspace::STRING_BYTES_MAX;
 use super::layout::{DATABASES, Head, Kind, Part};
 use super::members::ALL;
 use super::{Call, glob, size, table};
@@ -12,8 +13,6 @@ use crate::rows::{About, Order};
 
 /// The Redis whose commands and replies these are.
 const REDIS_VERSION: &str = "7.0.15";
-/// Keys of a database that are counted one by one for INFO, where the store does not know how many there are.
-const COUNTED_MAX: u64 = 100_000;
 /// Members of a small hash or sorted set, and bytes of them, as Redis has them in a list; members of a set of integers.
 const LISTPACK_ENTRIES: u64 = 128;
 const LISTPACK_BYTES: usize = 64;
@@ -173,20 +172,7 @@ fn fixed(section: &str, about: &About) -> Lines {
 fn keyspace(call: &Call<'_, '_>) -> Outcome<Lines> {
     let mut found = Lines::new();
     for database in 0..DATABASES {
-        let keys = match call.keys.count_heads(database)? {
-            Some(count) => count,
-            None => {
-                let mut count = 0;
-                call.keys.heads(database, b"", &mut |_, _| {
-                    count += 1;
-                    match count < COUNTED_MAX {
-                        true => ControlFlow::Continue(()),
-                        false => ControlFlow::Break(()),
-                    }
-                })?;
-                count
-            }
-        };
+        let keys = call.keys.count_heads(database)?;
         if keys > 0 {
             found.push((
                 format!("db{database}"),
@@ -210,10 +196,7 @@ pub fn config(call: &mut Call<'_, '_>) -> Outcome {
             ("databases", DATABASES.to_string()),
             ("maxmemory", about.bytes.to_string()),
             ("maxmemory-policy", "noeviction".into()),
-            (
-                "proto-max-bulk-len",
-                call.keys.string_bytes_max().to_string(),
-            ),
+            ("proto-max-bulk-len", STRING_BYTES_MAX.to_string()),
             ("save", String::new()),
         ];
         let asked = |name: &str| {

@@ -3,6 +3,7 @@
 use pmnet_resp::parse_integer;
 
 use super::arguments::{Outcome, SYNTAX, Stop, error, integer, is};
+use super::strings::check_length;
 use super::{Call, size};
 
 /// Longest string in which a bit can be, in bytes, as in Redis.
@@ -36,7 +37,7 @@ pub fn setbit(call: &mut Call<'_, '_>) -> Outcome {
     let (expires, mut value) = call.string(key)?.unwrap_or_default();
     let grows = value.len() <= byte;
     if grows {
-        call.check_length(byte + 1)?;
+        check_length(byte + 1)?;
         value.resize(byte + 1, 0);
     }
     let old = value[byte] & mask != 0;

@@ -112,36 +112,17 @@ pub fn keys(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-pub fn count_keys(call: &Call<'_, '_>) -> Outcome<u64> {
-    if let Some(count) = call.keys.count_heads(call.database)? {
-        return Ok(count);
-    }
-    let mut count = 0;
-    call.keys.heads(call.database, b"", &mut |_, _| {
-        count += 1;
-        ControlFlow::Continue(())
-    })?;
-    Ok(count)
-}
-
 pub fn dbsize(call: &mut Call<'_, '_>) -> Outcome {
-    let count = count_keys(call)?;
+    let count = call.keys.count_heads(call.database)?;
     call.reply.count(count);
     Ok(())
 }
 
 pub fn randomkey(call: &mut Call<'_, '_>) -> Outcome {
-    let count = count_keys(call)?;
-    let mut skip = 0;
+    let count = call.keys.count_heads(call.database)?;
     // Some may be there whose time is over; Redis tries as often.
-    for _ in 0..100 {
-        if count == 0 {
-            break;
-        }
-        skip = call.keys.random_below(count);
-        if !call.keys.finds_by_number()? {
-            break;
-        }
+    for _ in 0..if count == 0 { 0 } else { 100 } {
+        let skip = call.keys.random_below(count);
         if let Some((key, head)) = call.keys.nth_head(call.database, skip)?
             && call.keys.is_live(head)
         {
@@ -151,10 +132,6 @@ pub fn randomkey(call: &mut Call<'_, '_>) -> Outcome {
     }
     let mut found = None;
     call.keys.heads(call.database, b"", &mut |key, _| {
-        if skip > 0 {
-            skip -= 1;
-            return ControlFlow::Continue(());
-        }
         found = Some(key.to_vec());
         ControlFlow::Break(())
     })?;

@@ -19,7 +19,7 @@ const REMOVED_AT_ONCE: u64 = 64;
 /// Keys that one transaction looks at for those whose time is over.
 const LOOKED_AT: usize = 16;
 /// Longest string that commands may make of several arguments, in bytes: `GET` can return it, alone and in a transaction.
-const STRING_BYTES_MAX: usize = crate::REPLY_BYTES_MAX - 64;
+pub const STRING_BYTES_MAX: usize = crate::REPLY_BYTES_MAX - 64;
 /// Rows that one transaction removes of what is garbage.
 pub const SWEPT_ROWS: usize = 512;
 
@@ -237,11 +237,6 @@ impl<'r> Keyspace<'r> {
         self.rows.put(&row, Kind::String.byte(), expires, value)
     }
 
-    /// Longest string that can be stored, in bytes.
-    pub fn string_bytes_max(&self) -> usize {
-        self.rows.value_bytes_max().min(STRING_BYTES_MAX)
-    }
-
     /// Gives a key that is there another end.
     pub fn put_expiry(&mut self, database: u32, key: &[u8], expires: u64) -> Result<(), Fault> {
         self.changed(database, key);
@@ -351,10 +346,10 @@ impl<'r> Keyspace<'r> {
         self.rows.about()
     }
 
-    /// How many keys a database has, if that can be said without visiting them; those whose time is over count until they are removed.
-    pub fn count_heads(&self, database: u32) -> Result<Option<u64>, Fault> {
+    /// Returns how many keys a database has. Those whose time is over count until they are removed.
+    pub fn count_heads(&self, database: u32) -> Result<u64, Fault> {
         let bounds = layout::heads_of(self.space(database)?);
-        self.rows.count(layout::range(&bounds))
+        Ok(self.rows.count(layout::range(&bounds)))
     }
 
     /// The key with so many before it, and its head, even if its time is over.
@@ -600,26 +595,12 @@ impl<'r> Keyspace<'r> {
     }
 
     /// How many members of a part are between two names.
-    pub fn count_members(&self, id: u64, part: Part, range: Names<'_>) -> Result<u64, Fault> {
+    pub fn count_members(&self, id: u64, part: Part, range: Names<'_>) -> u64 {
         let (from, to) = rows_of(id, part, range);
         let range = (
             from.as_ref().map(Vec::as_slice),
             to.as_ref().map(Vec::as_slice),
         );
-        if let Some(count) = self.rows.count(range)? {
-            return Ok(count);
-        }
-        let mut count = 0;
-        self.rows.scan(range, Order::Ascending, &mut |_, _| {
-            count += 1;
-            ControlFlow::Continue(())
-        })?;
-        Ok(count)
-    }
-
-    /// Whether the member with so many before it is found without visiting those.
-    pub fn finds_by_number(&self) -> Result<bool, Fault> {
-        let nothing = layout::all_garbage();
-        Ok(self.rows.count(layout::range(&nothing))?.is_some())
+        self.rows.count(range)
     }
 }

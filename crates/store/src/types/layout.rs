@@ -203,11 +203,6 @@ pub fn member(id: u64, part: Part, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Key and kind of the row of a string in a database that was never emptied.
-pub fn string_row(database: u32, key: &[u8]) -> (Vec<u8>, u8) {
-    (head(u64::from(database), key), Kind::String.byte())
-}
-
 /// Bytes in front of a user's key in [`head`].
 pub const HEAD_PREFIX: usize = 9;
 /// Bytes in front of a name in [`member`].

@@ -92,8 +92,8 @@ impl Call<'_, '_> {
 
     /// `count` different members, drawn at random: all if there are not more.
     pub(super) fn draw(&self, head: &Head, count: u64) -> Outcome<Vec<Pair>> {
-        // Where each can be found by its number, and few are wanted: so many different numbers (Floyd).
-        if count < head.count / 16 && self.keys.finds_by_number()? {
+        // Few of many: different numbers are drawn (Floyd), and each member is found by its number.
+        if count < head.count / 16 {
             let mut chosen = BTreeSet::new();
             for last in head.count - count..head.count {
                 let at = self.keys.random_below(last + 1);
@@ -165,7 +165,7 @@ impl Call<'_, '_> {
             }
             return Ok(());
         }
-        let few = count.unsigned_abs() < head.count / 16 && self.keys.finds_by_number()?;
+        let few = count.unsigned_abs() < head.count / 16;
         let all = if few { Vec::new() } else { self.all(&head)? };
         self.begin_random(size(count.unsigned_abs()), both);
         for _ in 0..count.unsigned_abs() {

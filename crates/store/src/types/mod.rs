@@ -1,4 +1,4 @@
-//! The data types of Redis over [`Rows`](crate::rows::Rows): the commands of the embedded stores.
+//! The data types of Redis over [`Rows`](crate::rows::Rows): the commands of the packet store.
 //!
 //! Purpose: strings, hashes, lists, sets, sorted sets and expiry with the replies and errors of Redis 7.0, for every
 //! store that has ordered rows. Invariants: a command that answers an error has changed nothing; all that a command
@@ -53,7 +53,6 @@ mod tests;
 mod waiting;
 
 pub use keyspace::{Keyspace, SWEPT_ROWS};
-pub use layout::string_row;
 pub use mend::mend;
 pub use names::Names;
 pub use scan::Cursors;

@@ -140,7 +140,7 @@ impl<'a> Range<'a> {
                 low.as_ref().map(Vec::as_slice),
                 high.as_ref().map(Vec::as_slice),
             );
-            return call.count_in_order(set, range);
+            return Ok(call.count_in_order(set, range));
         }
         let mut count = 0;
         self.visit(call, set, Order::Ascending, 0, &mut |_, _| {

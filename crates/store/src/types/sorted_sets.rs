@@ -115,8 +115,8 @@ impl Call<'_, '_> {
     }
 
     /// How many members are between two names.
-    pub(super) fn count_in_order(&self, set: &Head, range: Names<'_>) -> Outcome<u64> {
-        Ok(self.keys.count_members(set.id, Part::Scores, range)?)
+    pub(super) fn count_in_order(&self, set: &Head, range: Names<'_>) -> u64 {
+        self.keys.count_members(set.id, Part::Scores, range)
     }
 
     /// Members by rank, both included, counted in this order.
@@ -376,7 +376,7 @@ fn rank(call: &mut Call<'_, '_>, order: Order) -> Outcome {
         Order::Ascending => (Bound::Unbounded, Bound::Excluded(&name[..])),
         Order::Descending => (Bound::Excluded(&name[..]), Bound::Unbounded),
     };
-    let rank = call.count_in_order(&set, before)?;
+    let rank = call.count_in_order(&set, before);
     call.reply.count(rank);
     Ok(())
 }

@@ -7,9 +7,17 @@ use super::arguments::{
     integer, is, wrong_number,
 };
 use super::expiry::{self, End};
+use super::keyspace::STRING_BYTES_MAX;
 use super::layout::{Head, Kind};
 use super::long_double::Long;
 use super::{Call, size};
+
+pub(super) fn check_length(length: usize) -> Outcome {
+    if length > STRING_BYTES_MAX {
+        return Err(TOO_LONG);
+    }
+    Ok(())
+}
 
 impl Call<'_, '_> {
     /// A copy of the string at a key, with when it ends.
@@ -36,15 +44,8 @@ impl Call<'_, '_> {
 
     /// Writes a string that may be longer than the one before.
     pub(super) fn put_grown(&mut self, key: &[u8], expires: u64, value: &[u8]) -> Outcome {
-        self.check_length(value.len())?;
+        check_length(value.len())?;
         self.put(key, expires, value)
-    }
-
-    pub(super) fn check_length(&self, length: usize) -> Outcome {
-        if length > self.keys.string_bytes_max() {
-            return Err(TOO_LONG);
-        }
-        Ok(())
     }
 
     /// Replies with the string at a key.
@@ -334,7 +335,7 @@ pub fn setrange(call: &mut Call<'_, '_>) -> Outcome {
     }
     let offset = size(offset.unsigned_abs());
     let end = offset.checked_add(patch.len()).ok_or(TOO_LONG)?;
-    call.check_length(end)?;
+    check_length(end)?;
     let (expires, mut value) = call.string(key)?.unwrap_or_default();
     if value.len() < end {
         value.resize(end, 0);

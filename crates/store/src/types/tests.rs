@@ -34,10 +34,17 @@ impl Rows for Memory {
         Ok(())
     }
 
-    fn scan(
+    fn count(&self, range: Range<'_>) -> u64 {
+        let within =
+            |key: &Vec<u8>| std::ops::RangeBounds::<[u8]>::contains(&range, key.as_slice());
+        u64::try_from(self.0.keys().filter(|key| within(key)).count()).unwrap()
+    }
+
+    fn scan_from(
         &self,
         (from, to): Range<'_>,
         order: Order,
+        skip: u64,
         visit: &mut dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()>,
     ) -> Result<(), Fault> {
         let within = |key: &[u8]| std::ops::RangeBounds::<[u8]>::contains(&(from, to), key);
@@ -45,7 +52,9 @@ impl Rows for Memory {
         if order == Order::Descending {
             found.reverse();
         }
-        for (key, (kind, expires_at_ms, value)) in found {
+        for (key, (kind, expires_at_ms, value)) in
+            found.into_iter().skip(usize::try_from(skip).unwrap())
+        {
             let row = Row {
                 kind: *kind,
                 expires_at_ms: *expires_at_ms,

@@ -1,11 +1,11 @@
-//! The embedded stores and the null store.
+//! The packet store as a database, and the null store.
 
 use crate::support::{Redis, arguments, batch, change, payload, read, single, watermark};
 use bytes::Bytes;
 use pmnet_server::{Request, Store};
 use pmnet_wire::command::{Form, Protocol};
 
-/// Commands that the embedded store knows, and what must differ in nothing from Redis.
+/// Commands that the packet store knows, and what must differ in nothing from Redis.
 const COMPARED: &[&str] = &[
     "GET none",
     "SET k v",
@@ -85,21 +85,18 @@ const COMPARED: &[&str] = &[
     "GET a",
 ];
 
-/// The embedded stores, in a directory.
-fn urls(directory: &tempfile::TempDir) -> [String; 2] {
-    let path = directory.path().display();
-    [format!("kv:{path}/s"), format!("packet:{path}/p?size=16M")]
+/// A packet store in a directory, of so many MiB.
+fn url(directory: &tempfile::TempDir, size: u32) -> String {
+    format!("packet:{}/s?size={size}M", directory.path().display())
 }
 
 #[test]
-fn the_embedded_stores_answer_like_redis() {
+fn the_packet_store_answers_like_redis() {
     let Some(redis) = Redis::start(&["--appendonly", "no"]) else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
-    for url in urls(&directory) {
-        answers_like(&redis, &url);
-    }
+    answers_like(&redis, &url(&directory, 16));
 }
 
 fn answers_like(redis: &Redis, url: &str) {
@@ -121,11 +118,9 @@ fn answers_like(redis: &Redis, url: &str) {
 }
 
 #[test]
-fn the_embedded_stores_keep_effects_and_records_together() {
+fn the_packet_store_keeps_effects_and_records_together() {
     let directory = tempfile::tempdir().unwrap();
-    for url in urls(&directory) {
-        keeps_together(&url);
-    }
+    keeps_together(&url(&directory, 16));
 }
 
 fn keeps_together(url: &str) {
@@ -187,7 +182,7 @@ fn keeps_together(url: &str) {
 #[test]
 fn a_killed_writer_leaves_whole_batches() {
     // The writer is this test itself, run again as a child with the path in its environment.
-    const NAME: &str = "PMNET_TEST_KV";
+    const NAME: &str = "PMNET_TEST_STORE";
     if let Ok(url) = std::env::var(NAME) {
         let mut store = pmnet_store::open(&url, 0).unwrap();
         let mut applied = watermark(&store.load().unwrap());
@@ -202,9 +197,7 @@ fn a_killed_writer_leaves_whole_batches() {
         }
     }
     let directory = tempfile::tempdir().unwrap();
-    for url in urls(&directory) {
-        leaves_whole_batches(NAME, &url);
-    }
+    leaves_whole_batches(NAME, &url(&directory, 16));
 }
 
 fn leaves_whole_batches(variable: &str, url: &str) {
@@ -247,20 +240,21 @@ fn what_cannot_be_opened_says_why_and_is_left_alone() {
             .unwrap_err()
             .to_string()
     };
-    let foreign = wrong(&format!("kv:{}", path.display()));
-    assert!(foreign.contains("not a pmnet store"), "{foreign}");
+    let foreign = wrong(&format!("packet:{}", path.display()));
+    assert!(foreign.contains("not a packet store of pmnet"), "{foreign}");
     assert_eq!(
         std::fs::read(&path).unwrap(),
         b"a file of somebody else, with something in it"
     );
-    assert!(wrong(&format!("kv:{}", directory.path().display())).contains("directory"));
+    assert!(wrong(&format!("packet:{}", directory.path().display())).contains("directory"));
     assert!(
-        wrong(&format!("kv:{}/no/file", directory.path().display())).contains("create it first")
+        wrong(&format!("packet:{}/no/file", directory.path().display()))
+            .contains("create it first")
     );
-    assert!(wrong("kv:").contains("missing"));
+    assert!(wrong("packet:").contains("missing"));
     assert!(
         wrong("mysql://u:s3cret@h").contains(
-            "redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH, kv:PATH or null:"
+            "redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH or null:"
         )
     );
     assert!(!wrong("mysql://u:s3cret@h").contains("s3cret"));
@@ -271,49 +265,32 @@ fn what_cannot_be_opened_says_why_and_is_left_alone() {
     assert!(wrong("null:x").contains("null:x"));
 }
 
-/// A file of the format before has strings only.
+/// pmnet once kept data in files of redb, as `kv:PATH`.
 #[test]
-fn a_file_of_the_format_before_is_converted() {
-    const META: redb::TableDefinition<'_, &str, &str> = redb::TableDefinition::new("meta");
-    const DATA: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("data");
-    const RECORDS: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("records");
+fn a_file_of_the_store_that_was_removed_is_refused_and_left_alone() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("s");
-    let write = |format: &str, entry: &[u8]| {
-        let file = redb::Database::create(&path).unwrap();
-        let transaction = file.begin_write().unwrap();
-        {
-            let mut meta = transaction.open_table(META).unwrap();
-            meta.insert("format", format).unwrap();
-            meta.insert("shard", "3").unwrap();
-            let mut data = transaction.open_table(DATA).unwrap();
-            data.insert(&b"\0\0\0\0key"[..], entry).unwrap();
-            data.insert(&b"\0\0\0\x02"[..], &b"\0\0\x7f\0\0\0\0\0in two"[..])
-                .unwrap();
-            let mut records = transaction.open_table(RECORDS).unwrap();
-            let watermark = 9u64.to_be_bytes();
-            records.insert(&b"watermark"[..], &watermark[..]).unwrap();
-        }
-        transaction.commit().unwrap();
-    };
-    let open = |shard| pmnet_store::open(&format!("kv:{}", path.display()), shard);
-    let refused = |shard| open(shard).map(|_| ()).unwrap_err().to_string();
-    write("pmnet-kv 9", b"");
-    assert!(refused(3).contains("another version"), "{}", refused(3));
-    write("pmnet-kv 1", b"short");
-    assert!(refused(3).contains("too short"), "{}", refused(3));
-    write("pmnet-kv 1", b"\0\0\0\0\0\0\0\0value");
-    assert!(refused(4).contains("shard 3"), "{}", refused(4));
-    for _ in 0..2 {
-        let mut store = open(3).unwrap();
-        assert_eq!(watermark(&store.load().unwrap()), 9);
-        assert_eq!(read(&mut *store, single("GET key")), "$5\r\nvalue\r\n");
-        assert_eq!(read(&mut *store, single("TTL key")), ":-1\r\n");
-        let two = |command: &str| payload(Form::Pipeline, Protocol::Resp2, 2, &[command, "DBSIZE"]);
-        assert_eq!(read(&mut *store, two("GET ")), "$6\r\nin two\r\n:1\r\n");
-        assert_eq!(
-            read(&mut *store, two("PEXPIRETIME ")),
-            ":139637976727552\r\n:1\r\n"
+    let path = directory.path().join("store.kv");
+    let mut content = b"redb\x1a\x0a\xa9\x0d\x0a".to_vec();
+    content.resize(1 << 20, 7);
+    std::fs::write(&path, &content).unwrap();
+    for (url, why) in [
+        (
+            format!("kv:{}", path.display()),
+            "packet:PATH takes its place",
+        ),
+        (
+            format!("packet:{}", path.display()),
+            "not a packet store of pmnet",
+        ),
+    ] {
+        let error = pmnet_store::open(&url, 0)
+            .map(|_| ())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(why), "{error}");
+        assert!(
+            std::fs::read(&path).unwrap() == content,
+            "{url} was written to"
         );
     }
 }
@@ -322,7 +299,7 @@ fn a_file_of_the_format_before_is_converted() {
 #[test]
 fn the_longest_key_can_be_set() {
     let directory = tempfile::tempdir().unwrap();
-    let url = format!("kv:{}", directory.path().join("s").display());
+    let url = url(&directory, 256);
     let mut store = pmnet_store::open(&url, 0).unwrap();
     let key = vec![b'k'; (16 << 20) - 64];
     let set = crate::support::arguments(&[b"SET", &key, b"v"]);
@@ -353,9 +330,7 @@ fn the_null_store_keeps_records_only() {
 #[test]
 fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
     let directory = tempfile::tempdir().unwrap();
-    for url in urls(&directory) {
-        refuses_a_long_reply(&url);
-    }
+    refuses_a_long_reply(&url(&directory, 64));
 }
 
 fn refuses_a_long_reply(url: &str) {
@@ -376,9 +351,8 @@ fn refuses_a_long_reply(url: &str) {
 #[test]
 fn a_command_whose_reply_is_too_long_has_no_effect() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().display();
-    for url in [format!("kv:{path}/s"), format!("packet:{path}/p?size=256M")] {
-        let mut store = pmnet_store::open(&url, 0).unwrap();
+    let mut store = pmnet_store::open(&url(&directory, 256), 0).unwrap();
+    {
         let [a, b] = [b'a', b'b'].map(|letter| vec![letter; 9 << 20]);
         for command in [
             [&b"RPUSH"[..], b"list", &a, &b].as_slice(),
@@ -434,9 +408,8 @@ fn a_command_whose_reply_is_too_long_has_no_effect() {
 #[test]
 fn every_string_can_be_read() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().display();
-    for url in [format!("kv:{path}/s"), format!("packet:{path}/p?size=256M")] {
-        let mut store = pmnet_store::open(&url, 0).unwrap();
+    let mut store = pmnet_store::open(&url(&directory, 256), 0).unwrap();
+    {
         let tail = vec![b'v'; 6 << 20];
         for sum in [6, 12] {
             let reply = change(&mut *store, arguments(&[b"APPEND", b"long", &tail]));

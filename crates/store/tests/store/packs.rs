@@ -11,12 +11,10 @@ fn pack(lines: &[&str]) -> Bytes {
 
 fn each_store(test: impl Fn(&mut dyn Store)) {
     let folder = tempfile::tempdir().unwrap();
-    for kind in ["packet", "kv"] {
-        let url = format!("{kind}:{}", folder.path().join(kind).display());
-        let mut store = pmnet_store::open(&url, 0).unwrap();
-        assert_eq!(store.load(), Ok(vec![]));
-        test(&mut *store);
-    }
+    let url = format!("packet:{}?size=64M", folder.path().join("store").display());
+    let mut store = pmnet_store::open(&url, 0).unwrap();
+    assert_eq!(store.load(), Ok(vec![]));
+    test(&mut *store);
     if let Some(redis) = Redis::start(&[]) {
         let mut store = redis.store();
         assert_eq!(store.load(), Ok(vec![]));

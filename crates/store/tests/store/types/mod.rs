@@ -1,4 +1,4 @@
-//! The data types of the embedded stores beside those of a real Redis 7.0: the same commands, the same replies.
+//! The data types of the packet store beside those of a real Redis 7.0: the same commands, the same replies.
 //!
 //! Random commands over few keys, so that they meet: right and wrong types, odd arguments, binary names. What fails says its
 //! seed; `PMNET_TYPES_SEED` runs it again, `PMNET_TYPES_COMMANDS` says how many commands
@@ -17,8 +17,8 @@ use grammar::{BLOCKING, Command, Grammar, RARE, READS, WRITES};
 use pair::{DATABASES, Pair, may_be_chance};
 use random::Random;
 
-/// The embedded stores.
-const SCHEMES: [&str; 3] = ["kv", "packet", "region"];
+/// The packet store by itself, and beside a log.
+const SCHEMES: [&str; 2] = ["packet", "region"];
 /// Commands of the short form.
 const COMMANDS: usize = 20_000;
 /// Commands that are sent together.

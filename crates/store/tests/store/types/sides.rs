@@ -60,11 +60,10 @@ impl Ours {
             .or_else(|_| tempfile::tempdir())
             .unwrap();
         // Enough for what the commands write; the whole of it is held in memory.
-        let size = if scheme == "kv" { "" } else { "?size=256M" };
         let path = directory.path().join("store");
         let mut ours = Ours {
             open: None,
-            url: format!("{scheme}:{}{size}", path.display()),
+            url: format!("{scheme}:{}?size=256M", path.display()),
             counts: [0; 2],
             _directory: directory,
         };
