@@ -159,12 +159,9 @@ fn kill_and_check(
         "starting the set-up that is going to suffer (R = 1, DRAM)",
         0,
     );
-    let mut cluster = Cluster::start(
-        binaries,
-        &args.out,
-        "chaos",
-        Topology::new(plan.store, 1, Medium::Dram),
-    )?;
+    let mut topology = Topology::new(plan.store, 1, Medium::Dram);
+    topology.store_size = Some(plan::STORE_SIZE);
+    let mut cluster = Cluster::start(binaries, &args.out, "chaos", topology)?;
     let mut victims = vec![Role::Device(0), Role::Server, Role::Front];
     if plan.store == StoreKind::Redis {
         victims.push(Role::Redis);

@@ -65,6 +65,9 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
+/// A packet store has room for all that a run writes.
+pub const STORE_SIZE: &str = "1G";
+
 impl Plan {
     pub fn new(no_redis: bool, quick: bool) -> Plan {
         let mut notes = Vec::new();
@@ -111,7 +114,8 @@ impl Plan {
             ("pmnet, R = 1, DRAM", 1, Medium::Dram),
             ("pmnet, R = 3, DRAM", 3, Medium::Dram),
         ] {
-            let topology = Topology::new(store, devices, medium);
+            let mut topology = Topology::new(store, devices, medium);
+            topology.store_size = Some(STORE_SIZE);
             add(name, Place::Loopback(topology), Some(DIRECT));
         }
         if has_redis {
