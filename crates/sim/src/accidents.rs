@@ -10,14 +10,17 @@
 use crate::cells::Fault;
 use crate::hosts::StartError;
 use crate::world::{Event, World, address};
-use pmnet_proto::Peer;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
+use pmnet_proto::{Peer, Time};
 use pmnet_wire::record::Member;
 
 /// How far a clock jumps, at most.
 const JUMP_MAX: Nanos = 8 * SECOND;
 /// How long a clock stands still, or every step of a store fails, at most.
 const SPELL_MAX: Nanos = 50 * MILLISECOND;
+/// Clients of most worlds have done their work in seconds. Where a master fails over every few milliseconds they may never end it: so
+/// nothing more goes wrong from this moment on.
+const ACCIDENTS_UNTIL: Time = Time(300 * SECOND);
 /// How long a lost device is cut off, and how long until its clients learn of it, at most.
 const RUMOUR_MAX: Nanos = 60 * MILLISECOND;
 /// The refusal of a device that tries to join a chain in use.
@@ -188,9 +191,14 @@ impl World {
         }
     }
 
+    /// Whether something may go wrong on purpose.
+    pub(crate) fn has_accidents(&self) -> bool {
+        !self.calm && self.now <= ACCIDENTS_UNTIL
+    }
+
     /// Something goes wrong somewhere.
     pub(crate) fn accident(&mut self) {
-        if self.calm {
+        if !self.has_accidents() {
             return;
         }
         let after = 1 + self.below(2 * self.config.accident_every);

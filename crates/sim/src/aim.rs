@@ -18,7 +18,7 @@ impl World {
         let Some(Cell { moment, fault }) = self.config.aim else {
             return;
         };
-        if self.calm || self.phase != Phase::Load || self.now < self.strike_at {
+        if !self.has_accidents() || self.phase != Phase::Load || self.now < self.strike_at {
             return;
         }
         let devices = self.config.devices;

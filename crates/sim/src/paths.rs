@@ -3,13 +3,13 @@
 //! Fault model: in some worlds the paths between the machines, and those of single clients, carry less than a packet may have. That is so
 //! from the beginning, or all machines' paths shrink at one moment while clients are at work; each process notices it within a second,
 //! as its system says it. A packet that is longer than its path arrives as IP fragments. In a world where nothing shrinks, such a packet is
-//! a violation; in the others it is one when the world has come to rest, unless its message was cut before.
+//! a violation; in the others it is one when the world has come to rest, but for messages of sessions, which were cut before: clients make no new ones then.
 
 use crate::config::WorldConfig;
 use crate::world::{Event, Phase, World, address, shown};
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Peer, Random};
-use pmnet_wire::{FragmentSize, Header, Packet};
+use pmnet_wire::{FragmentSize, Packet};
 
 /// Sizes of which a world draws.
 const SIZES: [u64; 4] = [1144, 1160, 1280, 1328];
@@ -131,16 +131,9 @@ impl World {
         };
         self.happened("IP fragments");
         let at_rest = matches!(self.phase, Phase::Idle { .. } | Phase::Closing { .. });
-        let Header {
-            session,
-            seq,
-            request,
-            ..
-        } = packet.header;
-        let message = (session, seq, request.raw());
-        if !self.noticed.is_empty() && !at_rest {
-            self.cut_before.insert(message);
-        } else if session == 0 || !self.cut_before.contains(&message) {
+        // A call whose caller gave up is sent on, and its messages keep the fragments into which they were cut.
+        let may_be_cut_before = packet.header.session != 0;
+        if self.noticed.is_empty() || at_rest && !may_be_cut_before {
             self.violation(format!(
                 "a packet of {} bytes from {from} to {to}, where the path carries {carried}: {}",
                 bytes.len(),

@@ -130,8 +130,6 @@ pub struct World {
     /// One for each node: devices, server, clients.
     pub(crate) clocks: Vec<Clock>,
     pub(crate) turn_at: BTreeMap<usize, Time>,
-    /// Messages in packets that are longer than their path carries: session, seq, request.
-    pub(crate) cut_before: BTreeSet<(u64, u64, u64)>,
     pub(crate) cut: BTreeSet<(Peer, Peer)>,
     pub(crate) isolated: BTreeSet<usize>,
     pub(crate) memory: Vec<Seen>,
@@ -288,7 +286,6 @@ impl World {
             now: Time(0),
             queue: BTreeMap::new(),
             next_event: 0,
-            cut_before: BTreeSet::new(),
             turn_at: BTreeMap::new(),
             cut: BTreeSet::new(),
             isolated: BTreeSet::new(),
