@@ -2,8 +2,8 @@
 //!
 //! Clients choose commands and features of their own by this. The first HELLO asks the store through the pmnet
 //! server, and so does the first one after the server has changed to another Redis process. The answer is kept for all clients. If the
-//! store does not answer within [`ASK_TIME_MAX`], HELLO is answered with the last known values, or with those of the Redis that this program was
-//! written with.
+//! store does not answer within [`ASK_TIME_MAX`], HELLO is answered with the last known values. If nothing is known yet, it names the oldest
+//! Redis that can be the store: a client that believes that uses nothing that the store lacks.
 
 use bytes::Bytes;
 use pmnet_resp::{
@@ -17,11 +17,12 @@ use super::identity::run_id_of;
 use super::local::Hello;
 use super::{Connection, Later, Shared, Wait};
 use crate::limits::REPLIES;
-use crate::table::SERVER_VERSION;
 use crate::upstream::{Outcome, Time, Upstream};
 
 /// The longest time that a HELLO waits for the store's answer, in nanoseconds.
 const ASK_TIME_MAX: Time = 1_000_000_000;
+/// The oldest Redis that the pmnet server accepts.
+const OLDEST: &str = "6.2.0";
 /// Time until the next question if the last answer was of no use, in nanoseconds.
 const ASK_AGAIN_AFTER: Time = 10_000_000_000;
 
@@ -42,7 +43,7 @@ impl Default for About {
     fn default() -> About {
         About {
             server: "redis".to_owned(),
-            version: SERVER_VERSION.to_owned(),
+            version: OLDEST.to_owned(),
             modules: Vec::new(),
             of: None,
             ask_after: 0,

@@ -529,7 +529,9 @@ pub(super) fn store_name(reply: &[u8]) -> Result<StoreName, String> {
     }
     let text = read::bulk(reply).ok_or_else(|| {
         let text = String::from_utf8_lossy(reply.strip_prefix(b"-").unwrap_or(reply));
-        text.trim().trim_start_matches("ERR ").to_owned()
+        let text = text.trim().trim_start_matches("ERR ");
+        // The front's error, which quotes this, begins so already.
+        text.trim_start_matches("pmnet: ").to_owned()
     })?;
     StoreName::parse(text)
         .map_err(|error| format!("{:?} is {error}", String::from_utf8_lossy(text)))

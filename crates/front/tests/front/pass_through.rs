@@ -206,6 +206,11 @@ fn without_a_redis_store_nothing_passes_and_the_reason_is_said() {
         "-ERR pmnet: WATCH needs a Redis store: the store is an embedded one\r\n"
     );
     assert_eq!(client.ask("SET k 1"), "+OK\r\n");
+    front.knobs().address = Some(Bytes::from_static(pmnet_wire::command::NO_ADDRESS));
+    assert_eq!(
+        client.ask("SUBSCRIBE c"),
+        "-ERR pmnet: SUBSCRIBE needs a Redis store: this store has no address of its own\r\n"
+    );
     front.knobs().address = Some(Bytes::from_static(
         b"$57\r\nredis://127.0.0.1:1/?run_id=gone&records=pmnet:{0}&owner=\r\n",
     ));
