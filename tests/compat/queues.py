@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Job queues that people run, through the front, while pmnet's processes are killed: does every job run, and once?
 
-  tests/compat/queues.py                       Celery and BullMQ for a minute each, before this machine's Redis
+  tests/compat/queues.py                       Celery, BullMQ and Sidekiq for a minute each, before this machine's Redis
   tests/compat/queues.py --store valkey-9.1 --only bullmq --seconds 20
 
 The jobs write down that they ran straight to the Redis, beside pmnet, so that what is counted does not pass through what is
@@ -22,9 +22,12 @@ import time
 import servers
 from stack import TARGET, Stack, Trouble, binary_path, end, start_logged, stop_all
 
-# Of both; installed into target/queues.
+# Installed into target/queues.
 CELERY = "celery==5.5.3"
 BULLMQ = "bullmq@5.58.5"
+# Sidekiq with its own Ruby, of Debian; nothing is installed on the system.
+SIDEKIQ_SUITE = "trixie"
+SIDEKIQ_VERSION = "7.3."
 INSTALL_SECONDS_MAX = 240
 # Seconds between two kills, and for what is left when no more jobs come.
 KILL_EVERY = 3
@@ -141,6 +144,56 @@ const until = Date.now() + seconds * 1000
 })()
 """
 
+# Every fifth job is scheduled (ZADD, later a script takes it out); every seventh fails once and is retried (the same).
+SIDEKIQ_JOBS = """
+require 'sidekiq'
+# Longer than pmnet's deadline: Sidekiq repeats what it gave up, and what was popped for it is lost, with Redis alone as well.
+store = { url: "redis://127.0.0.1:#{ENV['PORT']}/0", timeout: 15 }
+BESIDE = RedisClient.config(port: ENV['BESIDE'].to_i).new_pool(size: 4)
+Sidekiq.configure_client { |config| config.redis = store }
+class FailsOnce
+  include Sidekiq::ServerMiddleware
+  def call(_job, message, _queue)
+    raise 'fails once' if message['args'][0] % 7 == 3 && message['retry_count'].nil?
+    yield
+  end
+end
+Sidekiq.configure_server do |config|
+  config.redis = store
+  config.logger.level = Logger::ERROR
+  config[:poll_interval_average] = 1
+  config[:error_handlers].clear
+  config.server_middleware { |chain| chain.add FailsOnce }
+end
+class Job
+  include Sidekiq::Job
+  sidekiq_options retry: 3
+  sidekiq_retry_in { 1 }
+  def perform(number)
+    BESIDE.call('HINCRBY', 'queues:ran', number, 1)
+  end
+end
+"""
+
+SIDEKIQ_PRODUCER = """
+require_relative 'jobs'
+seconds, rate = ARGV.map(&:to_f)
+clock = -> { Process.clock_gettime(Process::CLOCK_MONOTONIC) }
+till = clock.call + seconds
+$stdout.sync = true
+sent = 0
+while clock.call < till
+  begin
+    sent % 5 == 4 ? Job.perform_in(1, sent) : Job.perform_async(sent)
+    puts "sent #{sent}"
+  rescue StandardError => error
+    puts "doubt #{sent} #{error.message}"
+  end
+  sent += 1
+  sleep(1 / rate)
+end
+"""
+
 
 def celery(target, folder, port, beside):
     """Installs Celery, lays its programs; commands of worker and producer, and their environment."""
@@ -169,7 +222,43 @@ def bullmq(target, folder, port, beside):
     return ["node", "worker.js"], ["node", "producer.js"], environment
 
 
-QUEUES = {"celery": celery, "bullmq": bullmq}
+def ruby(place):
+    """Lays Sidekiq and Ruby into `place`; the command that runs Ruby, and its environment."""
+    done = place / "done"
+    if not done.is_file() or done.read_text() != SIDEKIQ_SUITE:
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        servers.unpack((SIDEKIQ_SUITE,), place, "ruby", "ruby-sidekiq")
+        done.write_text(SIDEKIQ_SUITE)
+    lent = servers.libraries(place)
+    if lent is None:
+        raise Trouble(f"{place} has no loader: remove it and try again")
+    loader, places = lent
+    version = max(path.name for path in (place / "usr/lib/ruby").glob("[0-9]*"))
+    parts = ["usr/lib/ruby/vendor_ruby", f"usr/lib/ruby/{version}", f"usr/lib/x86_64-linux-gnu/ruby/{version}"]
+    gems = ["usr/share/rubygems-integration/all", f"usr/lib/ruby/gems/{version}"]
+    environment = {
+        "RUBYLIB": ":".join(str(place / part) for part in parts),
+        "GEM_PATH": ":".join(str(place / part) for part in gems),
+        "GEM_HOME": str(place / "gems"),
+    }
+    return [str(loader), "--library-path", ":".join(places), str(place / "usr/bin/ruby")], environment
+
+
+def sidekiq(target, folder, port, beside):
+    """The same with Sidekiq."""
+    place = target / "queues" / "sidekiq"
+    command, environment = ruby(place)
+    program = next(place.glob(f"usr/share/rubygems-integration/all/gems/sidekiq-{SIDEKIQ_VERSION}*/bin/sidekiq"), None)
+    if program is None:
+        raise Trouble(f"{SIDEKIQ_SUITE} has another Sidekiq than {SIDEKIQ_VERSION}: change SIDEKIQ_VERSION")
+    (folder / "jobs.rb").write_text(SIDEKIQ_JOBS)
+    (folder / "producer.rb").write_text(SIDEKIQ_PRODUCER)
+    environment |= {"PORT": str(port), "BESIDE": str(beside)}
+    return [*command, str(program), "-r", "./jobs.rb", "-c", "4"], [*command, "producer.rb"], environment
+
+
+QUEUES = {"celery": celery, "bullmq": bullmq, "sidekiq": sidekiq}
 
 
 def start(name, command, folder, environment):

@@ -257,17 +257,22 @@ def apt(suites):
     return home, options
 
 
-def lay_debian(origin, folder):
-    """Unpacks a package and all that it depends on into `folder`; the program's place there."""
-    home, options = apt(origin.suites)
+def unpack(suites, folder, *packages):
+    """Unpacks packages and all that they depend on into `folder`; the last suite's are preferred."""
+    home, options = apt(suites)
     archives = home / "cache/archives"
     for old in archives.glob("*.deb"):
         old.unlink()
-    newest = [*options, "-t", origin.suites[-1]]
-    call(DOWNLOAD_SECONDS_MAX, "apt-get", *newest, "install", "--no-install-recommends", "--download-only", origin.package)
+    newest = [*options, "-t", suites[-1]]
+    call(DOWNLOAD_SECONDS_MAX, "apt-get", *newest, "install", "--no-install-recommends", "--download-only", *packages)
     for package in sorted(archives.glob("*.deb")):
         call(60, "dpkg-deb", "-x", str(package), str(folder))
         package.unlink()
+
+
+def lay_debian(origin, folder):
+    """Unpacks a package and all that it depends on into `folder`; the program's place there."""
+    unpack(origin.suites, folder, origin.package)
     # Libraries and the program are all that is needed.
     for unused in ("usr/share", "etc", "var"):
         shutil.rmtree(folder / unused, ignore_errors=True)
