@@ -1,5 +1,5 @@
 //! Random users send random commands to a Redis, and to a front of another one: the replies are the same. So the front lets no user do
-//! more than Redis does, and no less.
+//! more than Redis does, and no less. Now and then the rights of a user change while it is connected.
 //!
 //! `make rights COMMANDS=… STORE=…` runs it for longer, and beside other servers.
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use crate::common::{Client, Redis, Running};
+use crate::common::{Client, Redis, Running, eventually};
 use crate::users::front;
 use pmnet_resp::write_command;
 use words::{Random, Server, filled, is_loose};
@@ -18,6 +18,8 @@ use words::{Random, Server, filled, is_loose};
 const OF_ONE: usize = 60;
 /// Commands of the short form.
 const COMMANDS: usize = 2500;
+/// Before so many of a hundred steps the rights of a user change.
+const CHANGES_PERCENT: usize = 2;
 /// Differences after which it is enough.
 const FAILURES_MAX: usize = 12;
 
@@ -29,6 +31,8 @@ struct Twins {
     /// Clients of the two servers that may do everything.
     admins: [Client; 2],
     server: Server,
+    /// How often the front had to learn that rights were taken away.
+    canaries: usize,
 }
 
 impl Twins {
@@ -47,6 +51,7 @@ impl Twins {
             _here: here,
             admins,
             server,
+            canaries: 0,
         })
     }
 
@@ -60,6 +65,39 @@ impl Twins {
                 "{line}: {there:?}, and in the store of the front {here:?}"
             ))
         }
+    }
+
+    /// Changes what this user may do; the words that were added to its rules. If they take something away, the front knows it afterwards: what
+    /// was allowed is a leak from then on. What they give counts at once.
+    fn change(&mut self, user: &str, random: &mut Random) -> String {
+        let change = self.server.change(random);
+        let made = self.admin(&format!("ACL SETUSER {user} {}", change.words));
+        // Rules that do not go together change nothing, and neither side may differ in that.
+        let made = made.unwrap_or_else(|why| panic!("{why}"));
+        if made == "+OK\r\n" && !change.gives_only {
+            self.front_follows();
+        }
+        format!("(now ACL SETUSER {user} {}: {})", change.words, made.trim())
+    }
+
+    /// Waits until the front has a list of users that Redis made after this call. A user that may do everything is never asked
+    /// about, so that only such a list takes a right away from it.
+    fn front_follows(&mut self) {
+        self.canaries += 1;
+        let canary = format!("canary{}", self.canaries);
+        let mut admin = |rules: &str| self.admins[1].ask(&format!("ACL {rules}"));
+        assert_eq!(
+            admin(&format!("SETUSER {canary} on >pw ~* &* +@all")),
+            "+OK\r\n"
+        );
+        let mut client = self.front.client();
+        assert_eq!(client.ask(&format!("AUTH {canary} pw")), "+OK\r\n");
+        assert_eq!(client.ask("STRLEN canary"), ":0\r\n");
+        assert_eq!(admin(&format!("SETUSER {canary} -strlen")), "+OK\r\n");
+        eventually("the front has the new rights", || {
+            client.ask("STRLEN canary").starts_with("-NOPERM")
+        });
+        assert_eq!(admin(&format!("DELUSER {canary}")), ":1\r\n");
     }
 
     /// The same data on both sides, in two databases.
@@ -376,7 +414,7 @@ fn compare(commands: usize, seed: u64) {
         return;
     };
     let mut random = Random(seed);
-    let (mut sent, mut users) = (0, 0);
+    let (mut sent, mut users, mut changes) = (0, 0, 0);
     let (mut explained, mut failures) = (BTreeMap::<&str, usize>::new(), Vec::new());
     while sent < commands && failures.len() < FAILURES_MAX {
         users += 1;
@@ -403,6 +441,11 @@ fn compare(commands: usize, seed: u64) {
         let mut end = session.step(&[filled(&login, &mut random)]);
         let until = sent + OF_ONE;
         while end.is_none() && sent < until {
+            if random.percent(CHANGES_PERCENT) {
+                let user = random.of(&[name.as_str(), &name, "other"]).to_owned();
+                session.story.push(twins.change(&user, &mut random));
+                changes += 1;
+            }
             let lines = session.next(&twins.server, &mut random);
             sent += lines.len();
             end = session.step(&lines);
@@ -424,7 +467,9 @@ fn compare(commands: usize, seed: u64) {
             .admin(&format!("ACL DELUSER {name}"))
             .expect("deleted");
     }
-    let mut said = format!("seed {seed}: {sent} commands of {users} users");
+    let mut said = format!(
+        "seed {seed}: {sent} commands of {users} users, whose rights changed {changes} times"
+    );
     for (why, count) in &explained {
         let _ = write!(said, "; {why}: {count}");
     }

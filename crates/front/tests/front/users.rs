@@ -652,6 +652,34 @@ fn rights_that_were_given_for_a_moment_are_gone_too() {
     assert_eq!(login(&front, "eve pw").ask("GET k"), "$-1\r\n");
 }
 
+/// Also those for which the list of users is what counts.
+#[test]
+fn a_right_to_run_code_counts_as_soon_as_it_is_given() {
+    let some = "eve reset on >pw ~k* &* +@all";
+    let Some(redis) = redis_with(&[some]) else {
+        return;
+    };
+    let front = front(&redis);
+    let mut client = login(&front, "eve pw");
+    for _ in 0..4 {
+        for (line, reply) in [
+            ("EVAL return{1} 0", "*1\r\n:1\r\n"),
+            ("SORT k BY x_*", "*0\r\n"),
+        ] {
+            let refused = client.ask(line);
+            assert!(refused.starts_with("-ERR "), "{line}: {refused}");
+            set_users(&redis, &["eve allkeys"]);
+            assert_eq!(client.ask(line), reply);
+            set_users(&redis, &[some]);
+            eventually("the right is gone", || client.ask(line) != reply);
+        }
+        for line in ["MULTI", "EVAL return{1} 0"] {
+            client.ask(line);
+        }
+        assert!(client.ask("EXEC").starts_with("-EXECABORT"));
+    }
+}
+
 #[test]
 fn who_needs_no_login_has_the_rights_of_the_default_user() {
     let Some(redis) = Redis::start() else { return };

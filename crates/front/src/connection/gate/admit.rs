@@ -216,12 +216,17 @@ impl Connection {
                 }
             }
             Ruling::Allowed => {
-                if let Some(error) = runs_others_code(verdict, arguments) {
+                let runs = runs_others_code(verdict, arguments);
+                let reads = reads_others(facts, arguments).filter(|_| reads == Reads::None);
+                if (runs.is_some() || reads.is_some())
+                    && self.gate.needs_newer_list(&mut shared.users)
+                {
+                    return self.await_answer(Stage::List, facts, up, shared);
+                }
+                if let Some(error) = runs {
                     return self.deny(error, facts, up, shared);
                 }
-                if reads == Reads::None
-                    && let Some(error) = reads_others(facts, arguments)
-                {
+                if let Some(error) = reads {
                     return self.fail_when_run(error, facts, up, shared);
                 }
                 self.admit_in_time(changed, Some(at), facts, arguments, up, shared)
@@ -278,9 +283,16 @@ impl Connection {
             } else {
                 Ruling::Allowed
             };
+            let by_list = runs_others_code(&verdict, &arguments)
+                .or(others.clone().filter(|_| reads == Reads::None));
+            if ruling == Ruling::Allowed
+                && by_list.is_some()
+                && self.gate.needs_newer_list(&mut shared.users)
+            {
+                return self.await_answer(Stage::List, exec, up, shared);
+            }
             let denied = match ruling {
-                Ruling::Allowed => runs_others_code(&verdict, &arguments)
-                    .or(others.filter(|_| reads == Reads::None)),
+                Ruling::Allowed => by_list,
                 Ruling::Denied(_) if asks_others => others,
                 Ruling::Denied(error) => Some(not_allowed_any_more(&error)),
             };

@@ -26,6 +26,8 @@ pub(super) struct Gate {
     stage: Stage,
     /// It may run its command, a SORT, on its key; it is now asked about the keys of its options.
     asks_others: bool,
+    /// How many lists of users had been asked for when the command was first to be refused because of what the list says.
+    refused: Option<u64>,
     /// When the rights had changed last at the beginning of the present transaction.
     multi: u64,
     /// It has not logged in, and need not, as far as was last known.
@@ -81,6 +83,7 @@ impl Gate {
             questions: 0,
             stage: Stage::Nothing,
             asks_others: false,
+            refused: None,
             multi: 0,
             admitted: false,
             came: 0,
@@ -139,6 +142,16 @@ impl Gate {
     pub(super) fn command_over(&mut self) {
         self.stage = Stage::Nothing;
         self.asks_others = false;
+        self.refused = None;
+    }
+
+    /// Whether a command that the list of users forbids needs a newer list: the right may have been given meanwhile.
+    fn needs_newer_list(&mut self, users: &mut Users) -> bool {
+        let asked = *self.refused.get_or_insert(users.asked);
+        let older = users.answered <= asked;
+        users.wanted |= older;
+        users.awaited |= older;
+        older
     }
 
     /// Where its user is in the list of users.

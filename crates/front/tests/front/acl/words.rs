@@ -279,7 +279,33 @@ const CHANGES: [&str; 30] = [
 ];
 const DATABASES: [&str; 5] = ["db=0", "db=1,2", "db=0,1", "alldbs", "db=3"];
 
+/// A change of a user's rights.
+pub struct Change {
+    pub words: String,
+    /// It takes nothing away.
+    pub gives_only: bool,
+}
+
 impl Server {
+    /// Words that change what a user may do that has rights already.
+    pub fn change(&self, random: &mut Random) -> Change {
+        let (words, gives_only) = match random.below(6) {
+            0 => (self.rules(random), false),
+            1 => {
+                let nothing = "resetkeys resetchannels -@all clearselectors";
+                (format!("{nothing} {}", self.rules(random)), false)
+            }
+            2 => ("-@all".to_owned(), false),
+            3 => (format!("resetkeys {}", random.of(&KEYS)), false),
+            4 => ("allkeys allchannels +@all".to_owned(), true),
+            _ => {
+                let word = random.of(&CHANGES);
+                (word.to_owned(), word.starts_with('+'))
+            }
+        };
+        Change { words, gives_only }
+    }
+
     /// Words of ACL SETUSER about rights.
     pub fn rules(&self, random: &mut Random) -> String {
         let mut all = vec![self.selector(random)];
