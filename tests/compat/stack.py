@@ -154,7 +154,9 @@ class Stack:
         for _, process in reversed(self.processes):
             end(process)
         self.processes = []
-        (self.folder / "device.plog").unlink(missing_ok=True)
+        # The next try begins with nothing: neither a log nor what Redis has kept.
+        for left in self.folder.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     def _spawn(self, name, command):
         log = self.folder / f"{name}.log"
