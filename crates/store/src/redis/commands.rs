@@ -96,6 +96,43 @@ pub fn sets_guarded(arguments: &[&[u8]], unlimited: bool) -> Option<&'static str
     guard::sets_guarded(arguments.len(), |index| arguments[index], unlimited)
 }
 
+/// Commands of the modules that come with Redis 8 which change one key, or a few that they name, in a time that depends on their size, as with
+/// Redis's own commands.
+const QUICK: &[&str] = &[
+    "BF.ADD",
+    "BF.INSERT",
+    "BF.MADD",
+    "CF.ADD",
+    "CF.ADDNX",
+    "CF.DEL",
+    "CMS.INCRBY",
+    "JSON.ARRAPPEND",
+    "JSON.ARRINSERT",
+    "JSON.ARRPOP",
+    "JSON.ARRTRIM",
+    "JSON.CLEAR",
+    "JSON.DEL",
+    "JSON.MERGE",
+    "JSON.MSET",
+    "JSON.NUMINCRBY",
+    "JSON.SET",
+    "JSON.STRAPPEND",
+    "JSON.TOGGLE",
+    "TDIGEST.ADD",
+    "TOPK.ADD",
+    "TOPK.INCRBY",
+    "TS.ADD",
+    "TS.DECRBY",
+    "TS.INCRBY",
+    "TS.MADD",
+];
+
+/// Whether a command of a module is known to take no longer than those of Redis.
+#[must_use]
+pub fn is_quick(name: &[u8]) -> bool {
+    QUICK.iter().any(|quick| quick.as_bytes() == name)
+}
+
 /// Whether the command runs a client's code that can write.
 #[must_use]
 pub fn runs_code(name: &[u8]) -> bool {

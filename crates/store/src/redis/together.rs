@@ -6,14 +6,14 @@
 //! again; nothing has run by then. If memory is short, each request is sent by itself, and gets that error.
 //! Some requests never run together: transactions of clients, which take effect as a whole or not at all; code and flushes, around which
 //! pmnet's records are guarded; commands about scripts; those of modules, of which one may take longer than the others can wait, so that
-//! the replies of all would be lost; and everything in a Redis Cluster, where the keys must be of one slot.
+//! the replies of all would be lost (but for some that are known to be quick); and everything in a Redis Cluster, where the keys must be of one slot.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
 use pmnet_server::{RecordKey, StoreError};
 use pmnet_wire::command::Form;
 
-use super::commands::{CommandTable, is_flush, runs_code, runs_reading_code};
+use super::commands::{CommandTable, is_flush, is_quick, runs_code, runs_reading_code};
 use super::execute::{half_done, names_scripts, record, reply_of, switch_protocol};
 use super::plan::{Item, Plan};
 use super::record::unrecorded;
@@ -48,7 +48,7 @@ impl<'a> Together<'a> {
             let code = runs_code(name) || runs_reading_code(name);
             // SCRIPT FLUSH among them.
             let scripts = name == b"SCRIPT" || names_scripts(name, arguments);
-            code || is_flush(name) || scripts || !table.is_core(name)
+            code || is_flush(name) || scripts || !(table.is_core(name) || is_quick(name))
         };
         let same = |first: &Asked<'_>| {
             first.plan.database == plan.database && first.plan.resp3 == plan.resp3
