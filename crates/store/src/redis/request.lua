@@ -135,10 +135,13 @@ local function add_integer(n)
     add(':' .. string.format('%.0f', n < 0 and math.ceil(n) or math.floor(n)) .. '\r\n')
   end
 end
+-- Valkey's version, or 0; Redis's, which Valkey has, too.
+local VALKEY = redis.SERVER_NAME == 'valkey' and (redis.VALKEY_VERSION_NUM or 0x80000) or 0
 -- Redis 7.2 and newer write the shortest number that is this one, in their own way; before, 17 digits.
 local SHORTEST = (redis.REDIS_VERSION_NUM or 0) >= 0x70200
 local function double_text(v)
   if not SHORTEST then return string.format('%.17g', v) end
+  if v ~= v then return 'nan' end
   if v == math.floor(v) and math.abs(v) < 4611686018427387904 then return string.format('%.0f', v) end
   local text
   for digits = 0, 16 do
@@ -322,7 +325,7 @@ end
 -- All that a client's script can reach. The names in HIDDEN are locals of its chunk, so that it meets
 -- neither the true redis nor anything that leads to it: the global table, and chunks that are compiled
 -- in it. (setfenv would do, but Redis 7 has none.)
-local HIDDEN = 'KEYS ARGV redis server _G loadstring load getmetatable getfenv setfenv newproxy module require '
+local HIDDEN = (VALKEY > 0 and 'server ' or '') .. 'KEYS ARGV redis _G loadstring load getmetatable getfenv setfenv newproxy module require '
   .. 'package debug dofile loadfile'
 local function load_hidden(code, name)
   local head = 'local ' .. string.gsub(HIDDEN, ' ', ',') .. ' = ... return function(...) '
@@ -331,15 +334,15 @@ end
 local function proxy()
   local t = {call = guarded(true), pcall = guarded(false)}
   for name in pairs(set([[sha1hex error_reply status_reply log acl_check_cmd LOG_DEBUG LOG_VERBOSE LOG_NOTICE
-    LOG_WARNING REDIS_VERSION REDIS_VERSION_NUM SERVER_NAME SERVER_VERSION SERVER_VERSION_NUM
+    LOG_WARNING REDIS_VERSION REDIS_VERSION_NUM SERVER_NAME VALKEY_VERSION VALKEY_VERSION_NUM
     REPL_ALL REPL_AOF REPL_SLAVE REPL_REPLICA REPL_NONE]])) do
     t[name] = redis[name]
   end
-  function t.setresp(version)
-    local ok, why = pcall(redis.setresp, version)
+  function t.setresp(...)
+    local ok, why = pcall(redis.setresp, ...)
     -- Redis's pcall makes a text of it.
     if not ok then raise_at_caller(type(why) == 'string' and {err = why} or why) end
-    user_resp = version
+    user_resp = ...
   end
   function t.replicate_commands() return true end
   function t.set_repl()
@@ -394,6 +397,8 @@ local function keep_script(sha, body)
 end
 -- Scripts that EVAL made known: kept when all has run, for a script that has changed nothing may be killed.
 local seen_scripts = {}
+-- Valkey 8.1 and newer look at the engine last: it may be a module's.
+local ENGINE_LAST = VALKEY >= 0x80100
 local SCRIPT_FLAGS = set('no-writes allow-oom allow-stale no-cluster allow-cross-slot-keys')
 -- The flags in a first line `#!lua …`, if there is one. Or nil, and Redis's error.
 local function shebang(body)
@@ -405,7 +410,7 @@ local function shebang(body)
     local flags = engine and string.match(word, '^flags=(.*)$')
     if not engine then
       engine = word
-      if word ~= '#!lua' then return nil, 'ERR Unexpected engine in script shebang: ' .. word end
+      if word ~= '#!lua' and not ENGINE_LAST then return nil, 'ERR Unexpected engine in script shebang: ' .. word end
     elseif not flags then
       return nil, 'ERR Unknown lua shebang option: ' .. word
     elseif flags ~= '' then
@@ -415,6 +420,7 @@ local function shebang(body)
       end
     end
   end
+  if engine ~= '#!lua' then return nil, "ERR Could not find scripting engine '" .. string.sub(engine, 3) .. "'" end
   return found
 end
 -- The function, and the flags of its first line; or nil, and Redis's error.
@@ -448,7 +454,9 @@ local function integer(text)
   local fits = digits and (#digits < #INTEGER_MAX or (#digits == #INTEGER_MAX and digits <= INTEGER_MAX))
   return (fits or text == '0') and tonumber(text)
 end
-local NOSCRIPT, SHA_BYTES = 'NOSCRIPT No matching script. Please use EVAL.', 40
+local NOSCRIPT, SHA_BYTES = 'NOSCRIPT No matching script.' .. (VALKEY > 0 and '' or ' Please use EVAL.'), 40
+-- Valkey 9.1 and newer do not name the script in an error.
+local NAMED = VALKEY < 0x90100
 local function user_script(name, first, last)
   if name == 'EVALSHA' and #ARGV[first + 1] ~= SHA_BYTES then return add_error(NOSCRIPT) end
   local count = integer(ARGV[first + 2])
@@ -498,12 +506,16 @@ local function user_script(name, first, last)
   local text
   if type(raised) == 'table' then
     text = field(raised, 'err', 'string') or 'ERR the script raised what is no error'
+    -- Redis 6 puts a place of this script there.
+    if not redis.REDIS_VERSION_NUM then text = (string.gsub(text, '^@user_script: %d+:', 'ERR')) end
   else
     text = 'ERR ' .. tostring(raised)
   end
   local line = string.match(text, '^ERR user_script:(%d+):') or string.match(at or '', '^user_script:(%d+):')
   line = line or line_of_return(body)
-  add_error(text .. ' script: ' .. sha .. (line and ', on @user_script:' .. line .. '.' or ''))
+  local place = line and 'on @user_script:' .. line .. '.'
+  local where = NAMED and sha .. (place and ', ' .. place or '') or place or ''
+  add_error(text .. ' script: ' .. where)
 end
 
 -- SCRIPT LOAD or EXISTS; Redis itself does the others.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_store::StoreSync;
+use pmnet_wire::command::{Form, Protocol, preamble};
 
 use crate::support::proxy::Proxy;
 use crate::support::{Redis, arguments, batch, load, single, watermark};
@@ -168,5 +169,57 @@ fn replies_that_did_not_wait_are_lost_as_those_of_redis_and_nothing_else_is() {
         assert_eq!(redis.get("n").as_deref(), Some("1"), "{name}");
         assert_eq!(store.apply(&batch(&[single("INCR n")], 2)), Ok(0));
         assert_eq!(ask(&mut *store, "INCR n"), ":3\r\n", "{name}");
+    }
+}
+
+/// What scripts find, and the errors that they end with, are other ones in each server.
+#[test]
+fn a_script_is_answered_as_the_server_itself_answers_it() {
+    let here = Redis::start(&[]);
+    let named = NAMED.map(|name| Redis::start_named(name, &[]));
+    for redis in [here].into_iter().chain(named).flatten() {
+        let mut store = redis.store();
+        store.load().unwrap();
+        redis.call(&["SET", "s", "x"]);
+        for body in [
+            "return redis.call('NOSUCH')",
+            "return redis.call('INCR', 's')",
+            "\n\nerror('x')",
+            "error({err = 'MY x'})",
+            "return nosuchglobal",
+            "#!lua flags=no-writes\nreturn redis.call('DEL', 's')",
+            "#!lua flags=nope\nreturn 1",
+            "#!lua nope\nreturn 1",
+            "#!engine\nreturn 1",
+            "#!engine nope\nreturn 1",
+            "#!\nreturn 1",
+            "#! lua\nreturn 1",
+            "redis.setresp(3) return {double = 0/0}",
+            "redis.setresp(3) return {double = -1/0}",
+            "redis.setresp(3) return {double = 0.1}",
+            "return redis.setresp()",
+            "return redis.setresp(4)",
+            "return redis.SERVER_NAME",
+            "return redis.REDIS_VERSION",
+            "return redis.VALKEY_VERSION_NUM",
+            "return server.VALKEY_VERSION",
+            "return server.call('GET', 's')",
+        ] {
+            for words in [&["EVAL", body, "0"][..], &["SCRIPT", "LOAD", body]] {
+                let wanted = redis.call(words);
+                let mut payload = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
+                pmnet_resp::write_command(&mut payload, words);
+                let said = ask_for(&mut *store, payload.into());
+                assert_eq!(
+                    said,
+                    wanted,
+                    "{words:?} of {}",
+                    redis.call(&["INFO", "server"])
+                );
+            }
+        }
+        let unknown = ["EVALSHA", &"f".repeat(40), "0"];
+        let wanted = redis.call(&unknown);
+        assert_eq!(ask(&mut *store, &unknown.join(" ")), wanted);
     }
 }
