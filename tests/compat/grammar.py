@@ -158,10 +158,10 @@ FIXED_SCRIPTS = [
 
 
 class Grammar:
-    """Makes commands. `docs` is {name: what COMMAND DOCS says}, with `a|b` for subcommands."""
+    """Makes commands. `docs` is {name: what COMMAND DOCS says}, with `a|b` for subcommands. No script calls `deadly`."""
 
-    def __init__(self, docs):
-        self.docs = docs
+    def __init__(self, docs, deadly=()):
+        self.docs, self.deadly = docs, deadly
         left_out = {name for name in docs if name in LEFT_OUT or name.lower().startswith(INTERNAL)}
         self.names = sorted(name for name in docs if not {name, name.split("|")[0]} & (left_out | LEFT_OUT))
         parents = {name.split("|")[0] for name in self.names if "|" in name}
@@ -272,7 +272,7 @@ class Grammar:
         while True:
             inner = self.command(rng, depth=1)
             # What is random, or what is compared in part only, cannot be looked into there.
-            if inner[0].upper() not in (b"SPOP", b"FLUSHALL", b"FLUSHDB") and mode(inner) == "exact":
+            if inner[0].upper() not in (b"SPOP", b"FLUSHALL", b"FLUSHDB", *self.deadly) and mode(inner) == "exact":
                 return [command, rng.choice(SCRIPTS), b"0", *inner]
 
 
