@@ -48,11 +48,11 @@ impl Connection {
 
     /// The messages before the reply that is held back are here.
     pub(super) fn pass_fence(&mut self) {
-        self.passing.has_published();
         let fenced = |slot: &Slot| matches!(slot, Slot::Fenced(_));
         let Some(index) = self.replies.slots.iter().position(fenced) else {
             return;
         };
+        self.passing.has_published();
         if let Slot::Fenced(reply) = &self.replies.slots[index] {
             let reply = reply.clone();
             self.replies.fill(index, reply);

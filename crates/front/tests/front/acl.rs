@@ -20,6 +20,8 @@ const OF_ONE: usize = 60;
 const COMMANDS: usize = 2500;
 /// Before so many of a hundred steps the rights of a user change.
 const CHANGES_PERCENT: usize = 2;
+/// The last lines of a conversation that are shown.
+const SHOWN: usize = 70;
 /// Differences after which it is enough.
 const FAILURES_MAX: usize = 12;
 
@@ -255,7 +257,7 @@ impl Session {
     }
 
     fn different(&self, right: &str, ours: &str) -> End {
-        let from = self.story.len().saturating_sub(14).max(1);
+        let from = self.story.len().saturating_sub(SHOWN).max(1);
         End::Different(format!(
             "{}\n    …\n    {}\n  Redis: {right}\n  front: {ours}",
             self.story[0],

@@ -64,6 +64,39 @@ impl Both {
     }
 }
 
+/// The transaction goes on, and cannot be executed.
+#[test]
+fn a_discard_that_is_not_allowed_ends_nothing() {
+    let Some(redis) = redis() else { return };
+    admin(
+        &redis,
+        &["ACL SETUSER eve on >pw ~* &* +@all -discard -unwatch"],
+    );
+    let front = front(&redis);
+    let mut both = Both::new("-discard -unwatch", &front, &redis);
+    for line in [
+        "AUTH eve pw",
+        "WATCH k",
+        "UNWATCH",
+        "MULTI",
+        "SET k 1",
+        "DISCARD",
+        "PING",
+        "GET k",
+        "EXEC",
+        "GET k",
+        "MULTI",
+        "SET k 1",
+        "DISCARD",
+        "GET k",
+        "EXEC",
+        "GET k",
+        "BLPOP none 0.01",
+    ] {
+        both.ask(line);
+    }
+}
+
 /// Redis looks at each command of a MULTI again, alone, when its user has other rights at EXEC.
 #[test]
 fn a_change_of_rights_means_for_an_open_multi_what_it_means_in_redis() {

@@ -60,10 +60,19 @@ fn who_publishes_while_others_subscribe_waits_for_none_that_came_later() {
     assert_eq!(other.text(), "+PONG\r\n");
 }
 
+/// Redis before 7.2 sends the message first, newer ones the reply.
 #[test]
-fn a_subscriber_that_publishes_hears_itself_before_the_reply() {
-    let Some(redis) = Redis::start() else { return };
-    let front = Running::start(&redis);
+fn a_subscriber_that_publishes_hears_itself_when_its_redis_says_so() {
+    let named = ["redis-8.2", "valkey-9.1"].map(Redis::start_named);
+    for redis in [Redis::start()].into_iter().chain(named).flatten() {
+        let front = Running::start(&redis);
+        for _ in 0..10 {
+            subscribe_and_publish(&redis, &front);
+        }
+    }
+}
+
+fn subscribe_and_publish(redis: &Redis, front: &Running) {
     let lines = [
         "SUBSCRIBE c",
         "PUBLISH c one",
