@@ -275,7 +275,7 @@ impl Connection {
             Effect::Watch if ok => self.mode = Mode::Watching,
             Effect::Unwatch if ok => self.mode = Mode::Ordinary,
             Effect::Multi if ok => self.mode = Mode::WatchingMulti { failed: false },
-            // Whatever came of EXEC, the transaction and the watch are over. A user may lack the right to DISCARD: then they are not.
+            // EXEC always ends the transaction and the watch. A DISCARD that Redis refuses, because of its user's rights, does not.
             Effect::End if ok || passage.name == "EXEC" => self.mode = Mode::Ordinary,
             Effect::Select(database) if ok => {
                 self.settings.database = database;

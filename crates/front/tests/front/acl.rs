@@ -18,7 +18,7 @@ use words::{Random, Server, filled, is_loose};
 const OF_ONE: usize = 60;
 /// Commands of the short form.
 const COMMANDS: usize = 2500;
-/// Before so many of a hundred steps the rights of a user change.
+/// How many of 100 steps begin with a change of a user's rights.
 const CHANGES_PERCENT: usize = 2;
 /// The last lines of a conversation that are shown.
 const SHOWN: usize = 70;
@@ -70,7 +70,7 @@ impl Twins {
     }
 
     /// Changes what this user may do; the words that were added to its rules. If they take something away, the front knows it afterwards: what
-    /// was allowed is a leak from then on. What they give counts at once.
+    /// was allowed is a leak from then on. A right that is given counts at once.
     fn change(&mut self, user: &str, random: &mut Random) -> String {
         let change = self.server.change(random);
         let made = self.admin(&format!("ACL SETUSER {user} {}", change.words));

@@ -172,7 +172,7 @@ fn replies_that_did_not_wait_are_lost_as_those_of_redis_and_nothing_else_is() {
     }
 }
 
-/// What scripts find, and the errors that they end with, are other ones in each server.
+/// Each server has its own constants for scripts and its own texts of their errors.
 #[test]
 fn a_script_is_answered_as_the_server_itself_answers_it() {
     let here = Redis::start(&[]);
