@@ -26,6 +26,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -383,7 +384,7 @@ def main():
         try:
             with alone(options.cache, name):
                 suite = RUNS[name](options, expected)
-        except Trouble as trouble:
+        except (Trouble, subprocess.TimeoutExpired) as trouble:
             print(f"{name:<10} could not run: {trouble}", flush=True)
             missing.append(name)
             continue
