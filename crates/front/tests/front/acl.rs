@@ -197,11 +197,18 @@ impl Session {
             .clients
             .each_mut()
             .map(|client| answers(client, &input, count));
-        for (at, ours) in here.iter().enumerate().take(lines.len()) {
-            let right = there.get(at).map_or("", String::as_str);
-            let Some(words) = lines.get(at) else { break };
+        // Messages come between replies, and not always at the same place where a reply differs for a good reason.
+        let replies = |all: &[String]| -> Vec<String> {
+            let replies = all.iter().filter(|reply| !is_message(reply));
+            replies.cloned().collect()
+        };
+        let (rights, all_ours) = (replies(&there), replies(&here));
+        let mut alike = true;
+        for (at, words) in lines.iter().enumerate() {
+            let Some(ours) = all_ours.get(at) else { break };
+            let right = rights.get(at).map_or("", String::as_str);
             match self.compare(words, right, ours) {
-                None => {}
+                None => alike &= right == ours,
                 // Nothing came of it.
                 Some(End::Explained(why)) if lines.len() == 1 && !self.queues && !self.watches => {
                     self.explained.push(why);
@@ -209,15 +216,10 @@ impl Session {
                 }
                 end => return end,
             }
-            if is_message(ours) || is_message(right) {
-                // Places of replies and commands are not the same any more.
-                break;
-            }
         }
-        let loose = lines
-            .iter()
-            .any(|words| is_loose(words) || words[0] == "EXEC");
-        (!loose && there != here)
+        // Messages that EXEC publishes may come after its reply.
+        let executes = lines.iter().any(|words| words[0] == "EXEC");
+        (alike && !executes && there != here)
             .then(|| self.different(&format!("{there:?}"), &format!("{here:?}")))
     }
 

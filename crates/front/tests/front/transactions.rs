@@ -141,6 +141,8 @@ fn a_transaction_that_selects_and_whose_outcome_is_unknown_ends_the_connection()
 fn hello_is_queued_and_changes_the_protocol_at_the_end() {
     let Some(redis) = Redis::start() else { return };
     let front = Running::start(&redis);
+    // In a transaction the store is not asked for its version.
+    assert!(front.client().ask("HELLO").contains("7.0.15"));
     for lines in [
         &["HSET h f v", "HELLO 3"][..],
         &["GET k", "HELLO 3 SETNAME me", "CLIENT GETNAME"],
