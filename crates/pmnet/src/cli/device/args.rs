@@ -151,3 +151,136 @@ pub struct DeviceArgs {
     #[arg(long)]
     pub declare_data_loss: bool,
 }
+
+impl DeviceArgs {
+    /// These flags; what they do not say is as in the configuration file. The size of the log is said in one place as a whole. Only a
+    /// command line takes a device out of the kernel.
+    pub(super) fn over(self, file: DeviceArgs) -> DeviceArgs {
+        let says_size =
+            self.log_size.is_some() || self.entries.is_some() || self.frame_bytes.is_some();
+        let (log_size, entries, frame_bytes) = if says_size {
+            (self.log_size, self.entries, self.frame_bytes)
+        } else {
+            (file.log_size, file.entries, file.frame_bytes)
+        };
+        DeviceArgs {
+            listen: self.listen.or(file.listen),
+            next: self.next.or(file.next),
+            store: self.store.or(file.store),
+            log: self.log.or(file.log),
+            media: self.media.or(file.media),
+            id: self.id.or(file.id),
+            shard: self.shard.or(file.shard),
+            shards: self.shards.or(file.shards),
+            log_size,
+            entries,
+            frame_bytes,
+            mode: self.mode.or(file.mode),
+            dev: self.dev.or(file.dev),
+            address: self.address.or(file.address),
+            name: self.name.or(file.name),
+            spill: self.spill.or(file.spill),
+            server_reads_log: self.server_reads_log || file.server_reads_log,
+            zero_copy: self.zero_copy.or(file.zero_copy),
+            busy_poll: self.busy_poll.or(file.busy_poll),
+            xdp_generic: self.xdp_generic || file.xdp_generic,
+            detach: self.detach,
+            discard: self.discard,
+            mtu: self.mtu.or(file.mtu),
+            spin_us: self.spin_us.or(file.spin_us),
+            fleet: self.fleet.or(file.fleet),
+            etcd: self.etcd.or(file.etcd),
+            lease_seconds: self.lease_seconds.or(file.lease_seconds),
+            no_ctl: self.no_ctl || file.no_ctl,
+            join: self.join || file.join,
+            shrink_chain: self.shrink_chain || file.shrink_chain,
+            declare_data_loss: self.declare_data_loss || file.declare_data_loss,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DeviceArgs;
+
+    /// Every key of the file, each with a value that is not the default.
+    const ALL: &str = r#"
+        listen = "127.0.0.1:51000"
+        next = "127.0.0.1:51500"
+        store = "packet:/a"
+        log = "/b"
+        media = "dram"
+        id = 1
+        shard = 2
+        shards = 3
+        log-size = "4M"
+        entries = 5
+        frame-bytes = 6
+        mode = "switch"
+        dev = ["c"]
+        address = "10.0.0.7"
+        name = "d"
+        spill = "/e"
+        server-reads-log = true
+        zero-copy = "never"
+        busy-poll = 8
+        xdp-generic = true
+        detach = true
+        discard = true
+        mtu = 9
+        spin-us = 10
+        fleet = "f"
+        etcd = "g"
+        lease-seconds = 11
+        no-ctl = true
+        join = true
+        shrink-chain = true
+        declare-data-loss = true
+    "#;
+
+    fn shown(args: &DeviceArgs) -> String {
+        format!("{args:#?}")
+    }
+
+    #[test]
+    fn flags_win_over_the_file_key_by_key_and_detach_is_for_flags_only() {
+        let all: DeviceArgs = toml::from_str(ALL).unwrap();
+        let nothing = shown(&DeviceArgs::default());
+        for (own, default) in shown(&all).lines().zip(nothing.lines()).skip(1) {
+            assert!(own == ")" || own != default || own == "}", "not set: {own}");
+        }
+        assert_eq!(shown(&all.clone().over(DeviceArgs::default())), shown(&all));
+        let from_file = DeviceArgs::default().over(all.clone());
+        let but_detach = DeviceArgs {
+            detach: false,
+            discard: false,
+            ..all
+        };
+        assert_eq!(shown(&from_file), shown(&but_detach));
+        let other = DeviceArgs {
+            spin_us: Some(99),
+            ..DeviceArgs::default()
+        };
+        assert_eq!(other.over(but_detach).spin_us, Some(99));
+    }
+
+    /// `entries` of the file were taken, although the command line said `--log-size`.
+    #[test]
+    fn a_size_on_the_command_line_wins_over_one_in_the_file_that_is_said_otherwise() {
+        let file: DeviceArgs = toml::from_str("entries = 1024\nframe-bytes = 4096").unwrap();
+        let flags = DeviceArgs {
+            log_size: Some("1M".into()),
+            ..DeviceArgs::default()
+        };
+        let both = flags.over(file.clone());
+        assert_eq!((both.entries, both.frame_bytes), (None, None));
+        assert_eq!(both.log_size.as_deref(), Some("1M"));
+        let flags = DeviceArgs {
+            entries: Some(2048),
+            frame_bytes: Some(8192),
+            ..DeviceArgs::default()
+        };
+        let both = flags.over(toml::from_str("log-size = \"1M\"").unwrap());
+        assert_eq!((both.log_size, both.entries), (None, Some(2048)));
+    }
+}

@@ -1,19 +1,23 @@
 //! `pmnet device --mode af-xdp`: packets are received into the buffers that are the log.
 
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::Stop;
 use pmnet_dataplane::direct::{Bound, BusyPoll, DirectConfig, DirectDevice, Mode as Copying, Part};
-use pmnet_log::{Log, Parameters};
-use pmnet_media::{AnyMedia, Kind};
+use pmnet_dataplane::relay::RelayConfig;
+use pmnet_fleet::Facts;
+use pmnet_log::Parameters;
+use pmnet_media::Kind;
 use serde_json::{Value, json};
 
 use super::args::{DeviceArgs, Mode, ZeroCopy};
 use super::interfaces::Interfaces;
 use super::relay::{announce, open_log};
 use super::settings::Settings;
+use super::supervisor::facts;
 
 /// Most interfaces of one device.
 const INTERFACES_MAX: usize = 16;
@@ -34,19 +38,15 @@ pub struct DirectSettings {
 
 impl DirectSettings {
     /// The settings of this mode; `None` in the others.
-    pub fn new(
-        flags: &DeviceArgs,
-        file: &DeviceArgs,
-    ) -> Result<Option<DirectSettings>, ConfigError> {
-        let zero_copy = flags.zero_copy.or(file.zero_copy);
-        let busy_poll = flags.busy_poll.or(file.busy_poll);
-        if flags.mode.or(file.mode) != Some(Mode::AfXdp) {
-            return match (zero_copy, busy_poll) {
+    pub fn new(args: &DeviceArgs) -> Result<Option<DirectSettings>, ConfigError> {
+        if args.mode != Some(Mode::AfXdp) {
+            return match (args.zero_copy, args.busy_poll) {
                 (Some(_), _) => Err(ConfigError("--zero-copy belongs to --mode af-xdp".into())),
                 (_, Some(_)) => Err(ConfigError("--busy-poll belongs to --mode af-xdp".into())),
                 (None, None) => Ok(None),
             };
         }
+        let busy_poll = args.busy_poll;
         if busy_poll.is_some_and(|micros| !(1..=BUSY_POLL_MAX).contains(&micros)) {
             return Err(ConfigError(format!(
                 "--busy-poll: 1 to {BUSY_POLL_MAX} microseconds"
@@ -56,8 +56,7 @@ impl DirectSettings {
             micros,
             budget: BUSY_POLL_BUDGET,
         });
-        let interfaces = flags.dev.clone().or_else(|| file.dev.clone());
-        let Some(interfaces) = interfaces.filter(|names| !names.is_empty()) else {
+        let Some(interfaces) = args.dev.clone().filter(|names| !names.is_empty()) else {
             return Err(ConfigError(
                 "--mode af-xdp needs --dev: the network interface by which packets come".into(),
             ));
@@ -67,7 +66,7 @@ impl DirectSettings {
                 "--dev: at most {INTERFACES_MAX} interfaces"
             )));
         }
-        let copying = match zero_copy.unwrap_or(ZeroCopy::Auto) {
+        let copying = match args.zero_copy.unwrap_or(ZeroCopy::Auto) {
             ZeroCopy::Auto => Copying::PreferZeroCopy,
             ZeroCopy::Always => Copying::ZeroCopy,
             ZeroCopy::Never => Copying::Copy,
@@ -78,6 +77,17 @@ impl DirectSettings {
             busy_poll,
             part: Part::alone(),
         }))
+    }
+
+    /// A device of this mode, with this loop.
+    pub fn config(self, relay: RelayConfig) -> DirectConfig {
+        DirectConfig {
+            relay,
+            interfaces: self.interfaces,
+            mode: self.copying,
+            busy_poll: self.busy_poll,
+            part: self.part,
+        }
     }
 
     /// The same settings for each of several shards.
@@ -104,72 +114,71 @@ pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
     Parameters::buffers(entries, ring.frame_bytes, bytes)
 }
 
-/// Serves until asked to end.
-pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
-    serve_if(settings, stop, json, |_| Ok(true))
-}
-
-/// The same, if it may: that is asked when its sockets are bound, and before anybody hears of it.
-pub fn serve_if(
+/// One run: until asked to end. `may_serve` is asked when the sockets are bound.
+pub fn run(
     settings: Settings,
+    direct: DirectSettings,
     stop: &Stop,
     json: bool,
-    may_run: impl FnOnce(&Log<AnyMedia>) -> anyhow::Result<bool>,
+    may_serve: impl FnOnce(Facts) -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
-    let direct = settings.direct.clone().context("--mode af-xdp")?;
-    let device = std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());
-    if settings.kind == Kind::Pmem && !device {
-        return Err(ConfigError(format!(
-            "--log {}: the kernel takes no packet buffers in a file of persistent memory (fsdax): use a devdax device \
-             there, --media file or dram, or another --mode",
-            settings.path.display()
-        ))
-        .into());
-    }
-    if !settings.path.exists() {
-        // No log is made that could not be used.
-        let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
-        let (buffers, needed) = (
-            parameters.buffer_count(),
-            direct.part.buffers_needed(&direct.interfaces),
-        );
-        if buffers < needed {
-            let text = format!(
-                "--log-size: a log of {parameters} has {buffers} of them, and the queues of {} need {needed}",
-                direct.interfaces.join(", ")
-            );
-            return Err(ConfigError(text).into());
-        }
-    }
+    fits(&settings, &direct)?;
     let (log, made) = open_log(&settings)
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
     let memory = log.medium().memory();
     let about = (settings.relay.device.id, settings.relay.device.shard);
     let (media, survives) = (log.media_name(), log.survives());
     let names = direct.interfaces.clone();
-    let config = DirectConfig {
-        relay: settings.relay,
-        interfaces: direct.interfaces,
-        mode: direct.copying,
-        busy_poll: direct.busy_poll,
-        part: direct.part,
-    };
+    let busy_poll = direct.busy_poll;
+    let config = direct.config(settings.relay);
     let opened = DirectDevice::open(config, &log, memory, stop).inspect_err(|_| {
-        // Whether sockets can be had is known only with their memory. Nobody has heard of this log yet, and it is ours alone.
-        if made && let Err(error) = std::fs::remove_file(&settings.path) {
-            tracing::warn!(path = %settings.path.display(), %error, "cannot remove the new log");
+        if made {
+            unmake(&settings.path, "log");
         }
     })?;
-    if !may_run(&log)? {
+    if !may_serve(facts(&log))? {
         drop(opened);
         return Ok(log.close()?);
     }
     let _watched = Interfaces::watch(names, false);
     opened.serve(log, |address, node, bound| {
-        let more = described(bound, direct.busy_poll);
+        let more = described(bound, busy_poll);
         announce(json, address, node, about, (media, survives), &more);
     })?;
     Ok(())
+}
+
+/// Refuses a log that the kernel cannot receive into, before anything is made.
+fn fits(settings: &Settings, direct: &DirectSettings) -> Result<(), ConfigError> {
+    let device = std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());
+    if settings.kind == Kind::Pmem && !device {
+        return Err(ConfigError(format!(
+            "--log {}: the kernel takes no packet buffers in a file of persistent memory (fsdax): use a devdax device \
+             there, --media file or dram, or another --mode",
+            settings.path.display()
+        )));
+    }
+    if settings.path.exists() {
+        return Ok(());
+    }
+    let parameters = settings.wanted.unwrap_or_else(|| settings.usual());
+    let buffers = parameters.buffer_count();
+    let needed = direct.part.buffers_needed(&direct.interfaces);
+    if buffers < needed {
+        return Err(ConfigError(format!(
+            "--log-size: a log of {parameters} has {buffers} of them, and the queues of {} need {needed}",
+            direct.interfaces.join(", ")
+        )));
+    }
+    Ok(())
+}
+
+/// Removes a file that was made for sockets which then could not be had: whether they can is known only with their memory. Nobody has heard
+/// of the file yet, and it is ours alone.
+pub fn unmake(path: &Path, what: &str) {
+    if let Err(error) = std::fs::remove_file(path) {
+        tracing::warn!(path = %path.display(), %error, "cannot remove the new {what}");
+    }
 }
 
 /// What is said of the sockets.

@@ -7,17 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::{Clock, Stop};
-use pmnet_dataplane::relay::{Lease, LeaseWords};
-use pmnet_dataplane::xdp::Found;
-use pmnet_device::DeviceError;
+use pmnet_dataplane::relay::{Lease, LeaseWords, RelayConfig};
 use pmnet_fleet::{Agent, AgentConfig, Facts, LEASE_SECONDS, LEASE_SECONDS_USUAL, Names, Order};
-use pmnet_log::{Log, Media};
+use pmnet_proto::time::Nanos;
 use pmnet_wire::record::Member;
 
 use super::args::{DeviceArgs, Mode};
-use super::relay::{open_log, run_relay};
-use super::settings::Settings;
-use super::{direct, kernel};
+use super::supervisor::{Orders, Then, is_refusal, obey};
 use crate::cli::common::{in_etcd, required};
 
 /// How often it is looked whether etcd has answered.
@@ -45,21 +41,18 @@ impl FleetSettings {
 
     /// The settings of a fleet; `None` without one.
     pub fn new(
-        flags: &DeviceArgs,
-        file: &DeviceArgs,
+        args: &DeviceArgs,
         listen: SocketAddr,
     ) -> Result<Option<FleetSettings>, ConfigError> {
-        let etcd = flags.etcd.clone().or_else(|| file.etcd.clone());
-        let seconds = flags.lease_seconds.or(file.lease_seconds);
-        let Some(name) = flags.fleet.clone().or_else(|| file.fleet.clone()) else {
-            return match (etcd, seconds) {
+        let Some(name) = args.fleet.clone() else {
+            return match (&args.etcd, args.lease_seconds) {
                 (None, None) => Ok(None),
                 _ => Err(ConfigError(
                     "--etcd and --lease-seconds belong to --fleet: give the fleet's name".into(),
                 )),
             };
         };
-        match flags.mode.or(file.mode) {
+        match args.mode {
             None | Some(Mode::Relay | Mode::AfXdp) => {}
             Some(Mode::Nic | Mode::Switch | Mode::Router) => {
                 if !Clock::boottime_is_the_kernels() {
@@ -71,7 +64,7 @@ impl FleetSettings {
                 }
             }
         }
-        if flags.server_reads_log || file.server_reads_log {
+        if args.server_reads_log {
             return Err(ConfigError(
                 "--fleet does not go with --server-reads-log: the chain in etcd may put another device between the log and \
                  the server. Leave one of them out"
@@ -83,7 +76,7 @@ impl FleetSettings {
                 "--listen {listen}: with --fleet it must be the address and port to which the others send"
             )));
         }
-        let seconds = seconds.unwrap_or(LEASE_SECONDS_USUAL);
+        let seconds = args.lease_seconds.unwrap_or(LEASE_SECONDS_USUAL);
         if !LEASE_SECONDS.contains(&seconds) {
             return Err(ConfigError(format!(
                 "--lease-seconds {seconds}: {} to {}",
@@ -91,8 +84,8 @@ impl FleetSettings {
                 LEASE_SECONDS.end()
             )));
         }
-        let shard = flags.shard.or(file.shard).unwrap_or(0);
-        let (endpoints, names) = in_etcd(&required("--etcd", "device", etcd)?, &name, shard)?;
+        let etcd = required("--etcd", "device", args.etcd.clone())?;
+        let (endpoints, names) = in_etcd(&etcd, &name, args.shard.unwrap_or(0))?;
         Ok(Some(FleetSettings {
             endpoints,
             fleet: name,
@@ -102,181 +95,132 @@ impl FleetSettings {
     }
 }
 
-/// Serves until asked to end: as the chain in etcd says, if there is one, and again from the start whenever it says something else.
-pub fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
-    let fleet = settings.fleet.clone().context("--fleet")?;
-    let clock = Clock::boottime();
-    let device = &settings.relay.device;
-    let agent = Agent::start(AgentConfig {
-        endpoints: fleet.endpoints,
-        names: fleet.names,
-        id: device.id,
-        address: settings.relay.listen,
-        seconds: fleet.seconds,
-        spare: device.flags & Member::JOIN != 0,
-        by_hand: device.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0,
-        clock,
-    })
-    .context("cannot start the thread that keeps the lease")?;
-    let length = pmnet_fleet::length(fleet.seconds);
-    let (mut kernel, mut leaves) = (None, false);
-    let served = loop {
-        let words = Arc::new(LeaseWords::default());
-        let mut now = settings.clone();
-        let order = agent.order();
-        obey(&mut now, order);
-        now.relay.lease = Some(Lease {
-            words: words.clone(),
+/// One run of the device, and how it is wired.
+struct Run {
+    words: Arc<LeaseWords>,
+    order: Order,
+}
+
+/// The chain in etcd says how the device is wired, as soon as the device is in it. The device answers while it has a lease there.
+pub struct FleetOrders {
+    agent: Agent,
+    clock: Clock,
+    /// Of a lease.
+    length: Nanos,
+    id: u32,
+    run: Run,
+    leaves: bool,
+}
+
+impl FleetOrders {
+    /// Starts the agent that keeps the lease.
+    pub fn begin(fleet: &FleetSettings, relay: &RelayConfig) -> anyhow::Result<FleetOrders> {
+        let clock = Clock::boottime();
+        let device = &relay.device;
+        let agent = Agent::start(AgentConfig {
+            endpoints: fleet.endpoints.clone(),
+            names: fleet.names.clone(),
+            id: device.id,
+            address: relay.listen,
+            seconds: fleet.seconds,
+            spare: device.flags & Member::JOIN != 0,
+            by_hand: device.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0,
             clock,
-            length,
+        })
+        .context("cannot start the thread that keeps the lease")?;
+        Ok(FleetOrders {
+            agent,
+            clock,
+            length: pmnet_fleet::length(fleet.seconds),
+            id: device.id,
+            run: Run {
+                words: Arc::default(),
+                order: Order {
+                    next: device.next,
+                    shrink: None,
+                },
+            },
+            leaves: false,
+        })
+    }
+
+    /// Whether the agent wants the run to end, or does within this part of a lease.
+    fn ends_soon(&self, stop: &Stop) -> anyhow::Result<bool> {
+        let until = Instant::now() + Duration::from_nanos(self.length / PATIENCE);
+        while !self.run.words.is_to_end() {
+            if Instant::now() >= until || stop.within(LOOK).context("cannot wait for etcd")? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Orders for FleetOrders {
+    fn wire(&mut self, relay: &mut RelayConfig) {
+        let words = Arc::new(LeaseWords::default());
+        relay.device.leased = true;
+        let order = self.agent.order();
+        if let Some(order) = order {
+            obey(&mut relay.device, order);
+        }
+        relay.lease = Some(Lease {
+            words: words.clone(),
+            clock: self.clock,
+            length: self.length,
         });
-        let run = if settings.kernel.is_some() {
-            run_in_kernel(&now, order, &agent, stop, json, &mut kernel)
-        } else if settings.direct.is_some() {
-            let (wired, lease) = (now.relay.device.next, now.relay.lease.clone());
-            direct::serve_if(now, stop, json, |log| {
-                let lease = lease.as_ref().context("--fleet")?;
-                may_run(lease, wired, log, order, &agent, stop)
-            })
-        } else {
-            run_once(now, order, &agent, stop, json)
-        };
+        let next = relay.device.next;
+        let order = order.unwrap_or(Order { next, shrink: None });
+        self.run = Run { words, order };
+    }
+
+    /// Tells the agent that the device runs with this log, and waits until etcd knows it as this process's. False: it is to end
+    /// before that.
+    fn may_serve(&mut self, log: Facts, stop: &Stop) -> anyhow::Result<bool> {
+        let Run { words, order } = &self.run;
+        let agent = &self.agent;
+        agent.attend(log, words.clone(), *order);
+        // Whoever else runs as this device is found before anybody hears of this one.
+        while !agent.is_registered() && agent.failure().is_none() && !agent.leaves() {
+            if stop.within(LOOK).context("cannot wait for etcd")? {
+                return Ok(false);
+            }
+        }
+        Ok(!words.is_to_end())
+    }
+
+    fn after(&mut self, run: anyhow::Result<()>, stop: &Stop) -> anyhow::Result<Then> {
         if let Err(error) = run {
             // It may have been refused for a place that it has no more.
-            if !is_refusal(&error) || !ends_soon(&words, stop, length / PATIENCE)? {
-                break Err(error);
+            if !is_refusal(&error) || !self.ends_soon(stop)? {
+                return Err(error);
             }
             tracing::warn!(
                 "{error:#}. The chain in etcd is another one now: this device begins anew"
             );
         }
-        if let Some(text) = agent.failure() {
-            break Err(anyhow::anyhow!(text));
+        if let Some(text) = self.agent.failure() {
+            return Err(anyhow::anyhow!(text));
         }
-        if agent.leaves() {
-            leaves = true;
-            break Ok(());
+        if self.agent.leaves() {
+            self.leaves = true;
+            tracing::warn!(
+                "device {id} leaves its chain, as `pmnet ctl` was asked to see to, and ends. To let it come back: pmnet ctl add --device {id}",
+                id = self.id
+            );
+            return Ok(Then::End);
         }
-        if !words.is_to_end() {
-            break Ok(());
-        }
-    };
-    if leaves {
-        let id = settings.relay.device.id;
-        tracing::warn!(
-            "device {id} leaves its chain, as `pmnet ctl` was asked to see to, and ends. To let it come back: pmnet ctl add --device {id}"
-        );
+        Ok(match self.run.words.is_to_end() {
+            true => Then::Again,
+            false => Then::End,
+        })
     }
-    match kernel {
-        // It may answer on without this process, until its deadline: the lease must last as long, and end by itself.
-        Some(InKernel { found, was_serving }) => {
-            kernel::leave(&settings, found, was_serving, served)
-        }
-        None => {
-            if leaves && let Err(text) = agent.give_back() {
-                tracing::warn!("etcd: {text}. The lease ends by itself");
-            }
-            served
+
+    fn ended(self: Box<Self>) {
+        if self.leaves
+            && let Err(text) = self.agent.give_back()
+        {
+            tracing::warn!("etcd: {text}. The lease ends by itself");
         }
     }
-}
-
-/// What this process found in the kernel at first, and whether it served there.
-struct InKernel {
-    found: Found,
-    was_serving: bool,
-}
-
-fn is_refusal(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(DeviceError::Stopped(_)))
-}
-
-/// Whether the agent wants the run to end, or does within so many nanoseconds.
-fn ends_soon(words: &LeaseWords, stop: &Stop, wait: u64) -> anyhow::Result<bool> {
-    let until = Instant::now() + Duration::from_nanos(wait);
-    while !words.is_to_end() {
-        if Instant::now() >= until || stop.within(LOOK).context("cannot wait for etcd")? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// The settings as the chain in etcd says, in place of what the command line does.
-fn obey(settings: &mut Settings, order: Option<Order>) {
-    let device = &mut settings.relay.device;
-    device.leased = true;
-    let Some(Order { next, shrink }) = order else {
-        return;
-    };
-    device.next = next;
-    device.flags &= Member::JOIN;
-    if shrink.is_some() {
-        device.flags |= Member::SHRINK;
-    }
-    device.word_epoch = shrink;
-}
-
-/// One run: until asked to end, by a person or by the agent.
-fn run_once(
-    settings: Settings,
-    order: Option<Order>,
-    agent: &Agent,
-    stop: &Stop,
-    json: bool,
-) -> anyhow::Result<()> {
-    let (log, _) = open_log(&settings)
-        .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
-    let lease = settings.relay.lease.as_ref().context("--fleet")?;
-    if !may_run(lease, settings.relay.device.next, &log, order, agent, stop)? {
-        return Ok(log.close()?);
-    }
-    run_relay(settings.relay, log, None, stop, json, || ())
-}
-
-/// The same for a device in the kernel. Each run begins anew there, so that another device may join behind it.
-fn run_in_kernel(
-    settings: &Settings,
-    order: Option<Order>,
-    agent: &Agent,
-    stop: &Stop,
-    json: bool,
-    state: &mut Option<InKernel>,
-) -> anyhow::Result<()> {
-    let taken = kernel::take(settings, true)?;
-    let state = state.get_or_insert(InKernel {
-        found: taken.found(),
-        was_serving: false,
-    });
-    let lease = settings.relay.lease.as_ref().context("--fleet")?;
-    let next = settings.relay.device.next;
-    if !may_run(lease, next, taken.log(), order, agent, stop)? {
-        return Ok(());
-    }
-    taken.run(settings, stop, json, || state.was_serving = true)
-}
-
-/// Tells the agent that the device runs with this log, and waits until etcd knows it as this process's. False: it is to end
-/// before that.
-fn may_run<M: Media>(
-    lease: &Lease,
-    next: SocketAddr,
-    log: &Log<M>,
-    order: Option<Order>,
-    agent: &Agent,
-    stop: &Stop,
-) -> anyhow::Result<bool> {
-    let facts = Facts {
-        log: log.identity().log_uuid,
-        incarnation: log.incarnation(),
-    };
-    let by_flags = Order { next, shrink: None };
-    agent.attend(facts, lease.words.clone(), order.unwrap_or(by_flags));
-    // Whoever else runs as this device is found before anybody hears of this one.
-    while !agent.is_registered() && agent.failure().is_none() && !agent.leaves() {
-        if stop.within(LOOK).context("cannot wait for etcd")? {
-            return Ok(false);
-        }
-    }
-    Ok(!lease.words.is_to_end())
 }

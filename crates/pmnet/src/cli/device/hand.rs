@@ -6,25 +6,21 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context;
 use pmnet_client::{Clock, Stop};
-use pmnet_dataplane::relay::{Lease, LeaseWords};
-use pmnet_dataplane::xdp::Found;
-use pmnet_device::DeviceError;
-use pmnet_fleet::Order;
+use pmnet_dataplane::relay::{Lease, LeaseWords, RelayConfig};
 use pmnet_fleet::hand::{DeviceDoor, DeviceDoorConfig};
+use pmnet_fleet::{Facts, Order};
 use pmnet_wire::record::Member;
 
-use super::relay::{open_log, run_relay};
 use super::settings::Settings;
-use super::{direct, kernel};
+use super::supervisor::{Orders, Then, is_refusal, obey};
 use crate::cli::names::{Named, Watch};
 
-/// Opens the door; `None`: there is to be none, or there can be none, which is said.
-pub fn open(settings: &Settings) -> Option<DeviceDoor> {
+/// Opens the door. Returns `None` if there is to be none, or if there can be none, which is said.
+fn open(settings: &Settings) -> Option<DeviceDoor> {
     let device = &settings.relay.device;
     let mut listen = settings.relay.listen;
-    if let Some(own) = settings.kernel.as_ref().and_then(|kernel| kernel.own) {
+    if let Some(own) = settings.kernel().and_then(|kernel| kernel.own) {
         listen.set_ip(own.into());
     }
     if !settings.ctl || listen.port() == 0 || device.server_reads_log {
@@ -37,7 +33,7 @@ pub fn open(settings: &Settings) -> Option<DeviceDoor> {
         next: device.next,
         by_hand: device.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0,
         joins: device.flags & Member::JOIN != 0,
-        in_kernel: settings.kernel.is_some(),
+        in_kernel: settings.kernel().is_some(),
         memory: memory(settings),
     });
     door.inspect_err(|error| {
@@ -50,7 +46,7 @@ pub fn open(settings: &Settings) -> Option<DeviceDoor> {
 fn memory(settings: &Settings) -> Option<PathBuf> {
     let is_device =
         std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());
-    if settings.kernel.is_some() || is_device {
+    if settings.kernel().is_some() || is_device {
         return None;
     }
     let mut path = settings.path.clone().into_os_string();
@@ -58,93 +54,101 @@ fn memory(settings: &Settings) -> Option<PathBuf> {
     Some(path.into())
 }
 
-/// What this process found in the kernel at first, and whether it served there.
-struct InKernel {
-    found: Found,
-    was_serving: bool,
+/// A person says with `pmnet ctl` how the device is wired, and the name of its next hop where that is. Until then its flags count.
+pub struct HandOrders {
+    /// `None`: nobody can ask.
+    door: Option<DeviceDoor>,
+    next: Option<MovingHop>,
+    id: u32,
+    /// Of the present run.
+    words: Arc<LeaseWords>,
 }
 
-/// Serves until asked to end: as its flags say, or, if a person has said otherwise since, as they did; and again from the start
-/// whenever they say something else.
-pub fn serve(
-    settings: &Settings,
-    door: Option<DeviceDoor>,
-    stop: &Stop,
-    json: bool,
-) -> anyhow::Result<()> {
-    let mut in_kernel = None;
-    let moving = settings.next_name.clone().map(|name| {
-        let next = settings.relay.device.next;
-        MovingHop::watch(name, next)
-    });
-    let moving = moving.transpose()?;
-    let served = loop {
-        let words = Arc::new(LeaseWords::default());
-        let mut now = settings.clone();
-        let order = door.as_ref().and_then(DeviceDoor::order);
-        if let Some(moving) = &moving {
+impl HandOrders {
+    /// Opens the door, and watches the name. Returns `None` if there is neither.
+    pub fn begin(settings: &Settings) -> anyhow::Result<Option<HandOrders>> {
+        let door = open(settings);
+        if door.is_none() && settings.next_name.is_none() {
+            return Ok(None);
+        }
+        let device = &settings.relay.device;
+        let name = settings.next_name.clone();
+        let next = name.map(|name| MovingHop::watch(name, device.next));
+        Ok(Some(HandOrders {
+            door,
+            next: next.transpose()?,
+            id: device.id,
+            words: Arc::default(),
+        }))
+    }
+
+    /// Whether the device was refused in a place that it has no more.
+    fn is_placed_elsewhere(&self, error: &anyhow::Error) -> bool {
+        self.words.is_to_end() && is_refusal(error)
+    }
+}
+
+impl Orders for HandOrders {
+    fn wire(&mut self, relay: &mut RelayConfig) {
+        self.words = Arc::default();
+        let order = self.door.as_ref().and_then(DeviceDoor::order);
+        if let Some(hop) = &self.next {
             // An order of `pmnet ctl` is newer than the name, and counts.
-            let moves = order.is_none().then(|| words.clone());
-            now.relay.device.next = moving.attend(moves);
+            let moves = order.is_none().then(|| self.words.clone());
+            relay.device.next = hop.attend(moves);
         }
         if let Some(order) = order {
-            obey(&mut now, order);
+            obey(&mut relay.device, order);
         }
-        let device = &now.relay.device;
-        let runs = Order {
-            next: device.next,
-            shrink: order.and_then(|order| order.shrink),
-        };
-        now.relay.lease = Some(Lease {
-            words: words.clone(),
+        relay.lease = Some(Lease {
+            words: self.words.clone(),
             clock: Clock::start(),
             length: 0,
         });
-        if let Some(door) = &door {
-            door.attend(words.clone(), runs);
+        if let Some(door) = &self.door {
+            let runs = Order {
+                next: relay.device.next,
+                shrink: order.and_then(|order| order.shrink),
+            };
+            door.attend(self.words.clone(), runs);
         }
-        let run = if settings.kernel.is_some() {
-            run_in_kernel(&now, stop, json, &mut in_kernel)
-        } else if settings.direct.is_some() {
-            direct::serve(now, stop, json)
-        } else {
-            run_once(now, stop, json)
-        };
+    }
+
+    fn may_serve(&mut self, _: Facts, _: &Stop) -> anyhow::Result<bool> {
+        Ok(true)
+    }
+
+    fn after(&mut self, run: anyhow::Result<()>, _: &Stop) -> anyhow::Result<Then> {
+        let forgets = |door: &DeviceDoor| door.forget_remembered();
         match run {
-            // It was refused in a place that it has no more.
-            Err(error) if words.is_to_end() && is_refusal(&error) => {
+            Ok(()) => {}
+            Err(error) if self.is_placed_elsewhere(&error) => {
                 tracing::warn!("{error:#}. It is wired otherwise now, and begins anew");
             }
-            Err(error)
-                if is_refusal(&error)
-                    && door.as_ref().is_some_and(DeviceDoor::forget_remembered) =>
-            {
+            Err(error) if is_refusal(&error) && self.door.as_ref().is_some_and(forgets) => {
                 tracing::warn!(
                     "{error:#}. It was wired there by `pmnet ctl` in an earlier life: that is over, and its flags count"
                 );
-                continue;
+                return Ok(Then::Again);
             }
-            Err(error) => break Err(error),
-            Ok(()) => {}
+            Err(error) => return Err(error),
         }
-        let leaves = door.as_ref().is_some_and(DeviceDoor::leaves);
-        if leaves || !words.is_to_end() {
-            break Ok(());
+        let leaves = self.door.as_ref().is_some_and(DeviceDoor::leaves);
+        Ok(match leaves || !self.words.is_to_end() {
+            true => Then::End,
+            false => Then::Again,
+        })
+    }
+
+    fn ended(self: Box<Self>) {
+        if let Some(door) = self.door.filter(DeviceDoor::leaves) {
+            tracing::warn!(
+                "device {} has ended, as `pmnet ctl` asked it to: it leaves its chain. With --join it can be a spare again",
+                self.id
+            );
+            door.left();
         }
-    };
-    if let Some(InKernel { found, was_serving }) = in_kernel {
-        return kernel::leave(settings, found, was_serving, served);
     }
-    if served.is_ok()
-        && let Some(door) = door.filter(DeviceDoor::leaves)
-    {
-        tracing::warn!(
-            "device {} has ended, as `pmnet ctl` asked it to: it leaves its chain. With --join it can be a spare again",
-            settings.relay.device.id
-        );
-        door.left();
-    }
-    served
 }
 
 /// How often a next hop is asked before it counts as silent, and how long each time.
@@ -215,40 +219,4 @@ fn answers(words: &LeaseWords) -> bool {
             std::thread::sleep(ASKED_FOR);
             words.next_spoke()
         })
-}
-
-fn is_refusal(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(DeviceError::Stopped(_)))
-}
-
-/// The settings as a person has said while the device ran, in place of what the command line does.
-fn obey(settings: &mut Settings, order: Order) {
-    let device = &mut settings.relay.device;
-    device.next = order.next;
-    device.flags &= Member::JOIN;
-    if order.shrink.is_some() {
-        device.flags |= Member::SHRINK;
-    }
-    device.word_epoch = order.shrink;
-}
-
-fn run_once(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
-    let (log, _) = open_log(&settings)
-        .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
-    run_relay(settings.relay, log, None, stop, json, || ())
-}
-
-/// The first run takes the device over as it is. Later ones begin anew, so that another device may join behind it.
-fn run_in_kernel(
-    settings: &Settings,
-    stop: &Stop,
-    json: bool,
-    state: &mut Option<InKernel>,
-) -> anyhow::Result<()> {
-    let taken = kernel::take(settings, state.is_some())?;
-    let state = state.get_or_insert(InKernel {
-        found: taken.found(),
-        was_serving: false,
-    });
-    taken.run(settings, stop, json, || state.was_serving = true)
 }

@@ -8,12 +8,15 @@ use pmnet_client::Stop;
 use pmnet_dataplane::xdp::{
     self, Detached, Found, Kernel, KernelConfig, MapMedia, OpenConfig, Own, Pins,
 };
+use pmnet_device::FastPath;
+use pmnet_fleet::Facts;
 use pmnet_log::Log;
 
 use super::interfaces::Interfaces;
 use super::kernel_settings::KernelSettings;
 use super::relay::{new_identity, run_relay};
 use super::settings::{FRAME_BYTES, Settings, from_size};
+use super::supervisor::facts;
 use crate::doctor::interface::vanishing;
 
 /// Sessions that the kernel serves, at most: as many as a device admits.
@@ -48,7 +51,7 @@ fn kernel_config(settings: &Settings, own: Option<Own>) -> KernelConfig {
 }
 
 /// A device in the kernel that this process has, attached to its interfaces.
-pub struct Taken {
+struct Taken {
     part: Kernel,
     log: Log<MapMedia>,
     found: Found,
@@ -56,8 +59,7 @@ pub struct Taken {
 }
 
 /// Makes the device, or takes it over: as it is, or to begin anew ([`OpenConfig::anew`]).
-pub fn take(settings: &Settings, anew: bool) -> anyhow::Result<Taken> {
-    let kernel = settings.kernel.as_ref().context("a kernel mode")?;
+fn take(settings: &Settings, kernel: &KernelSettings, anew: bool) -> anyhow::Result<Taken> {
     let device = &settings.relay.device;
     let pins = Pins::open(&kernel.name)?;
     let config = OpenConfig {
@@ -108,7 +110,8 @@ pub fn take(settings: &Settings, anew: bool) -> anyhow::Result<Taken> {
             // Nothing was in the kernel before, and nothing is left there.
             drop(part);
             drop(lock);
-            end(settings, found == Found::New).context("cannot take back what was begun")?;
+            end(settings, kernel, found == Found::New)
+                .context("cannot take back what was begun")?;
         }
         return Err(error.into());
     }
@@ -121,95 +124,96 @@ pub fn take(settings: &Settings, anew: bool) -> anyhow::Result<Taken> {
 }
 
 impl Taken {
-    /// How it was found.
-    pub const fn found(&self) -> Found {
-        self.found
-    }
-
-    /// Its log.
-    pub const fn log(&self) -> &Log<MapMedia> {
-        &self.log
-    }
-
     /// Serves until asked to end; `serving` is called once it does. Then it is not this process's any more.
-    pub fn run(
+    fn run(
         self,
         settings: &Settings,
+        kernel: &KernelSettings,
         stop: &Stop,
         json: bool,
         serving: impl FnOnce(),
     ) -> anyhow::Result<()> {
         let mut relay = settings.relay.clone();
-        if let Some(own) = settings.kernel.as_ref().and_then(|kernel| kernel.own) {
+        if let Some(own) = kernel.own {
             relay.known_as = Some(relay.listen.ip());
             relay.listen.set_ip(own.into());
         }
-        let interfaces = settings
-            .kernel
-            .as_ref()
-            .map(|kernel| kernel.interfaces.clone());
-        let _watched = Interfaces::watch(interfaces.unwrap_or_default(), true);
-        let served = run_relay(
-            relay,
-            self.log,
-            Some(Box::new(self.part)),
-            stop,
-            json,
-            serving,
-        );
+        let _watched = Interfaces::watch(kernel.interfaces.clone(), true);
+        let fast_path = Some(Box::new(self.part) as Box<dyn FastPath>);
+        let served = run_relay(relay, self.log, fast_path, stop, json, serving);
         drop(self.lock);
         served
     }
 }
 
-/// Serves until asked to end.
-pub fn serve(settings: &Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
-    let taken = take(settings, false)?;
-    let found = taken.found();
-    let mut was_serving = false;
-    let served = taken.run(settings, stop, json, || was_serving = true);
-    leave(settings, found, was_serving, served)
-}
-
-/// The process ends: what becomes of the device. `found`: how it found it.
-pub fn leave(
-    settings: &Settings,
+/// What this process found in the kernel at first, and whether it has served there.
+pub struct InKernel {
     found: Found,
     was_serving: bool,
-    served: anyhow::Result<()>,
+}
+
+/// One run: until asked to end. `may_serve` is asked when the device is attached. The first run outside a fleet takes the device over as it
+/// is. Any other begins anew, so that another device may join after it.
+pub fn run(
+    settings: &Settings,
+    kernel: &KernelSettings,
+    state: &mut Option<InKernel>,
+    stop: &Stop,
+    json: bool,
+    may_serve: impl FnOnce(Facts) -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
-    let kernel = settings.kernel.as_ref().context("a kernel mode")?;
-    if served.is_ok() && kernel.spill.is_some() {
-        return end(settings, false).map(drop);
+    let anew = settings.fleet.is_some() || state.is_some();
+    let taken = take(settings, kernel, anew)?;
+    let state = state.get_or_insert(InKernel {
+        found: taken.found,
+        was_serving: false,
+    });
+    if !may_serve(facts(&taken.log))? {
+        return Ok(());
     }
-    if served.is_err() && found != Found::TakenOver && !was_serving {
-        // Refused before it served: nothing is left in the kernel, and a log that was loaded is in its file again, as the
-        // text of the refusal assumes. A new one is given up: the server does not know it.
-        match end(settings, false) {
-            Ok(_) => return served,
-            Err(error) => tracing::warn!("{error:#}"),
+    taken.run(settings, kernel, stop, json, || state.was_serving = true)
+}
+
+impl InKernel {
+    /// The process ends: what becomes of the device.
+    pub fn leave(
+        self,
+        settings: &Settings,
+        kernel: &KernelSettings,
+        served: anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        if served.is_ok() && kernel.spill.is_some() {
+            return end(settings, kernel, false).map(drop);
         }
-    }
-    if !Pins::existing(&kernel.name).outlives_the_process() {
-        tracing::warn!(
-            "the log in the kernel ends with this process, since its BPF file system is mounted only here"
+        if served.is_err() && self.found != Found::TakenOver && !self.was_serving {
+            // Refused before it served: nothing is left in the kernel, and a log that was loaded is in its file again, as the
+            // text of the refusal assumes. A new one is given up: the server does not know it.
+            match end(settings, kernel, false) {
+                Ok(_) => return served,
+                Err(error) => tracing::warn!("{error:#}"),
+            }
+        }
+        if !Pins::existing(&kernel.name).outlives_the_process() {
+            tracing::warn!(
+                "the log in the kernel ends with this process, since its BPF file system is mounted only here"
+            );
+            return served;
+        }
+        let goes_on = match (&served, &settings.fleet) {
+            (Err(_), _) => "",
+            (Ok(()), None) => " and goes on acknowledging",
+            (Ok(()), Some(_)) => " and goes on acknowledging until the lease ends",
+        };
+        tracing::info!(
+            "the kernel keeps the log{goes_on}; start this device again to take over, or take it out with --detach"
         );
-        return served;
+        served
     }
-    let goes_on = match (&served, &settings.fleet) {
-        (Err(_), _) => "",
-        (Ok(()), None) => " and goes on acknowledging",
-        (Ok(()), Some(_)) => " and goes on acknowledging until the lease ends",
-    };
-    tracing::info!(
-        "the kernel keeps the log{goes_on}; start this device again to take over, or take it out with --detach"
-    );
-    served
 }
 
 /// Takes the device out of the kernel.
-pub fn detach(settings: &Settings, discard: bool) -> anyhow::Result<bool> {
-    let done = end(settings, discard)?;
+pub fn detach(settings: &Settings, kernel: &KernelSettings, discard: bool) -> anyhow::Result<bool> {
+    let done = end(settings, kernel, discard)?;
     if !done.found {
         tell(format_args!(
             "there is no such device in the kernel: nothing was detached"
@@ -220,11 +224,7 @@ pub fn detach(settings: &Settings, discard: bool) -> anyhow::Result<bool> {
     tell(format_args!(
         "detached; acknowledged updates that were not applied: {unapplied}"
     ));
-    if settings
-        .kernel
-        .as_ref()
-        .is_some_and(|kernel| kernel.spill.is_none())
-    {
+    if kernel.spill.is_none() {
         tell(format_args!(
             "the log was not saved (--spill FILE does): if this device starts again, the server takes that for the loss of its log"
         ));
@@ -232,11 +232,7 @@ pub fn detach(settings: &Settings, discard: bool) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn end(settings: &Settings, discard: bool) -> anyhow::Result<Detached> {
-    let kernel = settings
-        .kernel
-        .as_ref()
-        .context("--detach needs a kernel mode")?;
+fn end(settings: &Settings, kernel: &KernelSettings, discard: bool) -> anyhow::Result<Detached> {
     let pins = Pins::open(&kernel.name)?;
     let done = xdp::detach(
         kernel_config(settings, None),

@@ -28,18 +28,15 @@ impl KernelSettings {
 
     /// The settings of a kernel mode; `None` in the others.
     pub fn new(
-        flags: &DeviceArgs,
-        file: &DeviceArgs,
+        args: &DeviceArgs,
         listen: SocketAddr,
     ) -> Result<Option<KernelSettings>, ConfigError> {
-        let mode = flags.mode.or(file.mode).unwrap_or(Mode::Relay);
-        let interfaces = flags.dev.clone().or_else(|| file.dev.clone());
-        let spill = flags.spill.clone().or_else(|| file.spill.clone());
-        let generic = flags.xdp_generic || file.xdp_generic;
+        let mode = args.mode.unwrap_or(Mode::Relay);
+        let generic = args.xdp_generic;
         if matches!(mode, Mode::Relay | Mode::AfXdp) {
-            let reads = flags.server_reads_log || file.server_reads_log;
-            let dev = interfaces.is_some() && mode == Mode::Relay;
-            return if dev || spill.is_some() || generic || flags.detach || reads {
+            let dev = args.dev.is_some() && mode == Mode::Relay;
+            let kernels = args.spill.is_some() || generic || args.detach || args.server_reads_log;
+            return if dev || kernels {
                 Err(ConfigError(
                     "--dev (also with af-xdp), --spill, --xdp-generic, --server-reads-log and --detach need a kernel mode: give --mode nic, router or switch"
                         .into(),
@@ -48,7 +45,7 @@ impl KernelSettings {
                 Ok(None)
             };
         }
-        let Some(interfaces) = interfaces.filter(|names| !names.is_empty()) else {
+        let Some(interfaces) = args.dev.clone().filter(|names| !names.is_empty()) else {
             return Err(ConfigError(
                 "a kernel mode needs --dev: the network interface by which clients come".into(),
             ));
@@ -58,18 +55,15 @@ impl KernelSettings {
                 "--listen {listen}: in a kernel mode it must be the address and port to which clients send"
             )));
         }
-        let name = flags
-            .name
-            .clone()
-            .or_else(|| file.name.clone())
-            .unwrap_or_else(|| format!("{}-{}", interfaces[0], listen.port()));
+        let usual = || format!("{}-{}", interfaces[0], listen.port());
+        let name = args.name.clone().unwrap_or_else(usual);
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
             return Err(ConfigError(format!(
                 "--name {name}: 1 to 64 letters, digits, - and _ (give one, if the interface has others)"
             )));
         }
-        let own = flags.address.or(file.address);
+        let own = args.address;
         match (mode, own, listen.ip()) {
             (Mode::Switch, Some(own), IpAddr::V4(address)) if own != address => {}
             (Mode::Switch, ..) => {
@@ -85,7 +79,7 @@ impl KernelSettings {
         Ok(Some(KernelSettings {
             interfaces,
             name,
-            spill,
+            spill: args.spill.clone(),
             generic,
             own,
         }))

@@ -10,15 +10,16 @@ mod kernel_settings;
 mod relay;
 mod settings;
 mod store;
+mod supervisor;
 
 use anyhow::Context;
 use clap::Args;
 use pmnet_cli::{ConfigError, survive_hangup};
 use pmnet_client::Stop;
-use pmnet_dataplane::relay::can_listen;
 
 pub use self::args::DeviceArgs;
-use self::settings::{Settings, each, settings};
+use self::settings::{Place, Settings, each, settings};
+use self::supervisor::serve;
 use super::common::CommonArgs;
 use super::names::wait_until_known;
 use super::stop::{stop_on_signals, unless_asked_to_stop};
@@ -111,27 +112,28 @@ const SHARDS_MAX: u16 = 64;
 /// Serves until asked to end.
 pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
     survive_hangup()?;
-    let next = command.args.next.clone().or_else(|| file.next.clone());
-    if !wait_until_known("--next", next.as_deref())? {
+    let args = command.args.clone().over(file);
+    if !wait_until_known("--next", args.next.as_deref())? {
         return Ok(true);
     }
-    let shards = command.args.shards.or(file.shards).unwrap_or(1);
-    let first = settings(command.args.clone(), file)?;
-    if command.args.detach {
-        return kernel::detach(&first, command.args.discard);
+    let (shards, detach, discard) = (args.shards.unwrap_or(1), args.detach, args.discard);
+    let first = settings(args)?;
+    if detach {
+        let kernel = first.kernel().context("--detach needs a kernel mode")?;
+        return kernel::detach(&first, kernel, discard);
     }
     let stop = stop_on_signals()?;
     let json = command.common.json;
-    if shards > 1 && first.kernel.is_some() {
+    if shards > 1 && first.kernel().is_some() {
         let text = "--shards does not go with a kernel mode: start a process for each shard, all at the same interface";
         return Err(ConfigError(text.into()).into());
     }
-    if shards > 1 && first.store.is_some() {
+    if shards > 1 && matches!(first.place, Place::Store(..)) {
         let text = "--shards does not go with --store yet: start a process for each shard";
         return Err(ConfigError(text.into()).into());
     }
     match shards {
-        1 => serve(first, &stop, json)
+        1 => serve(&first, &stop, json)
             .or_else(unless_asked_to_stop)
             .map(|()| true),
         2..=SHARDS_MAX => serve_all(&first, shards, &stop, json),
@@ -150,7 +152,7 @@ fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::
             let serving = std::thread::Builder::new()
                 .name(format!("shard-{shard}"))
                 .spawn_scoped(scope, move || {
-                    serve(settings, &stop, json)
+                    serve(&settings, &stop, json)
                         .or_else(unless_asked_to_stop)
                         .inspect_err(|error| tracing::error!("shard {shard} stopped: {error:#}"))
                 })
@@ -164,30 +166,4 @@ fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::
             .count();
         Ok(failed == 0)
     })
-}
-
-fn serve(settings: Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
-    if let Some(region) = settings.store.clone() {
-        return store::serve(settings, &region, stop, json);
-    }
-    if settings.kernel.is_none() && !settings.path.exists() {
-        // No log is made for a device that could not serve.
-        can_listen(settings.relay.listen, stop)?;
-    }
-    if settings.fleet.is_some() {
-        return fleet::serve(settings, stop, json);
-    }
-    let door = hand::open(&settings);
-    if door.is_some() || settings.next_name.is_some() {
-        return hand::serve(&settings, door, stop, json);
-    }
-    if settings.kernel.is_some() {
-        return kernel::serve(&settings, stop, json);
-    }
-    if settings.direct.is_some() {
-        return direct::serve(settings, stop, json);
-    }
-    let (log, _) = relay::open_log(&settings)
-        .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
-    relay::run_relay(settings.relay, log, None, stop, json, || ())
 }

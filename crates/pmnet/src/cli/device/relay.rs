@@ -2,16 +2,33 @@
 
 use anyhow::Context;
 use pmnet_client::Stop;
-use pmnet_dataplane::relay::{RelayConfig, run};
+use pmnet_dataplane::relay::{self, RelayConfig};
 use pmnet_device::{DeviceNode, FastPath};
+use pmnet_fleet::Facts;
 use pmnet_log::{Expected, Identity, Log, Media, Parameters, Scan};
 use pmnet_media::{AnyMedia, Kind, OpenError};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
 use super::settings::Settings;
+use super::supervisor::facts;
 use crate::cli::ready;
 use crate::memory_limit::memory_limit;
+
+/// One run: until asked to end. `may_serve` is asked when the log is open.
+pub fn run(
+    settings: Settings,
+    stop: &Stop,
+    json: bool,
+    may_serve: impl FnOnce(Facts) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let (log, _) = open_log(&settings)
+        .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
+    if !may_serve(facts(&log))? {
+        return Ok(log.close()?);
+    }
+    run_relay(settings.relay, log, None, stop, json, || ())
+}
 
 /// Serves until asked to end; `serving` is called once it does.
 pub fn run_relay<M: Media>(
@@ -25,7 +42,7 @@ pub fn run_relay<M: Media>(
     let device = relay.device.id;
     let shard = relay.device.shard;
     let (media, survives) = (log.media_name(), log.survives());
-    run(relay, log, fast_path, stop, |address, node| {
+    relay::run(relay, log, fast_path, stop, |address, node| {
         serving();
         announce(json, address, node, (device, shard), (media, survives), &[]);
     })?;

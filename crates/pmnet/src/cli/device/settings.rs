@@ -36,20 +36,29 @@ pub struct Settings {
     pub relay: RelayConfig,
     pub path: PathBuf,
     pub kind: Kind,
-    /// The kernel's part, in a kernel mode.
-    pub kernel: Option<KernelSettings>,
-    /// Past the kernel's network stack, with --mode af-xdp.
-    pub direct: Option<DirectSettings>,
+    /// Where packets become entries of a log.
+    pub place: Place,
     /// Leases in etcd, with --fleet.
     pub fleet: Option<FleetSettings>,
-    /// The region of a device that is its shard's server as well, with --store.
-    pub store: Option<RegionAddress>,
     /// `--next`, if it is a name, whose address may change.
     pub next_name: Option<Named>,
     /// `pmnet ctl` may ask it and wire it, outside a fleet.
     pub ctl: bool,
     /// Given explicitly: an existing log must have exactly these.
     pub wanted: Option<Parameters>,
+}
+
+/// Where packets become entries of a log.
+#[derive(Clone)]
+pub enum Place {
+    /// In this process, which receives them at its UDP socket.
+    Relay,
+    /// In this process, past the kernel's network stack (--mode af-xdp).
+    Direct(DirectSettings),
+    /// In the kernel.
+    Kernel(KernelSettings),
+    /// In the region that has the data as well (--store), received at the UDP socket or past the network stack.
+    Store(RegionAddress, Option<DirectSettings>),
 }
 
 impl Settings {
@@ -67,31 +76,85 @@ impl Settings {
 
     fn usual_of(&self, frame_bytes: u64) -> Parameters {
         let ring = from_size(frame_bytes);
-        match self.direct {
-            Some(_) => buffers(&ring, self.kind),
-            None => ring,
+        match self.place {
+            Place::Direct(_) => buffers(&ring, self.kind),
+            Place::Relay | Place::Kernel(_) | Place::Store(..) => ring,
+        }
+    }
+
+    /// The kernel's part, in a kernel mode.
+    pub const fn kernel(&self) -> Option<&KernelSettings> {
+        match &self.place {
+            Place::Kernel(kernel) => Some(kernel),
+            Place::Relay | Place::Direct(_) | Place::Store(..) => None,
         }
     }
 }
 
-/// Flags before file, defaults last.
-pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigError> {
-    let listen = flags.listen.clone().or_else(|| file.listen.clone());
-    let listen = udp_address("--listen", &required("--listen", "device", listen)?)?;
-    let kernel = KernelSettings::new(&flags, &file, listen)?;
-    let direct = DirectSettings::new(&flags, &file)?;
+/// Settings from what is said about a device.
+pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
+    let listen = required("--listen", "device", args.listen.clone())?;
+    let listen = udp_address("--listen", &listen)?;
+    let kernel = KernelSettings::new(&args, listen)?;
+    let direct = DirectSettings::new(&args)?;
     if direct.is_some() && (listen.ip().is_unspecified() || listen.port() == 0) {
         return Err(ConfigError(format!(
             "--listen {listen}: with --mode af-xdp it must be the address and port to which clients send"
         )));
     }
-    let fleet = FleetSettings::new(&flags, &file, listen)?;
-    if let Some(url) = flags.store.clone().or_else(|| file.store.clone()) {
-        return store::settings(&url, listen, direct, flags, file);
+    let fleet = FleetSettings::new(&args, listen)?;
+    if let Some(url) = args.store.clone() {
+        return store::settings(&url, listen, direct, args);
     }
-    let next = required("--next", "device", flags.next.or(file.next))?;
-    let next_name = Named::of(&next);
-    let found = hop_addresses("--next", &next)?;
+    let is_switch = kernel.as_ref().is_some_and(KernelSettings::is_switch);
+    let next_text = required("--next", "device", args.next.clone())?;
+    let next = next_hop(&next_text, listen, is_switch)?;
+    let (path, kind) = log_place(&args, kernel.as_ref())?;
+    let id = id(args.id, listen)?;
+    let mut wanted = size(&args)?;
+    if direct.is_some() {
+        wanted = wanted.map(|ring| buffers(&ring, kind));
+    }
+    if let Some(parameters) = &wanted {
+        parameters
+            .validate()
+            .map_err(|error| ConfigError(error.to_string()))?;
+    }
+    let mut device = DeviceConfig::new(id, args.shard.unwrap_or(0), next);
+    device.size_max = size_max(args.mtu, listen.is_ipv6())?;
+    device.server_reads_log = args.server_reads_log;
+    device.flags = flags(&args, is_switch && fleet.is_some())?;
+    let place = match (kernel, direct) {
+        (Some(kernel), _) => Place::Kernel(kernel),
+        (None, Some(direct)) => Place::Direct(direct),
+        (None, None) => Place::Relay,
+    };
+    Ok(Settings {
+        relay: relay_config(listen, device, &args),
+        path,
+        kind,
+        place,
+        fleet,
+        next_name: Named::of(&next_text),
+        ctl: !args.no_ctl,
+        wanted,
+    })
+}
+
+/// A loop with this machine. Who wires it, and gives it leases, is said before it begins.
+pub fn relay_config(listen: SocketAddr, device: DeviceConfig, args: &DeviceArgs) -> RelayConfig {
+    RelayConfig {
+        listen,
+        known_as: None,
+        device,
+        spin_micros: args.spin_us.unwrap_or(SPIN_US),
+        lease: None,
+    }
+}
+
+/// The address of `--next`, in the family of `--listen`.
+fn next_hop(text: &str, listen: SocketAddr, is_switch: bool) -> Result<SocketAddr, ConfigError> {
+    let found = hop_addresses("--next", text)?;
     let fits = found.iter().find(|at| at.is_ipv4() == listen.is_ipv4());
     let next = *fits.unwrap_or(&found[0]);
     if next.is_ipv4() != listen.is_ipv4() {
@@ -99,66 +162,54 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
             "--listen {listen} and --next {next}: one is IPv4 and the other IPv6; give both the same way"
         )));
     }
-    let switch = kernel.as_ref().is_some_and(KernelSettings::is_switch);
-    if next == listen && !switch {
+    if next == listen && !is_switch {
         return Err(ConfigError(format!(
             "--next {next} is this device itself: it must be the next device or the server"
         )));
     }
-    let (log, media) = (flags.log.or(file.log), flags.media.or(file.media));
-    let (path, media) = match &kernel {
-        Some(kernel) => {
-            if log.is_some() || media.is_some() {
-                return Err(ConfigError(
-                    "--log and --media do not go with a kernel mode: its log is memory of the kernel (--spill FILE \
-                     saves it)"
-                        .into(),
-                ));
-            }
-            (PathBuf::from(&kernel.name), MediaArg::Dram)
-        }
-        None => (
-            required("--log", "device", log)?,
-            required("--media", "device", media)?,
-        ),
+    Ok(next)
+}
+
+/// Where the log is, and on which medium.
+fn log_place(
+    args: &DeviceArgs,
+    kernel: Option<&KernelSettings>,
+) -> Result<(PathBuf, Kind), ConfigError> {
+    let (log, media) = (args.log.clone(), args.media);
+    let Some(kernel) = kernel else {
+        let path = required("--log", "device", log)?;
+        let kind = match required("--media", "device", media)? {
+            MediaArg::File => Kind::File,
+            MediaArg::Dram => Kind::Dram,
+            MediaArg::Pmem => Kind::Pmem,
+        };
+        return Ok((path, kind));
     };
-    let id = id(flags.id.or(file.id), listen)?;
-    let size = match flags.log_size.or(file.log_size) {
-        Some(size) => Some(log_size(&size)?),
-        None => None,
-    };
-    let entries = flags.entries.or(file.entries);
-    let frame_bytes = flags.frame_bytes.or(file.frame_bytes);
-    let wanted = match (entries, frame_bytes) {
-        (Some(entries), Some(frame_bytes)) => Some(Parameters::ring(entries, frame_bytes)),
-        (None, None) => size,
-        _ => {
-            return Err(ConfigError(
-                "--entries and --frame-bytes belong together (or use --log-size)".into(),
-            ));
-        }
-    };
-    let kind = match media {
-        MediaArg::File => Kind::File,
-        MediaArg::Dram => Kind::Dram,
-        MediaArg::Pmem => Kind::Pmem,
-    };
-    let wanted = match &direct {
-        Some(_) => wanted.map(|ring| buffers(&ring, kind)),
-        None => wanted,
-    };
-    if let Some(parameters) = &wanted {
-        parameters
-            .validate()
-            .map_err(|error| ConfigError(error.to_string()))?;
+    if log.is_some() || media.is_some() {
+        return Err(ConfigError(
+            "--log and --media do not go with a kernel mode: its log is memory of the kernel (--spill FILE \
+             saves it)"
+                .into(),
+        ));
     }
-    let mut device = DeviceConfig::new(id, flags.shard.or(file.shard).unwrap_or(0), next);
-    device.size_max = size_max(flags.mtu.or(file.mtu), listen.is_ipv6())?;
-    device.server_reads_log = flags.server_reads_log || file.server_reads_log;
-    match (
-        flags.shrink_chain || file.shrink_chain,
-        flags.declare_data_loss || file.declare_data_loss,
-    ) {
+    Ok((PathBuf::from(&kernel.name), Kind::Dram))
+}
+
+/// The size of the log as it is asked for.
+fn size(args: &DeviceArgs) -> Result<Option<Parameters>, ConfigError> {
+    let size = args.log_size.as_deref().map(log_size).transpose()?;
+    match (args.entries, args.frame_bytes) {
+        (Some(entries), Some(frame_bytes)) => Ok(Some(Parameters::ring(entries, frame_bytes))),
+        (None, None) => Ok(size),
+        _ => Err(ConfigError(
+            "--entries and --frame-bytes belong together (or use --log-size)".into(),
+        )),
+    }
+}
+
+/// What the device says to the server about its start. `joins_nowhere`: no device can be wired to send to this one.
+fn flags(args: &DeviceArgs, joins_nowhere: bool) -> Result<u32, ConfigError> {
+    let mut flags = match (args.shrink_chain, args.declare_data_loss) {
         (true, true) => {
             return Err(ConfigError(
                 "--shrink-chain and --declare-data-loss say different things: with the first the missing devices are \
@@ -166,45 +217,28 @@ pub fn settings(flags: DeviceArgs, file: DeviceArgs) -> Result<Settings, ConfigE
                     .into(),
             ));
         }
-        (true, false) => device.flags |= Member::SHRINK,
-        (false, true) => device.flags |= Member::DECLARE_LOSS,
-        (false, false) => {}
-    }
-    if flags.join || file.join {
-        if device.flags & Member::DECLARE_LOSS != 0 {
+        (true, false) => Member::SHRINK,
+        (false, true) => Member::DECLARE_LOSS,
+        (false, false) => 0,
+    };
+    if args.join {
+        if args.declare_data_loss {
             return Err(ConfigError(
                 "--join is for a device that is no member of a chain, --declare-data-loss for the one that goes on when \
                  the chain is gone. Give one"
                     .into(),
             ));
         }
-        if switch && fleet.is_some() {
+        if joins_nowhere {
             return Err(ConfigError(
                 "--join does not go with --mode switch and --fleet: a spare joins behind other devices, which send to the \
                  address that etcd has, and in a switch that is the server's. Use another --mode"
                     .into(),
             ));
         }
-        device.flags |= Member::JOIN;
+        flags |= Member::JOIN;
     }
-    Ok(Settings {
-        relay: RelayConfig {
-            listen,
-            known_as: None,
-            device,
-            spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
-            lease: None,
-        },
-        path,
-        kind,
-        kernel,
-        direct,
-        fleet,
-        store: None,
-        next_name,
-        ctl: !(flags.no_ctl || file.no_ctl),
-        wanted,
-    })
+    Ok(flags)
 }
 
 /// The number of a device: what was given, or its port.
@@ -253,9 +287,9 @@ pub fn each(first: &Settings, shards: u16) -> Result<Vec<Settings>, ConfigError>
             next.port() + more
         )));
     }
-    if let Some(direct) = &first.direct {
+    if let Place::Direct(direct) = &first.place {
         for (settings, direct) in all.iter_mut().zip(direct.divided(shards)?) {
-            settings.direct = Some(direct);
+            settings.place = Place::Direct(direct);
         }
     }
     Ok(all)

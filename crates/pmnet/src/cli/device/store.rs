@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use pmnet_cli::{ConfigError, bytes};
 use pmnet_client::Stop;
-use pmnet_dataplane::direct::{BufferSpace, DirectConfig, DirectDevice};
-use pmnet_dataplane::relay::{RelayConfig, can_listen, run_with};
+use pmnet_dataplane::direct::{BufferSpace, DirectDevice};
+use pmnet_dataplane::relay::run_with;
 use pmnet_device::{DeviceConfig, DeviceNode};
 use pmnet_media::{AnyMedia, Kind};
 use pmnet_packet_store::Seat;
@@ -20,10 +20,10 @@ use pmnet_wire::record::Member;
 use serde_json::json;
 
 use super::args::{DeviceArgs, Mode};
-use super::direct::{DirectSettings, described};
+use super::direct::{DirectSettings, described, unmake};
 use super::interfaces::Interfaces;
 use super::relay::announce;
-use super::settings::{FRAME_BYTES, SPIN_US, Settings, id};
+use super::settings::{FRAME_BYTES, Place, Settings, id, relay_config};
 use crate::cli::common::size_max;
 
 /// Settings of such a device.
@@ -31,81 +31,31 @@ pub fn settings(
     url: &str,
     listen: SocketAddr,
     direct: Option<DirectSettings>,
-    flags: DeviceArgs,
-    file: DeviceArgs,
+    args: DeviceArgs,
 ) -> Result<Settings, ConfigError> {
-    let refused = |what: &str, why: &str| {
-        Err(ConfigError(format!(
-            "{what} does not go with --store: {why}"
-        )))
-    };
-    if let Some(Mode::Nic | Mode::Switch | Mode::Router) = flags.mode.or(file.mode) {
-        return refused(
-            "--mode of the kernel",
-            "the kernel has no store; use relay or af-xdp",
-        );
-    }
-    if flags.next.or(file.next).is_some() {
-        return refused(
-            "--next",
-            "behind this device there is nothing, it is the server",
-        );
-    }
-    if flags.log.or(file.log).is_some() || flags.media.or(file.media).is_some() {
-        return refused(
-            "--log or --media",
-            "the log is in the region; its medium: packet:PATH?media=…",
-        );
-    }
-    if flags.fleet.or(file.fleet).is_some() {
-        return refused("--fleet", "a fleet's server is a process of its own");
-    }
-    if flags.join || file.join || flags.declare_data_loss || file.declare_data_loss {
-        return refused(
-            "--join or --declare-data-loss",
-            "its log and its data are one, and are there or gone together",
-        );
-    }
-    let given = [
-        flags.entries.or(file.entries),
-        flags.frame_bytes.or(file.frame_bytes),
-    ];
-    if given.iter().any(Option::is_some) {
-        return refused("--entries or --frame-bytes", "give --log-size");
-    }
-    if flags.server_reads_log || file.server_reads_log {
-        return refused("--server-reads-log", "nobody else reads this log");
-    }
+    goes_with_a_store(&args)?;
     if !url.starts_with("packet:") {
         return Err(ConfigError(format!(
             "--store {url}: a device keeps data in packet:PATH only; other stores are for pmnet server"
         )));
     }
-    let id = id(flags.id.or(file.id), listen)?;
-    let shard = flags.shard.or(file.shard).unwrap_or(0);
-    let size = flags.log_size.or(file.log_size);
-    let size = size.map(|text| bytes("--log-size", &text)).transpose()?;
+    let id = id(args.id, listen)?;
+    let shard = args.shard.unwrap_or(0);
+    let size = args.log_size.as_deref();
+    let size = size.map(|text| bytes("--log-size", text)).transpose()?;
     let region = RegionAddress::parse(url, id, shard, size.unwrap_or(FRAME_BYTES));
     let region = region.map_err(|error| ConfigError(format!("--store: {error}")))?;
     let mut device = DeviceConfig::new(id, shard, SERVER);
-    device.size_max = size_max(flags.mtu.or(file.mtu), listen.is_ipv6())?;
-    if flags.shrink_chain || file.shrink_chain {
+    device.size_max = size_max(args.mtu, listen.is_ipv6())?;
+    if args.shrink_chain {
         device.flags |= Member::SHRINK;
     }
     Ok(Settings {
-        relay: RelayConfig {
-            listen,
-            known_as: None,
-            device,
-            spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
-            lease: None,
-        },
+        relay: relay_config(listen, device, &args),
         path: PathBuf::from(region.path()),
         kind: Kind::Dram,
-        kernel: None,
-        direct,
+        place: Place::Store(region, direct),
         fleet: None,
-        store: Some(region),
         next_name: None,
         // Its chain is another matter: its server is within it.
         ctl: false,
@@ -113,21 +63,65 @@ pub fn settings(
     })
 }
 
+/// Refuses flags that say something else than `--store` does.
+fn goes_with_a_store(args: &DeviceArgs) -> Result<(), ConfigError> {
+    let in_kernel = matches!(args.mode, Some(Mode::Nic | Mode::Switch | Mode::Router));
+    let others = [
+        (
+            in_kernel,
+            "--mode of the kernel",
+            "the kernel has no store; use relay or af-xdp",
+        ),
+        (
+            args.next.is_some(),
+            "--next",
+            "behind this device there is nothing, it is the server",
+        ),
+        (
+            args.log.is_some() || args.media.is_some(),
+            "--log or --media",
+            "the log is in the region; its medium: packet:PATH?media=…",
+        ),
+        (
+            args.fleet.is_some(),
+            "--fleet",
+            "a fleet's server is a process of its own",
+        ),
+        (
+            args.join || args.declare_data_loss,
+            "--join or --declare-data-loss",
+            "its log and its data are one, and are there or gone together",
+        ),
+        (
+            args.entries.is_some() || args.frame_bytes.is_some(),
+            "--entries or --frame-bytes",
+            "give --log-size",
+        ),
+        (
+            args.server_reads_log,
+            "--server-reads-log",
+            "nobody else reads this log",
+        ),
+    ];
+    match others.into_iter().find(|(said, ..)| *said) {
+        Some((_, flag, why)) => Err(ConfigError(format!(
+            "{flag} does not go with --store: {why}"
+        ))),
+        None => Ok(()),
+    }
+}
+
 type Node = DeviceNode<Seat<AnyMedia>>;
 
-/// Serves until asked to end.
-pub fn serve(
+/// One run: until asked to end.
+pub fn run(
     settings: Settings,
     region: &RegionAddress,
+    direct: Option<DirectSettings>,
     stop: &Stop,
     json: bool,
 ) -> anyhow::Result<()> {
     let kind = region.medium()?;
-    if region.is_new() {
-        // Nothing is made for a device that could not serve.
-        can_listen(settings.relay.listen, stop)?;
-    }
-    let direct = settings.direct.clone();
     if let Some(direct) = &direct {
         fits(direct, region, kind)?;
     }
@@ -152,19 +146,11 @@ pub fn serve(
     if let Some((direct, memory)) = direct.zip(memory) {
         let own = u64::from(region.log_frames(kind));
         let space = BufferSpace::beside_a_store(memory, start, &parameters, own)?;
-        let busy_poll = direct.busy_poll;
-        let names = direct.interfaces.clone();
-        let config = DirectConfig {
-            relay: settings.relay,
-            interfaces: direct.interfaces,
-            mode: direct.copying,
-            busy_poll,
-            part: direct.part,
-        };
+        let (busy_poll, names) = (direct.busy_poll, direct.interfaces.clone());
+        let config = direct.config(settings.relay);
         let opened = DirectDevice::open_in(config, space, stop).inspect_err(|_| {
-            // Nobody has heard of this region yet, and it is ours alone.
-            if made && let Err(error) = std::fs::remove_file(region.path()) {
-                tracing::warn!(path = %region.path().display(), %error, "cannot remove the new region");
+            if made {
+                unmake(Path::new(region.path()), "region");
             }
         })?;
         let _watched = Interfaces::watch(names, false);

@@ -1,0 +1,136 @@
+//! A device's life: run after run, each wired as somebody orders, until it is to end.
+//!
+//! Orders come from nobody but its flags, from the chain in etcd ([`FleetOrders`]), or from a person ([`HandOrders`]). A run is a loop over
+//! one log, at the device's [`Place`]. Each of these goes with each of those; only a store takes no orders yet.
+
+use pmnet_client::Stop;
+use pmnet_dataplane::relay::{RelayConfig, can_listen};
+use pmnet_device::{DeviceConfig, DeviceError};
+use pmnet_fleet::{Facts, Order};
+use pmnet_log::{Log, Media};
+use pmnet_wire::record::Member;
+
+use super::fleet::FleetOrders;
+use super::hand::HandOrders;
+use super::settings::{Place, Settings};
+use super::{direct, kernel, relay, store};
+
+/// Who says how a device is wired, and when it ends.
+pub trait Orders {
+    /// Wires the next run.
+    fn wire(&mut self, relay: &mut RelayConfig);
+
+    /// Asked once in a run, when its log is open and nobody has heard of it. Returns whether it may serve.
+    fn may_serve(&mut self, log: Facts, stop: &Stop) -> anyhow::Result<bool>;
+
+    /// A run has ended. Returns what comes then; an error ends the device.
+    fn after(&mut self, run: anyhow::Result<()>, stop: &Stop) -> anyhow::Result<Then>;
+
+    /// **The device has ended**, without an error: nobody is acknowledged by it any more.
+    fn ended(self: Box<Self>);
+}
+
+/// What comes after a run.
+pub enum Then {
+    /// Another one.
+    Again,
+    /// The end of the device.
+    End,
+}
+
+/// Nobody: the device is what its flags say, for one run.
+struct ByFlags;
+
+impl Orders for ByFlags {
+    fn wire(&mut self, _: &mut RelayConfig) {}
+
+    fn may_serve(&mut self, _: Facts, _: &Stop) -> anyhow::Result<bool> {
+        Ok(true)
+    }
+
+    fn after(&mut self, run: anyhow::Result<()>, _: &Stop) -> anyhow::Result<Then> {
+        run.map(|()| Then::End)
+    }
+
+    fn ended(self: Box<Self>) {}
+}
+
+/// Serves until asked to end.
+pub fn serve(settings: &Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
+    if is_new(settings) {
+        // Nothing is made for a device that could not serve.
+        can_listen(settings.relay.listen, stop)?;
+    }
+    let mut orders = orders(settings)?;
+    let mut in_kernel = None;
+    let served = loop {
+        let mut now = settings.clone();
+        orders.wire(&mut now.relay);
+        let may_serve = |log: Facts| orders.may_serve(log, stop);
+        let run = match settings.place.clone() {
+            Place::Relay => relay::run(now, stop, json, may_serve),
+            Place::Direct(direct) => direct::run(now, direct, stop, json, may_serve),
+            Place::Kernel(kernel) => {
+                kernel::run(&now, &kernel, &mut in_kernel, stop, json, may_serve)
+            }
+            Place::Store(region, direct) => store::run(now, &region, direct, stop, json),
+        };
+        match orders.after(run, stop) {
+            Ok(Then::Again) => {}
+            Ok(Then::End) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    match (in_kernel, settings.kernel()) {
+        // It may answer on without this process, until its deadline: a lease must last as long, and end by itself.
+        (Some(in_kernel), Some(kernel)) => in_kernel.leave(settings, kernel, served),
+        _ => {
+            if served.is_ok() {
+                orders.ended();
+            }
+            served
+        }
+    }
+}
+
+/// Whether a file would be made for this device.
+fn is_new(settings: &Settings) -> bool {
+    match &settings.place {
+        Place::Relay | Place::Direct(_) => !settings.path.exists(),
+        Place::Kernel(_) => false,
+        Place::Store(region, _) => region.is_new(),
+    }
+}
+
+fn orders(settings: &Settings) -> anyhow::Result<Box<dyn Orders>> {
+    if let Some(fleet) = &settings.fleet {
+        return Ok(Box::new(FleetOrders::begin(fleet, &settings.relay)?));
+    }
+    Ok(match HandOrders::begin(settings)? {
+        Some(hand) => Box::new(hand),
+        None => Box::new(ByFlags),
+    })
+}
+
+/// The device as it was ordered, in place of what its flags say.
+pub fn obey(device: &mut DeviceConfig, Order { next, shrink }: Order) {
+    device.next = next;
+    device.flags &= Member::JOIN;
+    if shrink.is_some() {
+        device.flags |= Member::SHRINK;
+    }
+    device.word_epoch = shrink;
+}
+
+/// What an agent says of this log.
+pub fn facts<M: Media>(log: &Log<M>) -> Facts {
+    Facts {
+        log: log.identity().log_uuid,
+        incarnation: log.incarnation(),
+    }
+}
+
+/// Whether the server has refused the device.
+pub fn is_refusal(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(DeviceError::Stopped(_)))
+}
