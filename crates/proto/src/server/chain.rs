@@ -3,13 +3,14 @@
 //! The server goes first: a change of the chain is durable in the store before any device hears
 //! of it. [`decide`] is a pure function of the record and the path that a RECOVER came along.
 
+use super::decide::{Decision, decide, lives_on};
 use super::{Doubt, Server};
 use crate::rules::Rule;
 use crate::{Outbox, Peer};
 use bytes::Bytes;
 use pmnet_wire::packet::{self, Fragment, Recover, Stamp};
 use pmnet_wire::record::{
-    CHAIN_MAX, Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path, shard_size,
+    Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path, shard_size,
 };
 use pmnet_wire::{FRAGMENT_BYTES_MIN, FragmentSize, Header, Packet};
 
@@ -24,420 +25,6 @@ pub struct Chain {
     pub members: Vec<Member>,
     /// The store that this epoch's records were written to first, as it calls itself; empty: it has no name.
     pub store: Bytes,
-}
-
-/// What a RECOVER means for the chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// The chain stands; its record may have a new incarnation to remember.
-    Keep(Vec<Member>),
-    /// A new epoch with these members.
-    Change {
-        /// Devices, head first.
-        members: Vec<Member>,
-        /// What an operator should read.
-        notice: String,
-    },
-    /// Not to be decided yet: a device on the path has restarted and must register first. No
-    /// answer is given; the device asks again.
-    Wait,
-    /// Not without an order of the operator; the device goes on asking, and says what it waits for.
-    Hold(String),
-    /// The same; it is no member, and before it joins it erases its log.
-    Erase(String),
-    /// The device must not serve; the text says why and what to do.
-    Refuse(String),
-}
-
-/// Whether the log of this device can be the one that it registered, as it was then or later. An old
-/// copy is recognised by the last incarnation in which it was marked to serve, however often it was
-/// started since: the server registered the newer mark before the device served.
-const fn lives_on(registered: &Member, now: &Member) -> bool {
-    registered.incarnation <= now.incarnation && registered.served <= now.served
-}
-
-/// Whether this member holds everything that was acknowledged in earlier epochs and is not applied. One that has
-/// joined does once it has, or the store has, everything up to the order that its record names. `tail`: how far its
-/// log is.
-const fn is_synced(registered: &Member, tail: u64, applied: u64) -> bool {
-    let joined = registered.flags & Member::JOINED != 0;
-    !joined || applied >= registered.tail || tail >= registered.tail
-}
-
-/// The members on a path, as the record is to have them: in their present lives, and with what they must hold.
-fn on_path(members: &[Member], path: &[Member]) -> Vec<Member> {
-    let with_need = |came: &Member| {
-        let joined = |m: &&Member| m.device == came.device && m.flags & Member::JOINED != 0;
-        members
-            .iter()
-            .find(joined)
-            .map_or(*came, |registered| Member {
-                tail: registered.tail,
-                flags: came.flags | Member::JOINED,
-                ..*came
-            })
-    };
-    path.iter().map(with_need).collect()
-}
-
-/// Whether these devices are members, in the order of the chain.
-fn is_part(members: &[Member], path: &[Member]) -> bool {
-    let mut rest = members.iter();
-    path.iter()
-        .all(|came| rest.any(|member| member.device == came.device))
-}
-
-/// Decides about a path that ends with devices that are no members and are to join, `joiners`. Whoever is before them
-/// on the path has the log that is registered.
-fn decide_join(
-    members: &[Member],
-    before: &[Member],
-    joiners: &[Member],
-    epoch: u32,
-    applied: u64,
-) -> Decision {
-    let ids = |list: &[Member]| list.iter().map(|member| member.device).collect::<Vec<_>>();
-    let chain = ids(members);
-    let ready = |joiner: &Member| {
-        let empty = joiner.tail == 0 && joiner.applied == 0;
-        let marked = joiner.served == joiner.incarnation;
-        empty && marked && joiner.word_epoch == epoch
-    };
-    let (Some(origin), Some(last)) = (before.first(), before.last()) else {
-        let joiner = joiners[0];
-        let id = joiner.device;
-        if joiner.applied > applied {
-            return Decision::Refuse(format!(
-                "device {id} is to join the chain {chain:?}, but its log knows that orders up to {} were applied, and \
-                 the store's watermark is {applied}: it is the log of another shard, or the store lost data. Nothing \
-                 was erased. Correct --next, or give another --log.",
-                joiner.applied
-            ));
-        }
-        if !ready(&joiner) {
-            return Decision::Erase(format!(
-                "device {id} is no member of the chain {chain:?}: it joins with an empty log, and erases what it has."
-            ));
-        }
-        return Decision::Hold(format!(
-            "device {id} is ready to join the chain {chain:?}, its log is empty. Now start the chain's last device \
-             again, with --next to this one."
-        ));
-    };
-    if !is_part(members, before) {
-        return Decision::Refuse(format!(
-            "the path {:?} does not fit the chain {chain:?}, which {:?} are to join at its end: check --next and --id of \
-             the devices.",
-            ids(before),
-            ids(joiners)
-        ));
-    }
-    let says_so = origin.flags & Member::SHRINK != 0 && origin.word_epoch == epoch;
-    if !says_so && !chain.ends_with(&ids(before)) {
-        return Decision::Hold(format!(
-            "the path of device {} leaves out members of the chain {chain:?}. If they are stopped for good, start the \
-             first device that is left, the new head, with --shrink-chain; otherwise correct --next.",
-            origin.device
-        ));
-    }
-    if let Some(joiner) = joiners.iter().find(|joiner| !ready(joiner)) {
-        return Decision::Hold(format!(
-            "device {}, behind this one, is no member of the chain {chain:?} yet, and its log is not known to be \
-             empty: it has not asked the server itself in this epoch. Does it run, with --join?",
-            joiner.device
-        ));
-    }
-    let known = |member: &Member| members.iter().find(|m| m.device == member.device);
-    if says_so
-        && let Some(registered) = known(origin)
-        && !is_synced(registered, origin.tail, applied)
-    {
-        return Decision::Hold(lacks(registered, origin, &chain, applied));
-    }
-    if last.flags & Member::SERVING != 0 {
-        // What the joiner must hold is not known from a log that goes on.
-        return Decision::Hold(format!(
-            "{:?} would join behind device {}, whose log goes on while it asks: it serves, or it was taken over in the \
-             kernel. Take it out of the kernel with its log (stop it with --spill FILE), then start it again.",
-            ids(joiners),
-            last.device
-        ));
-    }
-    if before
-        .iter()
-        .any(|member| known(member).is_some_and(|m| !lives_on(m, member)))
-    {
-        return Decision::Wait;
-    }
-    let kept = if says_so {
-        0
-    } else {
-        members.len() - before.len()
-    };
-    let mut after = members[..kept].to_vec();
-    after.extend(on_path(members, before));
-    if after.len() + joiners.len() > CHAIN_MAX {
-        return Decision::Hold(format!(
-            "a chain has at most {CHAIN_MAX} devices: {:?} cannot join {chain:?}.",
-            ids(joiners)
-        ));
-    }
-    // What was acknowledged until now is in the log of the device before them, which stands still, or it must get there
-    // first, or it is applied.
-    let owed = known(last).filter(|m| m.flags & Member::JOINED != 0);
-    let needs = last
-        .tail
-        .max(applied)
-        .max(owed.map_or(0, |member| member.tail));
-    after.extend(joiners.iter().map(|joiner| Member {
-        tail: needs,
-        flags: joiner.flags | Member::JOINED,
-        ..*joiner
-    }));
-    let notice = format!(
-        "chain {chain:?} becomes {:?}; who joins does not count as a copy of what was acknowledged before until it has \
-         everything up to order {needs} (applied: {applied})",
-        ids(&after)
-    );
-    Decision::Change {
-        members: after,
-        notice,
-    }
-}
-
-/// Why a device that has joined may not be the head.
-fn lacks(registered: &Member, now: &Member, chain: &[u32], applied: u64) -> String {
-    format!(
-        "device {} has joined the chain {chain:?} lately and ends at order {}, but it must have everything up to {}, \
-         which was acknowledged before it joined, and the store has applied {applied} only. Start a member that was \
-         there before it. If none is left, what is missing is lost: --declare-data-loss.",
-        now.device, now.tail, registered.tail
-    )
-}
-
-/// Decides what the RECOVER of `path[0]` means, given the members of the present chain (none: the
-/// shard is new), their epoch, how far the store has applied, and whether it has ever had a session.
-#[must_use]
-pub fn decide(
-    members: &[Member],
-    path: &[Member],
-    epoch: u32,
-    applied: u64,
-    had_sessions: bool,
-) -> Decision {
-    let ids = |list: &[Member]| list.iter().map(|member| member.device).collect::<Vec<_>>();
-    let origin = path[0];
-    let virgin = applied == 0 && !had_sessions;
-    // An order of the operator is valid in one epoch. Repeated, or late, it has no effect.
-    let says = |flag| origin.flags & flag != 0 && origin.word_epoch == epoch;
-    let declared = says(Member::DECLARE_LOSS);
-    if members.is_empty() {
-        if origin.flags & Member::JOIN != 0 && !declared {
-            return Decision::Hold(format!(
-                "device {} is to join a chain, but this shard has none: check --next, start the chain's other devices \
-                 first, or start this one without --join.",
-                origin.device
-            ));
-        }
-        if !declared
-            && path
-                .iter()
-                .any(|member| member.tail > 0 || member.applied > 0)
-        {
-            return Decision::Refuse(format!(
-                "the store has no watermark, but device {} has a log with orders up to {}: the store is empty or was \
-                 emptied. Restore it, or point the device at the store that it belongs to.",
-                origin.device, origin.tail
-            ));
-        }
-        if !declared && !virgin {
-            return Decision::Refuse(format!(
-                "the store has sessions or a watermark (orders up to {applied} are applied) but no record of its \
-                 chain: records were deleted behind the server's back. Restore the store."
-            ));
-        }
-        let notice = format!("new shard, chain {:?}", ids(path));
-        return Decision::Change {
-            members: path.to_vec(),
-            notice,
-        };
-    }
-    let known = |member: &Member| members.iter().find(|m| m.device == member.device);
-    let same_log = |member: &Member| known(member).is_some_and(|m| m.log_uuid == member.log_uuid);
-    if let Some(registered) = known(&origin)
-        && !declared
-    {
-        if registered.log_uuid != origin.log_uuid {
-            return Decision::Refuse(format!(
-                "device {} comes with another log than the one it registered: its medium was lost, replaced or \
-                 swapped. Put the right log back. If it is gone for good: start another member with --shrink-chain, \
-                 or, if there is none, this one with --declare-data-loss.",
-                origin.device
-            ));
-        }
-        if !lives_on(registered, &origin) {
-            return Decision::Refuse(format!(
-                "device {} comes with incarnation {} (served in {}) but has registered {} (served in {}): its log was rolled back to an old copy, \
-                 which may miss acknowledged updates. Put the newest log back, or treat the device as lost.",
-                origin.device,
-                origin.incarnation,
-                origin.served,
-                registered.incarnation,
-                registered.served
-            ));
-        }
-        if origin.applied > applied {
-            return Decision::Refuse(format!(
-                "device {} knows that orders up to {} were applied, but the store's watermark is {applied}. Before you \
-                 restore anything: does the server's --store lead to this shard's store, and not to a replica, an old copy, \
-                 or another shard's? If it is the right one, it lost data: restore it; with Redis set appendonly yes and \
-                 appendfsync always.",
-                origin.device, origin.applied
-            ));
-        }
-    }
-    let other_log = |member: &&Member| {
-        known(member).is_some_and(|registered| registered.log_uuid != member.log_uuid)
-    };
-    if let Some(other) = path[1..].iter().find(other_log)
-        && !declared
-    {
-        // Its own RECOVER will be refused; that is not the origin's fault.
-        return Decision::Hold(format!(
-            "device {} on the path comes with another log than the one it registered: put the right log back, or \
-             start this device with another --next and --shrink-chain.",
-            other.device
-        ));
-    }
-    // Before the origin serves, its log stands still, and the next device's cannot be longer.
-    if let [before, behind, ..] = path
-        && !declared
-        && before.flags & Member::SERVING == 0
-        && same_log(before)
-        && same_log(behind)
-        && before.tail.max(applied) < behind.tail
-    {
-        if known(behind).is_some_and(|registered| !lives_on(registered, behind)) {
-            // An old copy says nothing of the log before it. Its own RECOVER will be refused.
-            return Decision::Hold(format!(
-                "device {} on the path comes with an old copy of its log: put the newest log back, or treat it as lost, and \
-                 start this device with another --next and --shrink-chain.",
-                behind.device
-            ));
-        }
-        return Decision::Refuse(format!(
-            "the log of device {} ends at order {}, but that of device {}, which got everything from it, at {}: the \
-             end of the first one was damaged, or it is an old copy. Put the newest log back, or treat the device as \
-             lost.",
-            before.device, before.tail, behind.device, behind.tail
-        ));
-    }
-    // A follower that comes back is on a path without the devices before it, and nothing changes. The same
-    // path with the operator's statement that they are stopped makes it the head: see below.
-    let comes_back = origin.flags & Member::SHRINK == 0 || path.len() == members.len();
-    // Checked above, unless a loss is declared. Then an old copy of the right log is a change too,
-    // and must not be accepted as if nothing were missing.
-    let whole = known(&origin).is_none_or(|m| lives_on(m, &origin)) && origin.applied <= applied;
-    if whole && comes_back && ids(members).ends_with(&ids(path)) && path.iter().all(same_log) {
-        let mut kept = members.to_vec();
-        for member in &mut kept {
-            if member.device == origin.device {
-                (member.incarnation, member.served) = (origin.incarnation, origin.served);
-            }
-            if let Some(came) = path.iter().find(|came| came.device == member.device) {
-                member.size = came.size;
-            }
-        }
-        return Decision::Keep(kept);
-    }
-    if declared {
-        let notice = format!(
-            "DATA LOSS declared by the operator of device {}: chain {:?} replaced by {:?}; updates that were \
-             acknowledged and not applied (orders above {applied}) are gone",
-            origin.device,
-            ids(members),
-            ids(path)
-        );
-        return Decision::Change {
-            members: path.to_vec(),
-            notice,
-        };
-    }
-    let joins = |member: &Member| known(member).is_none() && member.flags & Member::JOIN != 0;
-    let joiners = path.iter().rev().take_while(|member| joins(member)).count();
-    let (before, joiners) = path.split_at(path.len() - joiners);
-    if !joiners.is_empty() {
-        return decide_join(members, before, joiners, epoch, applied);
-    }
-    let forming = ids(path).ends_with(&ids(members));
-    if forming {
-        if virgin && path.iter().all(|member| member.tail == 0) {
-            // An old path must not decide: what a device reported before its restart may no longer hold.
-            if !path.iter().all(|member| {
-                known(member)
-                    .is_none_or(|m| m.incarnation == member.incarnation && lives_on(m, member))
-            }) {
-                return Decision::Wait;
-            }
-            if path
-                .iter()
-                .all(|member| known(member).is_none() || same_log(member))
-            {
-                let notice = format!("chain grows from {:?} to {:?}", ids(members), ids(path));
-                return Decision::Change {
-                    members: path.to_vec(),
-                    notice,
-                };
-            }
-        }
-        return Decision::Refuse(format!(
-            "device {} is not a member of the chain {:?}, which already holds data: a device joins a chain only \
-             before its first session, or at its end, with --join.",
-            origin.device,
-            ids(members)
-        ));
-    }
-    if is_part(members, path) && path.iter().all(same_log) {
-        let gone: Vec<u32> = ids(members)
-            .into_iter()
-            .filter(|id| !ids(path).contains(id))
-            .collect();
-        if !says(Member::SHRINK) {
-            return Decision::Hold(format!(
-                "the path of device {} leaves out members {gone:?} of the chain {:?}. If they are stopped for good, \
-                 start the first device that is left, the new head, with --shrink-chain; otherwise correct --next.",
-                origin.device,
-                ids(members)
-            ));
-        }
-        if path
-            .iter()
-            .any(|member| known(member).is_some_and(|m| !lives_on(m, member)))
-        {
-            // An old path again. If it were accepted, the record would lose an incarnation that a device
-            // has registered, and a rolled-back log would no longer be noticed.
-            return Decision::Wait;
-        }
-        if let Some(registered) = known(&origin)
-            && !is_synced(registered, origin.tail, applied)
-        {
-            return Decision::Hold(lacks(registered, &origin, &ids(members), applied));
-        }
-        let notice = format!(
-            "chain shrinks from {:?} to {:?} by order of the operator",
-            ids(members),
-            ids(path)
-        );
-        return Decision::Change {
-            members: on_path(members, path),
-            notice,
-        };
-    }
-    Decision::Refuse(format!(
-        "the path {:?} does not fit the chain {:?} of this shard: check --next and --id of the devices.",
-        ids(path),
-        ids(members)
-    ))
 }
 
 fn smaller(next: &Chain) -> String {
@@ -523,12 +110,17 @@ impl Server {
             return;
         }
         match decision {
-            Decision::Refuse(text) => {
+            Decision::Refuse(why) => {
+                let text = why.to_string();
                 self.notice(format!("refused device {}: {text}", header.device));
                 self.refuse(from, &header, Refusal::Final, &text, out);
             }
-            Decision::Hold(text) => self.refuse(from, &header, Refusal::Held, &text, out),
-            Decision::Erase(text) => self.refuse(from, &header, Refusal::Erase, &text, out),
+            Decision::Hold(why) => {
+                self.refuse(from, &header, Refusal::Held, &why.to_string(), out);
+            }
+            Decision::Erase(why) => {
+                self.refuse(from, &header, Refusal::Erase, &why.to_string(), out);
+            }
             Decision::Wait => {}
             Decision::Keep(kept) if kept == members => {
                 self.take_snapshot(nonce);
@@ -552,7 +144,7 @@ impl Server {
                     .push_back(PendingRecover { from, header });
             }
             Decision::Change { members, notice } => {
-                self.notice(notice);
+                self.notice(notice.to_string());
                 let shard_token = match &self.chain {
                     Some(chain) => chain.shard_token,
                     None => self.random.next_nonzero(),

@@ -8,13 +8,15 @@
 mod apply;
 mod bypass;
 mod chain;
+pub mod decide;
 mod doubts;
 mod judge;
 mod records;
 
 pub use apply::{Change, Effects, Origin};
 pub use bypass::Execution;
-pub use chain::{Chain, Decision, decide};
+pub use chain::Chain;
+pub use decide::{Decision, decide};
 
 use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, Time};

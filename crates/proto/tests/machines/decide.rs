@@ -113,7 +113,8 @@ fn the_table() {
             (expected, after.to_vec()),
             "{name}: {decision:?}"
         );
-        if let Decision::Refuse(text) | Decision::Hold(text) = &decision {
+        if let Decision::Refuse(why) | Decision::Hold(why) = &decision {
+            let text = why.to_string();
             assert!(text.len() > 80, "{name}: says why and what to do: {text}");
         }
     }
@@ -263,7 +264,7 @@ fn judge(
             notice,
         } => {
             assert_eq!(ids(after), ids(path), "{}", case());
-            assert!(!notice.is_empty());
+            assert!(!notice.to_string().is_empty());
             for member in after.iter().filter(|_| !declared) {
                 let lower =
                     known(member.device).is_some_and(|m| m.incarnation > member.incarnation);

@@ -166,12 +166,12 @@ fn who_may_not_join_yet_or_at_all() {
     for (name, members, path, says) in rows {
         let decision = ask(&members, &path);
         let (word, text) = match &decision {
-            Decision::Keep(_) => ("keep", ""),
-            Decision::Change { notice, .. } => ("change", &**notice),
-            Decision::Wait => ("wait", ""),
-            Decision::Hold(text) => ("hold", &**text),
-            Decision::Erase(text) => ("erase", &**text),
-            Decision::Refuse(text) => ("refuse", &**text),
+            Decision::Keep(_) => ("keep", String::new()),
+            Decision::Change { notice, .. } => ("change", notice.to_string()),
+            Decision::Wait => ("wait", String::new()),
+            Decision::Hold(why) => ("hold", why.to_string()),
+            Decision::Erase(why) => ("erase", why.to_string()),
+            Decision::Refuse(why) => ("refuse", why.to_string()),
         };
         assert_eq!(word, says, "{name}: {decision:?}");
         assert!(text.len() > 60 || word == "wait", "{name}: {text}");
@@ -199,8 +199,11 @@ fn who_joined_is_left_alone_only_with_everything() {
                 assert!(enough, "{case}");
                 assert_eq!(members[0].tail, needs, "it is remembered: {case}");
             }
-            Decision::Hold(text) => {
-                assert!(!enough && text.contains("--declare-data-loss"), "{case}")
+            Decision::Hold(why) => {
+                assert!(
+                    !enough && why.to_string().contains("--declare-data-loss"),
+                    "{case}"
+                )
             }
             _ => panic!("{case}"),
         }

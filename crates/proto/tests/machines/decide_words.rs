@@ -51,9 +51,10 @@ fn the_wrong_log_is_refused_as_what_it_is() {
                     change(&mut origin);
                     let decision = judge(ids, origin, virgin);
                     let case = format!("{ids:?} {origin:?} virgin {virgin}: {decision:?}");
-                    let Decision::Refuse(text) = &decision else {
+                    let Decision::Refuse(why) = &decision else {
                         panic!("{case}")
                     };
+                    let text = why.to_string();
                     assert!(text.contains(says), "{case}");
                     assert!(text.contains(&format!("device {device} ")), "{case}");
                 }

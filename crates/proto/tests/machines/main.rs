@@ -9,6 +9,7 @@ mod client_limits;
 mod client_updates;
 mod decide;
 mod decide_join;
+mod decide_lines;
 mod decide_words;
 mod device_admission;
 mod device_chain;

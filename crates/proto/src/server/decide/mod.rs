@@ -1,0 +1,547 @@
+//! What a RECOVER means for the chain: the table of `docs/spec/protocol.md` §5, line for line.
+//!
+//! A pure function. A test compares the words of each [`Line`] with the document, and what it decides with those words.
+
+mod join;
+mod reason;
+
+pub use join::JOINING;
+pub use reason::Reason;
+
+use pmnet_wire::record::Member;
+
+/// What a RECOVER means for the chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The chain stands; its record may have a new incarnation to remember.
+    Keep(Vec<Member>),
+    /// A new epoch with these members.
+    Change {
+        /// Devices, head first.
+        members: Vec<Member>,
+        /// What an operator should read.
+        notice: Reason,
+    },
+    /// Not to be decided yet: a device on the path has restarted and must register first. No
+    /// answer is given; the device asks again.
+    Wait,
+    /// Not without an order of the operator; the device goes on asking, and says what it waits for.
+    Hold(Reason),
+    /// The same; it is no member, and before it joins it erases its log.
+    Erase(Reason),
+    /// The device must not serve; the text says why and what to do.
+    Refuse(Reason),
+}
+
+/// One line of a table. The first line that applies decides.
+#[derive(Debug)]
+pub struct Line {
+    /// Its number in the document.
+    pub number: &'static str,
+    /// When it applies, as the document says it.
+    pub when: &'static str,
+    /// What it decides, as the document says it; the first words name the decision.
+    pub decides: &'static str,
+    rule: Rule,
+}
+
+type Decide = fn(&Question<'_>) -> Option<Decision>;
+
+#[derive(Debug)]
+enum Rule {
+    /// It decides, if it applies.
+    Here(Decide),
+    /// If it applies, another table decides.
+    In(fn(&Question<'_>) -> bool, &'static [Line]),
+}
+
+/// A RECOVER, and what it is judged by.
+pub(super) struct Question<'a> {
+    /// The present chain, head first; none: the shard is new.
+    members: &'a [Member],
+    /// The path of the RECOVER, the device that asks first.
+    path: &'a [Member],
+    /// The present epoch.
+    epoch: u32,
+    /// How far the store has applied (A).
+    applied: u64,
+    had_sessions: bool,
+}
+
+impl Question<'_> {
+    const fn origin(&self) -> &Member {
+        &self.path[0]
+    }
+
+    fn registered(&self, came: &Member) -> Option<&Member> {
+        self.members
+            .iter()
+            .find(|member| member.device == came.device)
+    }
+
+    /// An order of the operator is valid in one epoch. Repeated, or late, it has no effect.
+    const fn says(&self, flag: u32) -> bool {
+        let origin = self.origin();
+        origin.flags & flag != 0 && origin.word_epoch == self.epoch
+    }
+
+    const fn declared(&self) -> bool {
+        self.says(Member::DECLARE_LOSS)
+    }
+
+    const fn is_new(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    const fn is_virgin(&self) -> bool {
+        self.applied == 0 && !self.had_sessions
+    }
+
+    fn has_registered_log(&self, came: &Member) -> bool {
+        let registered = self.registered(came);
+        registered.is_some_and(|member| member.log_uuid == came.log_uuid)
+    }
+
+    fn has_another_log(&self, came: &Member) -> bool {
+        let registered = self.registered(came);
+        registered.is_some_and(|member| member.log_uuid != came.log_uuid)
+    }
+
+    fn is_old_copy(&self, came: &Member) -> bool {
+        let registered = self.registered(came);
+        registered.is_some_and(|member| !lives_on(member, came))
+    }
+
+    /// What a device reported before its restart may no longer hold.
+    fn is_old_path(&self, path: &[Member]) -> bool {
+        path.iter().any(|came| self.is_old_copy(came))
+    }
+
+    fn origin_lacks_something(&self) -> bool {
+        let origin = self.origin();
+        let registered = self.registered(origin);
+        registered.is_some_and(|member| !is_synced(member, origin.tail, self.applied))
+    }
+
+    /// Why a device that has joined may not be the head.
+    fn lacks(&self) -> Reason {
+        let origin = self.origin();
+        Reason::Lacks {
+            device: origin.device,
+            tail: origin.tail,
+            must_hold: self.registered(origin).map_or(0, |member| member.tail),
+            applied: self.applied,
+            chain: ids(self.members),
+        }
+    }
+
+    /// The path without those at its end that are no members and are to join, and these.
+    fn split_joiners(&self) -> (&[Member], &[Member]) {
+        let joins =
+            |came: &&Member| self.registered(came).is_none() && came.flags & Member::JOIN != 0;
+        let joiners = self.path.iter().rev().take_while(joins).count();
+        self.path.split_at(self.path.len() - joiners)
+    }
+
+    /// The chain is the end of the path.
+    fn grows_at_its_head(&self) -> bool {
+        ids(self.path).ends_with(&ids(self.members))
+    }
+
+    fn is_forming(&self) -> bool {
+        let all_empty = self.path.iter().all(|came| came.tail == 0);
+        self.grows_at_its_head() && self.is_virgin() && all_empty
+    }
+
+    /// Members are left out, the rest is in order, with the same logs.
+    fn leaves_some_out(&self) -> bool {
+        is_part(self.members, self.path)
+            && self.path.iter().all(|came| self.has_registered_log(came))
+    }
+
+    /// The log of the next device on the path, which got everything from origin's, goes beyond that one. Before origin serves, its log
+    /// stands still, so this cannot be.
+    fn next_log_is_longer(&self) -> Option<(&Member, &Member)> {
+        let [origin, next, ..] = self.path else {
+            return None;
+        };
+        let both_registered = self.has_registered_log(origin) && self.has_registered_log(next);
+        let stands_still = origin.flags & Member::SERVING == 0;
+        let longer = origin.tail.max(self.applied) < next.tail;
+        (!self.declared() && stands_still && both_registered && longer).then_some((origin, next))
+    }
+}
+
+/// Whether the log of this device can be the one that it registered, as it was then or later. An old
+/// copy is recognised by the last incarnation in which it was marked to serve, however often it was
+/// started since: the server registered the newer mark before the device served.
+pub(super) const fn lives_on(registered: &Member, now: &Member) -> bool {
+    registered.incarnation <= now.incarnation && registered.served <= now.served
+}
+
+/// Whether this member holds everything that was acknowledged in earlier epochs and is not applied. One that has
+/// joined does once it has, or the store has, everything up to the order that its record names. `tail`: how far its
+/// log is.
+const fn is_synced(registered: &Member, tail: u64, applied: u64) -> bool {
+    let joined = registered.flags & Member::JOINED != 0;
+    !joined || applied >= registered.tail || tail >= registered.tail
+}
+
+/// The members on a path, as the record is to have them: in their present lives, and with what they must hold.
+fn on_path(members: &[Member], path: &[Member]) -> Vec<Member> {
+    let with_need = |came: &Member| {
+        let joined = |m: &&Member| m.device == came.device && m.flags & Member::JOINED != 0;
+        members
+            .iter()
+            .find(joined)
+            .map_or(*came, |registered| Member {
+                tail: registered.tail,
+                flags: came.flags | Member::JOINED,
+                ..*came
+            })
+    };
+    path.iter().map(with_need).collect()
+}
+
+/// Whether these devices are members, in the order of the chain.
+fn is_part(members: &[Member], path: &[Member]) -> bool {
+    let mut rest = members.iter();
+    path.iter()
+        .all(|came| rest.any(|member| member.device == came.device))
+}
+
+fn ids(list: &[Member]) -> Vec<u32> {
+    list.iter().map(|member| member.device).collect()
+}
+
+/// Decides what the RECOVER of `path[0]` means, given the members of the present chain (none: the
+/// shard is new), their epoch, how far the store has applied, and whether it has ever had a session.
+#[must_use]
+pub fn decide(
+    members: &[Member],
+    path: &[Member],
+    epoch: u32,
+    applied: u64,
+    had_sessions: bool,
+) -> Decision {
+    line(members, path, epoch, applied, had_sessions).1
+}
+
+/// The same, with the line of [`TABLE`] or [`JOINING`] that decides.
+#[must_use]
+pub fn line(
+    members: &[Member],
+    path: &[Member],
+    epoch: u32,
+    applied: u64,
+    had_sessions: bool,
+) -> (&'static Line, Decision) {
+    let question = Question {
+        members,
+        path,
+        epoch,
+        applied,
+        had_sessions,
+    };
+    first(TABLE, &question)
+}
+
+/// The first line that applies, and what it decides.
+fn first(table: &'static [Line], question: &Question<'_>) -> (&'static Line, Decision) {
+    let applies = |line: &'static Line| match line.rule {
+        Rule::Here(decide) => Some((line, decide(question)?)),
+        Rule::In(applies, table) => applies(question).then(|| first(table, question)),
+    };
+    table
+        .iter()
+        .find_map(applies)
+        .expect("the last line of a table always applies")
+}
+
+/// The table.
+pub const TABLE: &[Line] = &[
+    Line {
+        number: "0",
+        when: "no chain yet; origin is to join (JOIN), loss not declared",
+        decides: "hold: there is nothing to join",
+        rule: Rule::Here(|q| {
+            let joins = q.origin().flags & Member::JOIN != 0;
+            (q.is_new() && joins && !q.declared()).then(|| {
+                Decision::Hold(Reason::NothingToJoin {
+                    device: q.origin().device,
+                })
+            })
+        }),
+    },
+    Line {
+        number: "1",
+        when: "no chain yet; some log on the path has been used, loss not declared",
+        decides: "refuse: the store is empty or was emptied",
+        rule: Rule::Here(|q| {
+            let used = |came: &Member| came.tail > 0 || came.applied > 0;
+            (q.is_new() && q.path.iter().any(used) && !q.declared()).then(|| {
+                Decision::Refuse(Reason::EmptyStore {
+                    device: q.origin().device,
+                    tail: q.origin().tail,
+                })
+            })
+        }),
+    },
+    Line {
+        number: "2",
+        when: "no chain yet; not virgin, loss not declared",
+        decides: "refuse: records were deleted",
+        rule: Rule::Here(|q| {
+            (q.is_new() && !q.is_virgin() && !q.declared()).then_some(Decision::Refuse(
+                Reason::RecordsDeleted { applied: q.applied },
+            ))
+        }),
+    },
+    Line {
+        number: "3",
+        when: "no chain yet",
+        decides: "new chain = path",
+        rule: Rule::Here(|q| {
+            q.is_new().then(|| Decision::Change {
+                members: q.path.to_vec(),
+                notice: Reason::NewShard { chain: ids(q.path) },
+            })
+        }),
+    },
+    Line {
+        number: "4",
+        when: "origin is a member with another log identity, loss not declared",
+        decides: "refuse: medium lost or swapped",
+        rule: Rule::Here(|q| {
+            (q.has_another_log(q.origin()) && !q.declared()).then_some(Decision::Refuse(
+                Reason::AnotherLog {
+                    device: q.origin().device,
+                },
+            ))
+        }),
+    },
+    Line {
+        number: "5",
+        when: "origin is a member with a lower incarnation or a lower serving mark than registered, loss not declared",
+        decides: "refuse: log rolled back",
+        rule: Rule::Here(|q| {
+            let registered = q.registered(q.origin())?;
+            (!lives_on(registered, q.origin()) && !q.declared()).then(|| {
+                Decision::Refuse(Reason::RolledBack {
+                    device: q.origin().device,
+                    now: q.origin().into(),
+                    registered: registered.into(),
+                })
+            })
+        }),
+    },
+    Line {
+        number: "6",
+        when: "origin is a member that knows a higher A than the store, loss not declared",
+        decides: "refuse: store lost data",
+        rule: Rule::Here(|q| {
+            let origin = q.origin();
+            q.registered(origin)?;
+            (origin.applied > q.applied && !q.declared()).then_some(Decision::Refuse(
+                Reason::StoreLostData {
+                    device: origin.device,
+                    known: origin.applied,
+                    applied: q.applied,
+                },
+            ))
+        }),
+    },
+    Line {
+        number: "6a",
+        when: "another member on the path comes with another log than registered, loss not declared",
+        decides: "hold: its log must be put back",
+        rule: Rule::Here(|q| {
+            let other = q.path[1..].iter().find(|came| q.has_another_log(came))?;
+            // Its own RECOVER will be refused; that is not the origin's fault.
+            (!q.declared()).then_some(Decision::Hold(Reason::AnotherLogOnThePath {
+                device: other.device,
+            }))
+        }),
+    },
+    Line {
+        number: "6b",
+        when: "as 7, and the next device's own log is an old copy (5)",
+        decides: "hold: an old copy says nothing of the log before it",
+        rule: Rule::Here(|q| {
+            let (_, next) = q.next_log_is_longer()?;
+            // Its own RECOVER will be refused.
+            q.is_old_copy(next)
+                .then_some(Decision::Hold(Reason::OldCopyOnThePath {
+                    device: next.device,
+                }))
+        }),
+    },
+    Line {
+        number: "7",
+        when: "origin does not serve yet; the log of the next device on the path goes beyond A and beyond the end of origin's; \
+               both are the registered logs; loss not declared",
+        decides: "refuse: the end of origin's log was damaged, or it is an old copy",
+        rule: Rule::Here(|q| {
+            let (origin, next) = q.next_log_is_longer()?;
+            Some(Decision::Refuse(Reason::EndDamaged {
+                device: origin.device,
+                tail: origin.tail,
+                next: next.device,
+                next_tail: next.tail,
+            }))
+        }),
+    },
+    Line {
+        number: "8",
+        when: "path is the chain, or, without SHRINK, the end of the chain; same logs; the conditions of 5 and 6 do not hold",
+        decides: "keep; remember origin's incarnation and serving mark",
+        rule: Rule::Here(keep),
+    },
+    Line {
+        number: "9",
+        when: "loss declared",
+        decides: "new chain = path, with a notice that says DATA LOSS",
+        rule: Rule::Here(|q| {
+            q.declared().then(|| Decision::Change {
+                members: q.path.to_vec(),
+                notice: Reason::LossDeclared {
+                    device: q.origin().device,
+                    from: ids(q.members),
+                    to: ids(q.path),
+                    applied: q.applied,
+                },
+            })
+        }),
+    },
+    Line {
+        number: "9a",
+        when: "the path ends with devices that are no members and are to join (JOIN)",
+        decides: "see \"Joining\" below",
+        rule: Rule::In(|q| !q.split_joiners().1.is_empty(), JOINING),
+    },
+    Line {
+        number: "10",
+        when: "the chain is the end of the path; virgin, every log on the path empty; a member's incarnation differs from the \
+               registered one",
+        decides: "wait: that device must register first",
+        rule: Rule::Here(|q| {
+            // An old path must not decide.
+            let differs = |came: &Member| {
+                q.registered(came)
+                    .is_some_and(|m| m.incarnation != came.incarnation || !lives_on(m, came))
+            };
+            (q.is_forming() && q.path.iter().any(differs)).then_some(Decision::Wait)
+        }),
+    },
+    Line {
+        number: "11",
+        when: "as 10, but all incarnations agree; same logs",
+        decides: "new chain = path (a chain in formation grows at its head)",
+        rule: Rule::Here(|q| {
+            let other_logs = q.path.iter().any(|came| q.has_another_log(came));
+            (q.is_forming() && !other_logs).then(|| Decision::Change {
+                members: q.path.to_vec(),
+                notice: Reason::Grows {
+                    from: ids(q.members),
+                    to: ids(q.path),
+                },
+            })
+        }),
+    },
+    Line {
+        number: "12",
+        when: "the chain is the end of the path, otherwise",
+        decides: "refuse: at its head a chain grows only before the first session",
+        rule: Rule::Here(|q| {
+            q.grows_at_its_head().then(|| {
+                Decision::Refuse(Reason::NoMember {
+                    device: q.origin().device,
+                    chain: ids(q.members),
+                })
+            })
+        }),
+    },
+    Line {
+        number: "13",
+        when: "members left out, the rest in order, same logs; no SHRINK",
+        decides: "hold: the operator must state that those left out are stopped",
+        rule: Rule::Here(|q| {
+            (q.leaves_some_out() && !q.says(Member::SHRINK)).then(|| {
+                let path = ids(q.path);
+                let gone = |id: &u32| !path.contains(id);
+                Decision::Hold(Reason::LeavesOut {
+                    device: q.origin().device,
+                    gone: ids(q.members).into_iter().filter(gone).collect(),
+                    chain: ids(q.members),
+                })
+            })
+        }),
+    },
+    Line {
+        number: "14",
+        when: "as 13, but with SHRINK; a member on the path has a lower incarnation or serving mark than registered",
+        decides: "wait: an old path",
+        // If it were accepted, the record would lose an incarnation that a device has registered, and a rolled-back log would no
+        // longer be noticed.
+        rule: Rule::Here(|q| {
+            (q.leaves_some_out() && q.is_old_path(q.path)).then_some(Decision::Wait)
+        }),
+    },
+    Line {
+        number: "14a",
+        when: "as 13, but with SHRINK; origin has joined, and lacks something (\"Joining\")",
+        decides: "hold: it may not be the head",
+        rule: Rule::Here(|q| {
+            (q.leaves_some_out() && q.origin_lacks_something()).then(|| Decision::Hold(q.lacks()))
+        }),
+    },
+    Line {
+        number: "15",
+        when: "as 13, but with SHRINK, otherwise",
+        decides: "new chain = path",
+        rule: Rule::Here(|q| {
+            q.leaves_some_out().then(|| Decision::Change {
+                members: on_path(q.members, q.path),
+                notice: Reason::Shrinks {
+                    from: ids(q.members),
+                    to: ids(q.path),
+                },
+            })
+        }),
+    },
+    Line {
+        number: "16",
+        when: "otherwise",
+        decides: "refuse: wiring does not fit",
+        rule: Rule::Here(|q| {
+            Some(Decision::Refuse(Reason::DoesNotFit {
+                path: ids(q.path),
+                chain: ids(q.members),
+            }))
+        }),
+    },
+];
+
+fn keep(q: &Question<'_>) -> Option<Decision> {
+    let origin = q.origin();
+    // A follower that comes back is on a path without the devices before it, and nothing changes. The same
+    // path with the operator's statement that they are stopped makes it the head: line 13.
+    let comes_back = origin.flags & Member::SHRINK == 0 || q.path.len() == q.members.len();
+    // Lines 5 and 6, unless a loss is declared. Then an old copy of the right log is a change too,
+    // and must not be accepted as if nothing were missing.
+    let whole = !q.is_old_copy(origin) && origin.applied <= q.applied;
+    let same_logs = q.path.iter().all(|came| q.has_registered_log(came));
+    if !(whole && comes_back && same_logs && ids(q.members).ends_with(&ids(q.path))) {
+        return None;
+    }
+    let mut kept = q.members.to_vec();
+    for member in &mut kept {
+        if member.device == origin.device {
+            (member.incarnation, member.served) = (origin.incarnation, origin.served);
+        }
+        if let Some(came) = q.path.iter().find(|came| came.device == member.device) {
+            member.size = came.size;
+        }
+    }
+    Some(Decision::Keep(kept))
+}
