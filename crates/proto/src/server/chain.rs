@@ -127,38 +127,13 @@ impl Server {
                 self.reply_recover(from, &header, out);
             }
             Decision::Keep(kept) => {
-                let present = self.chain.as_ref().expect("kept members are of a chain");
-                let mut next = Chain {
-                    members: kept,
-                    ..present.clone()
-                };
-                if shard_size(&next.members) < shard_size(members) {
-                    // The other devices, and the clients, must hear of it.
-                    next.epoch += 1;
-                    next.store = self.store.clone();
-                    self.notice(smaller(&next));
-                }
-                self.recovers.next_chain = Some(next);
-                self.recovers
-                    .pending
-                    .push_back(PendingRecover { from, header });
+                let next = self.with_news(kept);
+                self.write_first(next, PendingRecover { from, header });
             }
             Decision::Change { members, notice } => {
                 self.notice(notice.to_string());
-                let shard_token = match &self.chain {
-                    Some(chain) => chain.shard_token,
-                    None => self.random.next_nonzero(),
-                };
-                let next = Chain {
-                    epoch: epoch + 1,
-                    shard_token,
-                    members,
-                    store: self.store.clone(),
-                };
-                self.recovers.next_chain = Some(next.clone());
-                self.recovers
-                    .pending
-                    .push_back(PendingRecover { from, header });
+                let next = self.new_chain(members);
+                self.write_first(next.clone(), PendingRecover { from, header });
                 if !self.config.rules.hold(Rule::ServerFirst) {
                     self.enter(Some(next));
                     self.take_snapshot(nonce);
@@ -166,6 +141,43 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// The present chain with what its members have said now.
+    fn with_news(&mut self, members: Vec<Member>) -> Chain {
+        let present = self.chain.as_ref().expect("kept members are of a chain");
+        let size = shard_size(&present.members);
+        let mut next = Chain {
+            members,
+            ..present.clone()
+        };
+        if shard_size(&next.members) < size {
+            // The other devices, and the clients, must hear of it.
+            next.epoch += 1;
+            next.store = self.store.clone();
+            self.notice(smaller(&next));
+        }
+        next
+    }
+
+    /// The next epoch, with these members.
+    fn new_chain(&mut self, members: Vec<Member>) -> Chain {
+        let shard_token = match &self.chain {
+            Some(chain) => chain.shard_token,
+            None => self.random.next_nonzero(),
+        };
+        Chain {
+            epoch: self.epoch() + 1,
+            shard_token,
+            members,
+            store: self.store.clone(),
+        }
+    }
+
+    /// The record is written before the device that asks hears of it.
+    fn write_first(&mut self, next: Chain, asks: PendingRecover) {
+        self.recovers.next_chain = Some(next);
+        self.recovers.pending.push_back(asks);
     }
 
     /// The members of the present chain. Without [`Rule::Synced`] it is forgotten what they must hold.
