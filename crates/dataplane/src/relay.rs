@@ -400,8 +400,8 @@ pub(crate) fn watch<M: Media>(
             match machine.waits_for() {
                 Some(text) => tracing::warn!("still waiting, as the server said last: {text}"),
                 None => tracing::warn!(
-                    "no answer from the server by way of {next} for {} s: this device serves nobody. Is the next hop \
-                     running, and the server behind it?",
+                    "no answer from the server through {next} for {} s: this device serves nobody. Is the next hop \
+                     running, and the server after it?",
                     PATIENCE / SECOND
                 ),
             }
