@@ -24,11 +24,12 @@ BENCH_OPTIONS ?=
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build setup demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build setup demo test check lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
 	@echo "make test            everything that must be green; what CI runs"
+	@echo "make check           before a commit: format, clippy, unit tests, 200 seeds of the simulator"
 	@echo "make lint            format, clippy, dependencies, tables of mutants only"
 	@echo "make sim SEEDS=$(SEEDS) FROM=$(FROM)   the simulator, from seed FROM on"
 	@echo "make rules           the simulator with each rule of the protocol switched off: all must be missed"
@@ -62,7 +63,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut fuzz soak: rust
+build demo test check lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -80,6 +81,9 @@ demo:
 test:
 	@sh tests/setup.sh packages redis servers python node
 	@bash tests/run.sh all
+
+check:
+	@bash tests/run.sh check
 
 lint:
 	@bash tests/run.sh lint

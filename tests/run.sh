@@ -3,7 +3,7 @@
 #   N passed, N failed, N skipped
 # and the exit code is 1 if anything failed.
 #
-# Usage: tests/run.sh lint|all
+# Usage: tests/run.sh lint|check|all
 #        tests/run.sh count LOG    what a log of libtest says: passed, failed, skipped
 
 set -u
@@ -30,7 +30,7 @@ fi
 cd "$(dirname "$0")/.." || exit 1
 logs=${CARGO_TARGET_DIR:-target}/test-logs
 mkdir -p "$logs"
-rm -f "$logs"/*.log
+rm -rf "$logs"/*.log "$logs/taken"
 started=$SECONDS
 : >"$logs/failed"
 : >"$logs/totals"
@@ -92,7 +92,11 @@ clippy() {
     # As they are shipped: in the workspace, cargo gives them the features that the simulator needs.
     suite product 900 cargo clippy --locked -p pmnet-proto -p pmnet-log --lib -- -D warnings
 }
-[ "$what" = lint ] && clippy
+# All tests but those of processes. Many of them wait: more at a time than there are processors.
+unit() {
+    suite unit 1800 cargo test --workspace --locked --no-fail-fast -- --show-output --test-threads 4
+}
+[ "$what" = all ] || clippy
 # A row of the table that does not find its text tests nothing.
 if python3 -c 'import tomllib' >/dev/null 2>&1; then
     suite mutants 60 python3 tests/mutants/run.py --check
@@ -107,71 +111,85 @@ else
     echo "deny           cargo-deny is not installed: the unit tests check the same without advisories"
 fi
 
+if [ "$what" = check ]; then
+    suite tests 1800 cargo test --workspace --locked --no-run
+    unit
+    # The one that was built for the tests.
+    suite sim 300 "${CARGO_TARGET_DIR:-target}/debug/pmnet-sim" --seeds 200
+fi
+
 if [ "$what" = all ]; then
     # Built first, with limits of their own, so that the limits below are about tests.
-    # One after the other: built together, all would get the features that the simulator needs.
+    # One after the other: the product is tested with the features that it is shipped with.
     suite build 1800 cargo build --profile checked --locked -p pmnet
-    suite lab 1800 cargo build --profile checked --locked -p pmnet-lab --bins --test e2e --test testbed
-    suite simulator 900 cargo build --profile checked --locked -p pmnet-sim
+    suite lab 1800 cargo test --profile checked --locked -p pmnet-lab --test e2e --test testbed --no-run
+    built=${CARGO_TARGET_DIR:-$PWD/target}/checked
     # So many packets for the in-kernel pipeline and for the device beside it.
     export PMNET_PACKETS=300000
+    # Not by cargo, which would wait for what lane_busy builds. Cargo says how each is called.
     in_lab() {
-        suite "$1" "$2" cargo test --profile checked --locked -p pmnet-lab --test "$3" -- \
+        local program
+        program=$(sed -n "s/^ *Executable .*(\(.*\/$3-[0-9a-f]*\))$/\1/p" "$logs/lab.log")
+        suite "$1" "$2" env -C crates/lab CARGO_MANIFEST_DIR="$PWD/crates/lab" "$(realpath "$program")" \
             --show-output --test-threads 1 "${@:4}"
     }
-    # The end-to-end tests mostly wait for deadlines: they go side by side in some lanes, each theme by itself, since time is part of
-    # what they look at. Every module has its turn, also one that is new; most need no more than this.
-    themes() {
-        local lane=$1 theme of limit
-        for theme in $(sed -n 's/^mod \([a-z_]*\);$/\1/p' tests/e2e/main.rs); do
-            of=2 limit=240
-            case $theme in
-            common | support) continue ;;
-            kernel) of=0 limit=600 ;;
-            kills) of=0 limit=420 ;;
-            fleet) of=1 limit=480 ;;
-            chain | failovers | joining | sentinel | three_boxes | values) of=1 ;;
-            esac
-            [ "$of" = "$lane" ] && in_lab "$theme" "$limit" e2e "$theme::"
-        done
+    compat() {
+        suite "$1" "$2" python3 tests/compat/run.py --quick --pmnet "$built/pmnet" "${@:3}"
     }
-    lane_0() {
-        themes 0
-        # Not by cargo: without the tests' features it would be linked anew, below the tests that are running it.
-        suite demo 900 "${CARGO_TARGET_DIR:-target}/checked/pmnet-lab" demo \
-            --quick --checked-seconds 6 --out "$logs/demo"
-    }
-    lane_1() { themes 1; }
-    lane_2() {
-        themes 2
-        in_lab testbed 480 testbed
+    # Takes a turn, unless another lane has: the end-to-end tests, each theme by itself, since time is part of what they look at.
+    mkdir "$logs/taken" || exit 1
+    turn() {
+        mkdir "$logs/taken/$1" 2>/dev/null || return
+        case $1 in
+        demo) suite demo 900 "$built/pmnet-lab" demo --quick --checked-seconds 6 --out "$logs/demo" ;;
+        testbed) in_lab testbed 480 testbed ;;
         # Every reply that a Redis gives, and what clients do to each other: what make compat does for an hour, for a minute.
-        if python3 -c 'import tomllib' >/dev/null 2>&1; then
-            suite compat 900 python3 tests/compat/run.py --quick \
-                --pmnet "${CARGO_TARGET_DIR:-target}/checked/pmnet"
-            for store in $STORES; do
-                suite "compat-$store" 300 python3 tests/compat/run.py --quick --store "$store" \
-                    --pmnet "${CARGO_TARGET_DIR:-target}/checked/pmnet"
-            done
-        else
-            echo "compat         there is no python3 of version 3.11 or later: replies are not compared with those of Redis"
-        fi
+        compat) compat compat 900 ;;
+        compat-*) compat "$1" 300 --store "${1#compat-}" ;;
+        kernel) in_lab kernel 600 e2e kernel:: ;;
+        fleet) in_lab fleet 480 e2e fleet:: ;;
+        kills) in_lab kills 420 e2e kills:: ;;
+        # There is also a module kernel::hand.
+        *) in_lab "$1" 240 e2e "$1::" --skip kernel:: ;;
+        esac
     }
+    # They mostly wait for deadlines, so some go side by side. Each lane takes the next one that nobody has taken; the long ones come first.
+    turns=(fleet testbed)
+    if python3 -c 'import tomllib' >/dev/null 2>&1; then
+        turns+=(compat)
+        for store in $STORES; do
+            turns+=("compat-$store")
+        done
+    else
+        echo "compat         there is no python3 of version 3.11 or later: replies are not compared with those of Redis"
+    fi
+    # Every module has its turn, also one that is new; what measures has a lane.
+    measures=(kernel kills demo)
+    mapfile -t themes < <(sed -n 's/^mod \([a-z_]*\);$/\1/p' tests/e2e/main.rs | grep -vxE 'common|support|kernel|kills')
+    turns+=("${themes[@]}")
+    lane_0() {
+        local one
+        for one in "${measures[@]}" "${turns[@]}"; do turn "$one"; done
+    }
+    lane_1() {
+        local one
+        for one in "${turns[@]}"; do turn "$one"; done
+    }
+    lane_2() { lane_1; }
     # This one keeps the processors busy, and leaves them to the others whenever these want them.
     lane_busy() {
         renice -n 10 -p "$BASHPID" >/dev/null
         suite tests 1800 cargo test --workspace --locked --no-run
-        # Many of these wait, too: more at a time than there are processors, and the rest beside them.
-        suite unit 1800 cargo test --workspace --locked --no-fail-fast -- --show-output --test-threads 4 &
+        unit &
         # They must have begun, or they would wait for what clippy has locked.
         for _ in {1..60}; do
             grep -q '^ *Running ' "$logs/unit.log" 2>/dev/null && break
             sleep 1
         done
+        suite simulator 900 cargo build --profile checked --locked -p pmnet-sim
         clippy
-        suite sim 900 cargo run --quiet --profile checked --locked -p pmnet-sim -- --seeds 2000
-        suite rules 1200 cargo run --quiet --profile checked --locked -p pmnet-sim -- \
-            --without all --noticed crates/sim/noticed
+        suite sim 900 "$built/pmnet-sim" --seeds 2000
+        suite rules 1200 "$built/pmnet-sim" --without all --noticed crates/sim/noticed
         # Rights of users, beside newer servers, where they were fetched.
         local store
         for store in $STORES; do
