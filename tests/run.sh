@@ -154,7 +154,7 @@ if [ "$what" = all ]; then
         esac
     }
     # They mostly wait for deadlines, so some go side by side. Each lane takes the next one that nobody has taken; the long ones come first.
-    turns=(fleet testbed)
+    turns=(fleet testbed three_boxes joining chain failovers)
     if python3 -c 'import tomllib' >/dev/null 2>&1; then
         turns+=(compat)
         for store in $STORES; do
