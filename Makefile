@@ -28,8 +28,8 @@ WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
-	@echo "make test            everything that must be green; what CI runs"
-	@echo "make check           before a commit: format, clippy, unit tests, 200 seeds of the simulator"
+	@echo "make test            everything that must be green; what CI runs. Long campaigns are targets of their own: sim, rules, crash, model, histories, failovers, kernel, compat"
+	@echo "make check           before a commit: format, clippy, unit tests, 200 seeds of the simulator; a few minutes after a build"
 	@echo "make lint            format, clippy, dependencies, tables of mutants only"
 	@echo "make sim SEEDS=$(SEEDS) FROM=$(FROM)   the simulator, from seed FROM on"
 	@echo "make rules           the simulator with each rule of the protocol switched off: all must be missed"
