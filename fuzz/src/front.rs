@@ -4,8 +4,13 @@
 //! Holds: nothing panics; what is sent to the store is a payload that it takes; what the client
 //! gets is whole replies, at most one a command where no command asks for more, and exactly one
 //! each when everything was answered; bounds on input and output hold.
+//!
+//! The front's tests run it too, and compare what it sent with what it sent before
+//! (`crates/front/tests/front/pinned`).
 
 use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 use pmnet_front::connection::{
@@ -24,7 +29,7 @@ use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form, single};
 use pmnet_wire::packet::READ_KEYS_MAX;
 
-use crate::input::Input;
+use super::input::Input;
 
 /// Bytes of replies that the client may leave unread: few, so that it happens.
 const UNREAD_MAX: usize = 1 << 16;
@@ -113,6 +118,8 @@ struct Fake {
     most: usize,
     /// The READ that has no answer yet.
     asked: Option<CallId>,
+    /// Every call, one a line.
+    seen: String,
 }
 
 impl Fake {
@@ -121,7 +128,13 @@ impl Fake {
         session: SessionHandle,
         payload: &[u8],
         update: bool,
+        more: std::fmt::Arguments<'_>,
     ) -> Result<CallId, Refused> {
+        let _ = writeln!(
+            self.seen,
+            "submit {session:?} {more} {}",
+            payload.escape_ascii()
+        );
         let commands = Commands::parse(payload).expect("the front sends what the store takes");
         assert!(session.0 <= self.sessions, "a session that was opened");
         if self.pending.len() >= self.most {
@@ -145,6 +158,7 @@ impl Fake {
 impl Upstream for Fake {
     fn open(&mut self, _: Time) -> Result<SessionHandle, Refused> {
         self.sessions += 1;
+        let _ = writeln!(self.seen, "open {}", self.sessions);
         Ok(SessionHandle(self.sessions))
     }
     fn update(
@@ -152,23 +166,31 @@ impl Upstream for Fake {
         _: Time,
         s: SessionHandle,
         p: Bytes,
-        _: u64,
-        _: Time,
+        hash: u64,
+        deadline: Time,
     ) -> Result<CallId, Refused> {
-        self.submit(s, &p, true)
+        self.submit(s, &p, true, format_args!("update {hash:x} {deadline}"))
     }
     fn bypass(
         &mut self,
         _: Time,
         s: SessionHandle,
         p: Bytes,
-        _: u64,
-        _: bool,
-        _: Time,
+        hash: u64,
+        reads: bool,
+        deadline: Time,
     ) -> Result<CallId, Refused> {
-        self.submit(s, &p, false)
+        let more = format_args!("bypass {hash:x} {reads} {deadline}");
+        self.submit(s, &p, false, more)
     }
-    fn read(&mut self, _: Time, hashes: &[u64], _: bool, _: Time) -> Result<CallId, Refused> {
+    fn read(
+        &mut self,
+        _: Time,
+        hashes: &[u64],
+        replicas: bool,
+        deadline: Time,
+    ) -> Result<CallId, Refused> {
+        let _ = writeln!(self.seen, "read {hashes:x?} {replicas} {deadline}");
         assert!(hashes.len() <= READ_KEYS_MAX && !hashes.contains(&0));
         assert!(self.asked.is_none(), "one READ at a time");
         // A barrier of a passed command that was given up has no effect.
@@ -187,7 +209,9 @@ impl Upstream for Fake {
     fn open_mark(&mut self, _: Time) -> Result<SessionHandle, Refused> {
         unreachable!("the front opens it, no connection does")
     }
-    fn end(&mut self, _: Time, _: SessionHandle) {}
+    fn end(&mut self, _: Time, session: SessionHandle) {
+        let _ = writeln!(self.seen, "end {session:?}");
+    }
     fn poll_event(&mut self) -> Option<pmnet_front::upstream::Event> {
         None
     }
@@ -216,12 +240,29 @@ struct World {
     /// Everything that the client sent, and everything that it got.
     asked: Vec<u8>,
     answered: Vec<u8>,
+    /// Everything that the store got, on the client's own connection and on those for reads.
+    stored: Vec<u8>,
     /// Every reply is exactly one, as far as it is known.
     one_to_one: bool,
 }
 
+/// What the connection sent.
+pub struct Transcript {
+    /// To the client.
+    pub client: Vec<u8>,
+    /// To the network: every call, one a line.
+    pub upstream: Vec<u8>,
+    /// To the store, with a line for each new connection and each question for other connections.
+    pub store: Vec<u8>,
+}
+
 /// The target.
 pub fn run(data: &[u8]) {
+    transcript(data);
+}
+
+/// The target; returns what the connection sent.
+pub fn transcript(data: &[u8]) -> Transcript {
     let mut input = Input::new(data);
     let table = Table::new(&[] as &[&str]).expect("the built-in table");
     let mut world = World {
@@ -241,6 +282,7 @@ pub fn run(data: &[u8]) {
         },
         asked: Vec::new(),
         answered: Vec::new(),
+        stored: Vec::new(),
         one_to_one: true,
     };
     world.shared.store_reads = input.pick(&[[true; 2], [false; 2]]);
@@ -255,6 +297,11 @@ pub fn run(data: &[u8]) {
         world.step(&mut input);
     }
     world.wind_up();
+    Transcript {
+        client: world.answered,
+        upstream: world.up.seen.into_bytes(),
+        store: world.stored,
+    }
 }
 
 impl World {
@@ -362,6 +409,8 @@ impl World {
                 .read_answered(call, answer, &mut self.shared);
         }
         if let Some(read) = self.connection.take_store_read() {
+            self.stored
+                .extend_from_slice(format!("{read:?}\n").as_bytes());
             self.store_reads.push_back((read, 0));
             assert!(self.store_reads.len() <= 2, "one, and one asked before");
         }
@@ -429,9 +478,9 @@ impl World {
 
     /// The connection to the store takes bytes, gives some, or breaks.
     fn direct(&mut self, input: &mut Input<'_>) {
-        if self.connection.direct_target().is_none() {
+        let Some(target) = self.connection.direct_target() else {
             return;
-        }
+        };
         let length = self.connection.direct_unwritten().len();
         match input.byte() % 8 {
             0 => self.connection.direct_lost("gone"),
@@ -440,14 +489,22 @@ impl World {
                 let bytes = input.bytes(100);
                 self.connection.direct_receive(bytes, &self.shared);
             }
-            2 => self.connection.direct_wrote(input.index(length + 1)),
+            2 => self.write_direct(target, input.index(length + 1)),
             _ => {
-                self.connection.direct_wrote(length);
+                self.write_direct(target, length);
                 let reply = input.pick(REPLIES);
                 self.one_to_one = false;
                 self.connection.direct_receive(reply, &self.shared);
             }
         }
+    }
+
+    fn write_direct(&mut self, target: (u64, SocketAddr), count: usize) {
+        self.stored
+            .extend_from_slice(format!("{target:?}\n").as_bytes());
+        let bytes = &self.connection.direct_unwritten()[..count];
+        self.stored.extend_from_slice(bytes);
+        self.connection.direct_wrote(count);
     }
 
     /// Time goes by, and is looked at, as is the store.

@@ -17,6 +17,7 @@ mod order;
 mod own_writes;
 mod packs;
 mod pass_through;
+mod pinned;
 mod pipelines;
 mod reads;
 mod replicas;
