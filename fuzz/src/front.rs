@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use pmnet_front::connection::{
+use pmnet_front::client::{
     Connection, Freshness, INPUT_BYTES_SOFT_MAX, Shared, StoreRead, Turn, Unread,
     WAITING_INPUT_BYTES_SOFT_MAX,
 };

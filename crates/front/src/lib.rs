@@ -8,18 +8,19 @@
 //! input ends one connection, never the process.
 //! It may not know how calls travel: that is behind [`upstream::Upstream`].
 
-pub mod connection;
+pub mod client;
 pub mod endpoint;
-pub mod front;
 pub mod limits;
-pub mod router;
+pub mod shards;
+pub mod shell;
+pub mod store;
 pub mod table;
 mod tracking;
 pub mod upstream;
 mod users;
 
-pub use connection::ReadFrom;
-pub use front::{
+pub use client::ReadFrom;
+pub use shell::{
     Cache, DirectMover, Entrance, Front, FrontConfig, FrontError, Stopper, clients_within,
 };
 pub use users::{Access, Secret};

@@ -2,7 +2,7 @@
 //!
 //! Purpose: Redis does not know which client of a front has read what, and what a client writes is executed by the pmnet
 //! server. So the front keeps the table of keys that its clients have read, as Redis does for its own clients, and is told of
-//! every changed key on one connection of its own (`link`; CLIENT TRACKING in the mode BCAST).
+//! every changed key on one connection of its own ([`crate::store`]'s `changes`; CLIENT TRACKING in the mode BCAST).
 //! Invariants: a client's key is in the table before its value is read, and what the client reads comes from Redis itself, so the
 //! word of any later change comes while it is there; when that connection is lost, everything that clients may have kept
 //! counts as changed, and they read nothing until there is a new one; the table is bounded, and what does not fit counts
@@ -10,7 +10,6 @@
 //! It may not touch sockets or clocks.
 
 mod keys;
-mod link;
 mod tracker;
 
 use std::collections::HashMap;
@@ -22,7 +21,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::upstream::Time;
 pub(crate) use keys::{Access, accessed_keys};
-pub(crate) use link::{Heard, TrackingLink};
 pub(crate) use tracker::{Tracker, Wish};
 
 /// Keys that clients are to be told of, counted once for each client, at most. As many as `tracking-table-max-keys` of Redis.
@@ -257,7 +255,7 @@ impl Tracking {
     }
 
     /// The first so many fences have been passed.
-    fn passed_fences(&mut self, count: u64) {
+    pub(crate) fn passed_fences(&mut self, count: u64) {
         self.fences.1 = self.fences.1.max(count);
         self.news = true;
     }

@@ -1,7 +1,7 @@
 //! Who may do what: the front's clients are Redis's users, or all have one password, or are anybody.
 //!
 //! Purpose: the front lets nobody do through pmnet what Redis would refuse him. Redis itself checks the password
-//! (`link`), lists its users and their rules twice a second, and says what a user may (`ACL DRYRUN`); here is what it
+//! ([`crate::store`]'s `rights`), lists its users and their rules twice a second, and says what a user may (`ACL DRYRUN`); here is what it
 //! said ([`Users`]), as long as the user's rules are the same. A user with all rights costs a look-up; so does a
 //! command of a user whose rules do not look at keys and channels. Any other question is asked once for each command and keys.
 //! Invariants: nothing is allowed that Redis has not allowed under the present rules, as far as the front knows them; all
@@ -10,14 +10,12 @@
 
 mod access;
 mod failures;
-mod link;
 mod list;
 mod rights;
 
 pub use access::{Access, Secret};
-pub(crate) use link::{About, Answer, Ask, ELSEWHERE, Link, Question, Ticket};
 pub(crate) use list::Reads;
-pub(crate) use rights::{Ruling, Users};
+pub(crate) use rights::{Place, Ruling, Users};
 
 /// The user of whoever has not said who he is.
 pub(crate) const DEFAULT: &[u8] = b"default";

@@ -10,7 +10,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::failures::Failures;
 use super::list::{PROBE_KEY, Reads, Rules, parse};
-use super::{About, Access, Credentials, DEFAULT};
+use super::{Access, Credentials, DEFAULT};
+use crate::store::rights::About;
 use crate::table::{Facts, MODULE, MOVABLEKEYS, PUBSUB};
 use crate::upstream::Time;
 

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use crate::common::{Client, Redis, Running, command};
-use pmnet_front::connection::INPUT_BYTES_SOFT_MAX;
+use pmnet_front::client::INPUT_BYTES_SOFT_MAX;
 use pmnet_resp::limits::INLINE_BYTES_MAX;
 use pmnet_resp::write_command;
 

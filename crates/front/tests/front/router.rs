@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::sharded::{self, Sharded};
 use crate::common::{Client, DEADLINE, command, eventually};
-use pmnet_front::router::slot::slot_of;
+use pmnet_front::shards::slot::slot_of;
 use pmnet_front::{Access, Secret};
 
 /// Three shards. bar (5061) is of the first, hello (866) too; foo (12182) of the third; {x} (16287) too; key:1 … see below.

@@ -1,7 +1,7 @@
 //! Which slot a key belongs to, compared with what a real redis-server in cluster mode says (`CLUSTER KEYSLOT`).
 
 use crate::common::Redis;
-use pmnet_front::router::slot::slot_of;
+use pmnet_front::shards::slot::slot_of;
 use pmnet_resp::{read, write_command};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;

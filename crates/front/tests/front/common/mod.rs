@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pmnet_front::connection::Counters;
+use pmnet_front::client::Counters;
 use pmnet_front::limits::REPLIES;
 use pmnet_front::upstream::{
     CallId, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle, Time, Upstream,

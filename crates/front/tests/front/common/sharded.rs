@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use pmnet_front::router::slot::{SlotMap, parse_slots};
-use pmnet_front::router::{MapChanger, Router, RouterConfig};
+use pmnet_front::shards::slot::{SlotMap, parse_slots};
+use pmnet_front::shards::{MapChanger, Router, RouterConfig};
 use pmnet_front::{Access, Front, FrontConfig, Stopper};
 
 use crate::common::{Client, Executor, Knobs, Redis, eventually};

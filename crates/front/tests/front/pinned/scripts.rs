@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use bytes::Bytes;
-use pmnet_front::connection::{Connection, Freshness, Shared, StoreRead, Turn};
+use pmnet_front::client::{Connection, Freshness, Shared, StoreRead, Turn};
 use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::Table;
 use pmnet_front::upstream::{

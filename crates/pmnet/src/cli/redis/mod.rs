@@ -16,7 +16,8 @@ use clap::Args;
 use pmnet_cli::{call_on_signals, is_name, on_signals, survive_hangup, warn_of_password};
 use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
-use pmnet_front::connection::{Counters, StoreAddress};
+use pmnet_front::client::Counters;
+use pmnet_front::store::StoreAddress;
 use pmnet_front::{DirectMover, Front};
 use serde_json::json;
 

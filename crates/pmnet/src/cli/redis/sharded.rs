@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
 use pmnet_cli::{ConfigError, bounded_text, call_on_hangup, call_on_signals};
-use pmnet_front::connection::Counters;
-use pmnet_front::router::slot::{SlotMap, parse_slots};
-use pmnet_front::router::{Router, RouterConfig};
+use pmnet_front::client::Counters;
+use pmnet_front::shards::slot::{SlotMap, parse_slots};
+use pmnet_front::shards::{Router, RouterConfig};
 use pmnet_front::{Access, Front, FrontError, Stopper};
 use serde::Deserialize;
 use serde_json::json;
@@ -285,7 +285,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
             ("shards", json!(map.shards())),
             (
                 "slots",
-                json!(usize::from(pmnet_front::router::slot::SLOTS) - unserved),
+                json!(usize::from(pmnet_front::shards::slot::SLOTS) - unserved),
             ),
         ],
     );

@@ -1,0 +1,122 @@
+//! Reads that travel with the writes in front of them.
+//!
+//! A read behind a write of its pipeline would have to wait for the write's reply, and then go its own way: two ways to the store for two
+//! commands. It may as well be a part of the writes' pack: there it is executed at its place, and its reply is kept with theirs. A long reply
+//! is better not kept, so the store ends the pack in front of such a read. Then it goes its own way.
+
+use pmnet_wire::command::{PREAMBLE_LEN, Protocol};
+
+use super::pack::PACK_BYTES_MAX;
+use crate::client::Connection;
+use crate::table::Facts;
+use crate::upstream::Time;
+
+/// Their replies are integers, scores or names of types. The store runs them in the script of the writes (`exact` in `crates/store`).
+const SHORT: [&str; 20] = [
+    "BITCOUNT",
+    "BITPOS",
+    "EXISTS",
+    "EXPIRETIME",
+    "GETBIT",
+    "HEXISTS",
+    "HLEN",
+    "HSTRLEN",
+    "LLEN",
+    "PEXPIRETIME",
+    "PTTL",
+    "SCARD",
+    "SISMEMBER",
+    "STRLEN",
+    "TTL",
+    "TYPE",
+    "XLEN",
+    "ZCARD",
+    "ZCOUNT",
+    "ZSCORE",
+];
+/// The replies to these may be long. If one is, the store leaves it and what is behind it out of the pack. They come back from a script as
+/// they were.
+const ANY_LENGTH: [&str; 24] = [
+    "BITFIELD_RO",
+    "GEODIST",
+    "GEOHASH",
+    "GET",
+    "GETRANGE",
+    "HGET",
+    "HKEYS",
+    "HMGET",
+    "HVALS",
+    "LINDEX",
+    "LPOS",
+    "LRANGE",
+    "MGET",
+    "PFCOUNT",
+    "SINTERCARD",
+    "SMISMEMBER",
+    "SORT_RO",
+    "SRANDMEMBER",
+    "SUBSTR",
+    "TOUCH",
+    "DUMP",
+    "ZINTERCARD",
+    "ZLEXCOUNT",
+    "ZMSCORE",
+];
+/// The same, under RESP2 only.
+const ANY_LENGTH_RESP2: [&str; 13] = [
+    "HGETALL",
+    "HRANDFIELD",
+    "SDIFF",
+    "SINTER",
+    "SMEMBERS",
+    "SUNION",
+    "ZRANDMEMBER",
+    "ZRANGE",
+    "ZRANGEBYLEX",
+    "ZRANGEBYSCORE",
+    "ZREVRANGE",
+    "ZREVRANGEBYLEX",
+    "ZREVRANGEBYSCORE",
+];
+/// Most reads that follow each other in a pack. More of them are faster on their own way.
+const IN_A_ROW_MAX: usize = 16;
+/// A read with a longer reply, in bytes, keeps those behind it from going with writes for a while.
+pub(in crate::client) const LONG_READ: usize = 16 * 1024;
+/// How long only short ones go with writes after one was long, in nanoseconds.
+pub(in crate::client) const PAUSE: Time = 1_000_000_000;
+
+impl Connection {
+    /// Whether this read travels with the writes in front of it.
+    pub(in crate::client) fn goes_beside_writes(
+        &self,
+        frame: &[u8],
+        facts: Option<&Facts>,
+        now: Time,
+    ) -> bool {
+        let Some(facts) = facts.filter(|_| self.in_a_row < IN_A_ROW_MAX) else {
+            return false;
+        };
+        let has_room = match &self.pack {
+            // Code can be ended as long as nothing is in front of it or behind it.
+            Some(pack) => {
+                !pack.code && !pack.is_transaction_of_reads() && pack.has_room(false, frame.len())
+            }
+            None => self.may_open_pack(frame.len()),
+        };
+        let is_in = |names: &[&str]| names.contains(&facts.name);
+        let resp2 = self.settings.protocol == Protocol::Resp2;
+        let fits = is_in(&SHORT)
+            || (now >= self.reads.apart_before
+                && (is_in(&ANY_LENGTH) || (resp2 && is_in(&ANY_LENGTH_RESP2))));
+        fits && has_room
+    }
+
+    /// Whether a command of so many bytes that could go its own way opens the next pack, because the one before it is still under way and
+    /// others like it have gone in that.
+    pub(in crate::client) fn may_open_pack(&self, bytes: usize) -> bool {
+        self.pack_is_out
+            && self.reads.batch.is_none()
+            && self.in_a_row < IN_A_ROW_MAX
+            && bytes <= PACK_BYTES_MAX - PREAMBLE_LEN
+    }
+}

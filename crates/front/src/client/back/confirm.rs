@@ -1,0 +1,122 @@
+//! What was passed through is answered behind a second barrier (`docs/spec/reads.md` §5).
+//!
+//! Where the server waits for replicas, or for a sync, the store's own reply says less than the server's: it can be lost with
+//! the store. So the reply waits for another barrier, one that the server records as it does a write. Its answer is as durable as
+//! configured, and so is all that the same store did before. If it names another store, nobody knows what became of the
+//! command.
+
+use bytes::Bytes;
+use pmnet_resp::reply;
+
+use super::calls::outcome_reply;
+use super::pass::Effect;
+use super::passage::{Passage, Stage, store_name};
+use crate::client::{Connection, Shared};
+use crate::table::Pass;
+use crate::upstream::{CallId, Outcome, Time};
+
+/// The store's reply, until the server has confirmed it.
+pub(in crate::client) struct Answer {
+    reply: Bytes,
+    /// Its time has begun.
+    timed: bool,
+}
+
+/// Whether the replies to such a command may show, or say, something that can be lost.
+pub(in crate::client) fn may_need(effect: Effect, kind: Option<Pass>) -> bool {
+    matches!(effect, Effect::None | Effect::End | Effect::State)
+        && matches!(kind, None | Some(Pass::Blocking | Pass::State | Pass::User))
+}
+
+/// Whether this reply shows nothing, and nothing has happened: an error, nothing within the time, a transaction that was given up.
+fn says_nothing(effect: Effect, reply: &[u8]) -> bool {
+    matches!(reply, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
+        || reply.starts_with(b"-")
+        || effect == Effect::End && reply.starts_with(b"+")
+}
+
+impl Passage {
+    /// Whether `reply`, the store's, has to wait for the server's word.
+    pub(in crate::client) fn needs_confirmation(&self, reply: &[u8]) -> bool {
+        self.confirms.is_some() && !says_nothing(self.effect, reply)
+    }
+
+    /// The store has answered. The reply is kept.
+    pub(in crate::client) fn await_confirmation(&mut self, reply: Bytes) {
+        self.stage = Stage::Confirm(None);
+        self.answer = Some(Answer {
+            reply,
+            timed: false,
+        });
+    }
+
+    /// The time for the server's word begins, however long the command waited before.
+    pub(in crate::client) fn time_confirmation(&mut self, now: Time) {
+        if let Some(answer) = &mut self.answer
+            && !std::mem::replace(&mut answer.timed, true)
+        {
+            self.begun = now;
+        }
+    }
+
+    /// Whether the server's word is to be waited for, and its time has not begun.
+    pub(in crate::client) fn is_just_answered(&self) -> bool {
+        self.answer.as_ref().is_some_and(|answer| !answer.timed)
+    }
+
+    /// Whether the store has answered, and the server's word is waited for.
+    pub(in crate::client) fn is_answered(&self) -> bool {
+        self.answer.is_some()
+    }
+}
+
+impl Connection {
+    /// Whether `call` asked for a confirmation; if so, the client gets the reply, or hears that nobody knows.
+    pub(in crate::client) fn confirmation_done(
+        &mut self,
+        call: CallId,
+        outcome: &Outcome,
+        shared: &mut Shared,
+    ) -> bool {
+        let Some(Passage {
+            stage: Stage::Confirm(Some(mine)),
+            confirms: Some(run_id),
+            ..
+        }) = &self.passing.passage
+        else {
+            return false;
+        };
+        if *mine != call {
+            return false;
+        }
+        match outcome_reply(outcome.clone()).map(|reply| store_name(&reply)) {
+            Ok(Ok(name)) if name.run_id == *run_id => self.confirmed(),
+            Ok(Ok(name)) => {
+                shared.store_named(&name);
+                self.unconfirmed(&format!(
+                    "the pmnet server uses the Redis at {} now",
+                    name.address
+                ));
+            }
+            Ok(Err(why)) => self.unconfirmed(&why),
+            Err(_) => self.unconfirmed("the pmnet server did not confirm it in time"),
+        }
+        true
+    }
+
+    fn confirmed(&mut self) {
+        if let Some(passage) = self.passing.passage.take()
+            && let Some(answer) = passage.answer
+        {
+            self.times.made_way = true;
+            self.settle(answer.reply);
+        }
+    }
+
+    /// The store has answered, and the reply may be lost with it.
+    pub(in crate::client) fn unconfirmed(&mut self, why: &str) {
+        self.fail_passage(reply::error(&format!(
+            "ERR pmnet: outcome unknown (Redis answered, and then {why}); the command may or may not have taken effect"
+        )));
+    }
+}

@@ -1,0 +1,515 @@
+//! The client's own connection to the store: what is sent, and what happens to the replies.
+//!
+//! Invariants: what is for the client leaves in the order in which the store sent it, between replies
+//! and never inside one; replies to the front's own AUTH, HELLO and SELECT never reach the client.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use pmnet_resp::{Scanner, read, reply, write_command};
+use pmnet_tls::ClientTls;
+use pmnet_wire::command::Protocol;
+
+use super::pass::Effect;
+use super::passage::{Passage, Stage};
+use super::subscription::subscription;
+use crate::client::{Connection, Shared};
+use crate::limits::REPLIES;
+use crate::store::StoreAddress;
+use crate::store::identity::{
+    Found, Own, ask_client, ask_owner, ask_run_id, owner_of, run_id_of, version_of,
+};
+use crate::upstream::Time;
+use crate::users::Credentials;
+
+/// Why a connection without valid replies is given up.
+const NOT_RESP: &str = "the store sent something that is not an acceptable RESP reply";
+
+/// The first Redis whose WAIT is about what was written on its own connection.
+const OWN_WRITES_VERSION: (u32, u32) = (7, 2);
+
+/// Command of a fence. Redis does not know it, so its answer needs no right.
+const FENCE: &str = "pmnet-fence";
+
+/// The client's own connection to the store, without its socket.
+pub(in crate::client) struct Direct {
+    /// Tells it from earlier ones of this client.
+    serial: u64,
+    pub(in crate::client) address: SocketAddr,
+    tls: Option<ClientTls>,
+    pub(in crate::client) outbox: Vec<u8>,
+    /// Something was written since the last command was put into the outbox, so the store may have
+    /// acted on that.
+    pub(in crate::client) used: bool,
+    pub(in crate::client) inbox: BytesMut,
+    pub(in crate::client) scanner: Scanner,
+    pub(in crate::client) database: u32,
+    pub(in crate::client) protocol: Protocol,
+    /// Replies to come that are to the front's own commands, in order; a few for each passage.
+    own: VecDeque<Own>,
+    /// Who is at the other end, once it has said so.
+    pub(in crate::client) found: Option<Found>,
+    asked: Found,
+    /// Something came from it since [`Direct::proof`] was brought up to date.
+    pub(in crate::client) heard: bool,
+    /// When the store was last known to answer.
+    pub(in crate::client) proof: Time,
+    /// Channels and patterns.
+    pub(in crate::client) subscribed: u64,
+    /// The patterns of these.
+    pub(in crate::client) patterns: u64,
+    pub(in crate::client) subscribed_sharded: u64,
+    /// The store's error for the write before WAIT.
+    refused: Option<Bytes>,
+    /// The answer to a fence has just come.
+    passed_fence: bool,
+    /// How it logs in for the front's own questions.
+    own_auth: Vec<String>,
+    /// As whom it logs in for the client's commands, tried in this order; none: as the front.
+    client: Vec<Arc<Credentials>>,
+    /// The first so many of them have been tried since it was the front's.
+    tried: usize,
+    /// It has logged in as the client.
+    is_client: bool,
+    /// Where the server keeps its records in that store, once it was asked about them.
+    records: String,
+    /// A command has run on it that sets a state of its connection, as far as is known.
+    pub(in crate::client) has_state: bool,
+}
+
+/// Why a connection to the store is given up.
+enum Failure {
+    Lost(String),
+    /// The store does not let its client log in.
+    Refused(String),
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Failure {
+        Failure::Lost(why)
+    }
+}
+
+impl Direct {
+    pub(in crate::client) fn new(
+        store: &StoreAddress,
+        serial: u64,
+        now: Time,
+        client: Vec<Arc<Credentials>>,
+    ) -> Direct {
+        let own_auth = store.auth().unwrap_or_default();
+        let mut direct = Direct {
+            serial,
+            address: store.address,
+            tls: store.tls.clone(),
+            outbox: Vec::new(),
+            used: false,
+            inbox: BytesMut::new(),
+            scanner: Scanner::new(REPLIES),
+            database: 0,
+            protocol: Protocol::Resp2,
+            own: VecDeque::new(),
+            found: None,
+            asked: Found::default(),
+            heard: false,
+            proof: now,
+            subscribed: 0,
+            patterns: 0,
+            subscribed_sharded: 0,
+            refused: None,
+            passed_fence: false,
+            own_auth: own_auth.iter().map(|&word| word.to_owned()).collect(),
+            client,
+            tried: 0,
+            is_client: false,
+            records: String::new(),
+            has_state: false,
+        };
+        if !own_auth.is_empty() {
+            direct.set(&own_auth);
+        }
+        direct
+    }
+
+    /// Adds a command of the front's own that must succeed.
+    pub(in crate::client) fn set<A: AsRef<[u8]>>(&mut self, command: &[A]) {
+        write_command(&mut self.outbox, command);
+        self.own.push_back(Own::Setting);
+    }
+
+    /// What is added next is a command of the front's own, for which the client may have no right.
+    pub(in crate::client) fn act_as_front(&mut self) {
+        self.tried = 0;
+        if !std::mem::take(&mut self.is_client) {
+            return;
+        }
+        if self.own_auth.is_empty() {
+            // The user `default`, which needs no password: any will do.
+            self.set(&["AUTH", "default", "none"]);
+        } else {
+            let auth = std::mem::take(&mut self.own_auth);
+            self.set(&auth);
+            self.own_auth = auth;
+        }
+    }
+
+    /// There may be another password of the same user by now.
+    pub(in crate::client) fn set_client(&mut self, client: &[Arc<Credentials>]) {
+        // Those under way are tried to their end.
+        if self.tried == 0 || self.is_client {
+            self.client = client.to_vec();
+        }
+    }
+
+    /// Whether what is added next runs as the client. If not, it logs in as soon as everything before that has its answer (some Redis
+    /// say nothing of a wrong password where an answer is still to be sent). The answer has to be awaited: what is sent behind a login that
+    /// fails would run as the front.
+    pub(in crate::client) fn acts_as_client(&mut self) -> bool {
+        if self.client.is_empty() || self.is_client {
+            return true;
+        }
+        if self.tried == 0 && self.own.is_empty() {
+            self.log_in();
+        }
+        false
+    }
+
+    /// Tries the next of the client's passwords; false if there is none.
+    fn log_in(&mut self) -> bool {
+        let Some(client) = self.client.get(self.tried) else {
+            return false;
+        };
+        self.tried += 1;
+        let auth = [&b"AUTH"[..], &client.user, client.password.bytes()];
+        write_command(&mut self.outbox, &auth);
+        self.own.push_back(Own::Login);
+        true
+    }
+
+    /// Adds the question who is at the other end, and who owns `records` there.
+    pub(in crate::client) fn identify(&mut self, records: &str) {
+        self.act_as_front();
+        records.clone_into(&mut self.records);
+        if self.database != 0 {
+            self.database = 0;
+            self.set(&["SELECT", "0"]);
+        }
+        self.found = None;
+        // A user who may not ask cannot be unblocked, that is all.
+        ask_client(&mut self.outbox);
+        self.own.push_back(Own::Client);
+        self.ask_run_id();
+        ask_owner(records, &mut self.outbox);
+        self.own.push_back(Own::Owner);
+    }
+
+    /// Makes WAIT and WAITAOF wait for the earlier writes of other connections. Redis 7.0 waits for these if any command has
+    /// run on the connection. A newer Redis waits only for writes of the connection, so a key is written and removed there.
+    /// The store may refuse that write (no memory, no replicas, no right): then WAIT has that error.
+    pub(in crate::client) fn come_behind_writes(&mut self) {
+        self.refused = None;
+        let writes = |found: &Found| found.version >= OWN_WRITES_VERSION;
+        if self.found.as_ref().is_some_and(writes) {
+            let key = format!("{}:wait", self.records);
+            // It does not stay if the connection breaks between the two.
+            write_command(&mut self.outbox, &["SET", &key, "", "PX", "1000"]);
+            write_command(&mut self.outbox, &["DEL", &key]);
+            self.own.extend([Own::Marker; 2]);
+        }
+    }
+
+    /// Adds the question who is at the other end.
+    pub(in crate::client) fn ask_run_id(&mut self) {
+        ask_run_id(&mut self.outbox);
+        self.own.push_back(Own::Info);
+    }
+
+    /// Adds a question whose answer comes behind the messages that are there by now ([`super::fence`]).
+    pub(in crate::client) fn fence(&mut self) {
+        write_command(&mut self.outbox, &[FENCE]);
+        self.own.push_back(Own::Fence);
+    }
+
+    /// Whether the answer to such a question is on its way.
+    pub(in crate::client) fn has_fence(&self) -> bool {
+        self.own.contains(&Own::Fence)
+    }
+
+    /// Whether an answer about the other end is on its way.
+    pub(in crate::client) fn identifies(&self) -> bool {
+        self.own.contains(&Own::Info) || self.own.contains(&Own::Owner)
+    }
+
+    /// The store has refused a command of the front's own for now; false if it answers none.
+    pub(in crate::client) fn skip_own(&mut self) -> bool {
+        self.own.pop_front().is_some()
+    }
+
+    /// Whether `value` answers a command of the front's own; if so, takes it in.
+    ///
+    /// # Errors
+    /// Why it is of no use.
+    pub(in crate::client) fn take_own(&mut self, value: &[u8]) -> Result<bool, String> {
+        self.take_answer(value).map_err(|failure| match failure {
+            Failure::Lost(why) | Failure::Refused(why) => why,
+        })
+    }
+
+    fn take_answer(&mut self, value: &[u8]) -> Result<bool, Failure> {
+        if value.starts_with(b">") {
+            return Ok(false);
+        }
+        let Some(own) = self.own.pop_front() else {
+            return Ok(false);
+        };
+        if value.starts_with(b"-") && !matches!(own, Own::Fence | Own::Client) {
+            let text = String::from_utf8_lossy(value.trim_ascii());
+            return match own {
+                Own::Marker => {
+                    self.refused.get_or_insert_with(|| no_marker(&text));
+                    Ok(true)
+                }
+                Own::Login if self.log_in() => Ok(true),
+                Own::Login => Err(Failure::Refused(text.into_owned())),
+                _ => Err(format!("it said {text}").into()),
+            };
+        }
+        match own {
+            Own::Setting | Own::Marker => {}
+            Own::Login => self.is_client = true,
+            Own::Fence => self.passed_fence = true,
+            Own::Info => {
+                self.asked.run_id = run_id_of(value).ok_or_else(|| {
+                    "its INFO has no run_id, so it cannot be recognised".to_owned()
+                })?;
+                self.asked.version = version_of(value).unwrap_or_default();
+            }
+            Own::Owner => self.asked.owner = owner_of(value),
+            Own::Client => self.asked.client = read::integer(value),
+        }
+        if matches!(own, Own::Info | Own::Owner) && !self.identifies() {
+            self.found = Some(self.asked.clone());
+        }
+        Ok(true)
+    }
+}
+
+impl Connection {
+    /// The address for this client's connection to the store, and the connection's number: a new number
+    /// means a new socket. `None`: there must be no connection.
+    #[must_use]
+    pub fn direct_target(&self) -> Option<(u64, SocketAddr)> {
+        let direct = self.passing.direct.as_ref()?;
+        Some((direct.serial, direct.address))
+    }
+
+    /// How that connection speaks TLS, if it does.
+    #[must_use]
+    pub fn direct_tls(&self) -> Option<&ClientTls> {
+        self.passing.direct.as_ref()?.tls.as_ref()
+    }
+
+    /// Bytes to be written to the store.
+    #[must_use]
+    pub fn direct_unwritten(&self) -> &[u8] {
+        self.passing
+            .direct
+            .as_ref()
+            .map(|direct| &direct.outbox[..])
+            .unwrap_or_default()
+    }
+
+    /// `count` bytes were written to the store.
+    pub fn direct_wrote(&mut self, count: usize) {
+        if let Some(direct) = &mut self.passing.direct {
+            direct.used = true;
+            direct.outbox.drain(..count.min(direct.outbox.len()));
+        }
+    }
+
+    /// Whether the connection to the store has state that another one has not.
+    pub(in crate::client) fn stateful(&self) -> bool {
+        self.mode.monitors()
+            || self.mode.watches()
+            || self.passing.subscriptions() > 0
+            || self.passing.has_state()
+    }
+
+    /// The connection to the store could not be made, or is lost.
+    pub fn direct_lost(&mut self, why: &str) {
+        let stateful = self.stateful();
+        if stateful && self.passing.passage.is_some() {
+            self.end.cut_off();
+        } else if stateful {
+            self.end.end();
+        }
+        let used = self.passing.direct.take().is_some_and(|direct| direct.used);
+        match &mut self.passing.passage {
+            // It was made in advance, to where the store was; the barrier will say where it is.
+            Some(Passage { stage: Stage::Address(_) | Stage::Mark | Stage::Barrier(_), .. }) if !stateful => {}
+            Some(passage @ Passage { stage: Stage::Connection(_), identified: false, .. }) if !stateful => {
+                passage.identified = true;
+            }
+            // The store's part is done.
+            Some(Passage { stage: Stage::Confirm(_), .. }) if !stateful => {}
+            Some(Passage { stage: Stage::Confirm(_), .. }) => self.unconfirmed(why),
+            Some(Passage { stage: Stage::Sent, .. }) if used => self.fail_passage(reply::error(&format!(
+                "ERR pmnet: the connection to the store was lost ({why}); the command may or may not have taken effect"
+            ))),
+            Some(_) => self.fail_passage(reply::error(&format!(
+                "ERR pmnet: the store cannot be reached directly ({why}); the command was not executed"
+            ))),
+            None => {}
+        }
+    }
+
+    /// Takes in bytes from the store.
+    pub fn direct_receive(&mut self, bytes: &[u8], shared: &Shared) {
+        let Some(mut direct) = self.passing.direct.take() else {
+            return;
+        };
+        direct.heard = true;
+        direct.inbox.extend_from_slice(bytes);
+        let mut result = Ok(());
+        while result.is_ok() {
+            match direct.scanner.poll(&direct.inbox) {
+                Ok(None) => break,
+                Ok(Some(len)) => {
+                    let value = direct.inbox.split_to(len).freeze();
+                    result = self.direct_value(&mut direct, &value, shared);
+                }
+                Err(_) => result = Err(NOT_RESP.to_owned().into()),
+            }
+        }
+        self.passing.direct = Some(direct);
+        match result {
+            Ok(()) => {}
+            Err(Failure::Lost(why)) => self.direct_lost(&why),
+            Err(Failure::Refused(why)) => self.login_refused(&why),
+        }
+    }
+
+    /// One reply, or one message.
+    fn direct_value(
+        &mut self,
+        direct: &mut Direct,
+        value: &Bytes,
+        shared: &Shared,
+    ) -> Result<(), Failure> {
+        if direct.take_answer(value)? {
+            if std::mem::take(&mut direct.passed_fence) {
+                self.pass_fence();
+            }
+            return Ok(());
+        }
+        let sent = matches!(
+            &self.passing.passage,
+            Some(Passage {
+                stage: Stage::Sent,
+                ..
+            })
+        );
+        // Data may look like a subscription message; it is one only where such messages can come.
+        let subscribes = match &self.passing.passage {
+            Some(passage) if sent => passage.effect == Effect::Subscribe,
+            _ => direct.subscribed + direct.subscribed_sharded > 0,
+        };
+        if (subscribes || value.starts_with(b">"))
+            && let Some(subscription) = subscription(value)
+        {
+            if subscription.sharded {
+                direct.subscribed_sharded = subscription.remaining;
+            } else {
+                let before = direct.subscribed;
+                direct.subscribed = subscription.remaining;
+                if subscription.pattern {
+                    let patterns = direct.patterns + subscription.remaining;
+                    direct.patterns = patterns.saturating_sub(before);
+                }
+                // At the end there is none, whatever was missed.
+                direct.patterns = direct.patterns.min(subscription.remaining);
+            }
+        }
+        let Some(passage) = self.passing.passage.as_mut().filter(|_| sent) else {
+            if !(subscribes || self.mode.monitors() || value.starts_with(b">")) {
+                // Given to the client, it would be taken for the reply to something.
+                return Err("it sent what nobody asked for".to_owned().into());
+            }
+            // It comes from before the command that waits to be sent, if one does.
+            self.hand_on(value);
+            return Ok(());
+        };
+        let is_reply = match passage.effect {
+            // Until the sentinel: confirmations and messages, in the order of the store.
+            Effect::Subscribe => is_sentinel(value, &passage.sentinel),
+            // A message to a RESP3 client while another command waits for its reply.
+            _ => !value.starts_with(b">"),
+        };
+        if !is_reply {
+            passage.handed_on |= passage.effect == Effect::Subscribe;
+            self.hand_on(value);
+            return Ok(());
+        }
+        let Some(mut passage) = self.passing.passage.take() else {
+            return Ok(());
+        };
+        self.times.made_way = true;
+        if passage.kills && value.starts_with(b"+") {
+            self.passing.note_killed();
+        }
+        let refused = direct.refused.take();
+        let refused = refused.filter(|_| passage.name.starts_with("WAIT"));
+        let value = refused.as_ref().unwrap_or(value);
+        self.apply_effect(&passage, value, direct);
+        let reply = match passage.effect {
+            Effect::Subscribe => Bytes::new(),
+            Effect::Protocol if !value.starts_with(b"-") => self.hello_reply(shared),
+            // A client that followed it would go past pmnet.
+            _ if value.starts_with(b"-MOVED ") || value.starts_with(b"-ASK ") => reply::error(
+                "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the command was not \
+                 executed",
+            ),
+            _ => value.clone(),
+        };
+        if passage.needs_confirmation(value) {
+            passage.await_confirmation(reply);
+            self.passing.passage = Some(passage);
+        } else {
+            self.settle(reply);
+        }
+        Ok(())
+    }
+
+    /// Forwards what came from the store, in the same order: after all replies that are due before it,
+    /// but before the reply to the command that is being passed, or that may have caused it.
+    fn hand_on(&mut self, value: &Bytes) {
+        let behind_all = self.replies.slots.len();
+        let place = if self.passing.is_behind_reply(value) {
+            behind_all
+        } else {
+            self.message_place().unwrap_or(behind_all)
+        };
+        self.replies.insert(place, value);
+    }
+}
+
+/// The answer to WAIT if the store has refused the write before it with this error.
+fn no_marker(error: &str) -> Bytes {
+    let (code, text) = error.split_once(' ').unwrap_or((error, ""));
+    let code = code.trim_start_matches('-');
+    reply::error(&format!(
+        "{code} pmnet: it is not known which replicas have what was written: the store refuses the front's write that tells it what to \
+         count ({text}); acknowledged writes stay"
+    ))
+}
+
+fn is_sentinel(value: &[u8], sentinel: &[u8]) -> bool {
+    // "ERR unknown command 'NAME', with args …", before Redis 7 with other quotes.
+    let name = value
+        .strip_prefix(b"-ERR unknown command ")
+        .and_then(|rest| rest.get(1..))
+        .and_then(|rest| rest.strip_prefix(sentinel));
+    matches!(name, Some([b'\'' | b'`', ..]))
+}

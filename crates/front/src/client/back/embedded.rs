@@ -1,0 +1,406 @@
+//! WATCH and blocking commands at a store that is no Redis (`docs/spec/embedded-store.md` §8).
+//!
+//! Purpose: commands that pass through to a Redis have no connection of their own here. WATCH asks the store for the versions of keys, and EXEC sends
+//! them along: the transaction runs if they are the same. A blocking command is sent as any other write, and the store does not wait. While the answer
+//! is null, the client waits here, and the front wakes it when its keys arrive ([`crate::shell`]'s `waiting`).
+//! Invariants: one command takes an element, exactly once; a client that waits has no call under way unless it was woken.
+
+use bytes::Bytes;
+use pmnet_resp::{Arguments, Parser, Status, parse_integer, read, reply, write_command};
+use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, UNCHANGED, WATCH, arrival, preamble};
+
+use super::calls::{Submit, outcome_reply};
+use super::pass::Effect;
+use super::passage::{Passage, Stage};
+use crate::client::{Connection, Later, Shared};
+use crate::limits::REQUESTS;
+use crate::upstream::{CallId, Outcome, Time, Upstream};
+
+/// Most keys that a client may watch, or wait for, at such a store.
+const KEYS_MAX: usize = 1024;
+/// Most bytes of the names of watched keys.
+const WATCHED_BYTES_MAX: usize = 256 * 1024;
+
+/// Keys that a client watches.
+#[derive(Debug)]
+pub(in crate::client) struct Watching {
+    /// The store's process.
+    start: i64,
+    /// Database, version, name.
+    keys: Vec<(u32, i64, Bytes)>,
+    bytes: usize,
+    /// The process is another one since the first of them: no transaction will run.
+    broken: bool,
+}
+
+/// The wait of a blocking command.
+#[derive(Debug)]
+pub(in crate::client) struct Waits {
+    /// As [`arrival`] has it.
+    keys: Vec<i64>,
+    /// Until when; `None`: for ever.
+    until: Option<Time>,
+    /// Something arrived, or may have, while it was trying.
+    again: bool,
+    /// If the next try finds nothing, the wait ends with this reply.
+    ended: Option<Bytes>,
+}
+
+/// Where the keys of a blocking command are, and its time.
+fn layout(arguments: &Arguments<'_>) -> Option<(std::ops::Range<usize>, usize)> {
+    let count = arguments.len();
+    let is = |name: &str| arguments.is(0, name);
+    match () {
+        () if ["BLPOP", "BRPOP", "BZPOPMIN", "BZPOPMAX"]
+            .into_iter()
+            .any(is) =>
+        {
+            Some((1..count - 1, count - 1))
+        }
+        () if is("BLMOVE") => Some((1..2, 5)),
+        () if is("BRPOPLPUSH") => Some((1..2, 3)),
+        () if is("BLMPOP") || is("BZMPOP") => {
+            let keys = parse_integer(arguments.get(2)).and_then(|keys| usize::try_from(keys).ok());
+            // A wrong number is refused by the store.
+            Some((3..keys.unwrap_or(0).saturating_add(3).min(count), 1))
+        }
+        () => None,
+    }
+}
+
+/// Seconds as the end of a wait that begins now: `None`: they are no number; 0: for ever.
+fn end_of(seconds: &[u8], now: Time) -> Option<Option<Time>> {
+    let seconds: f64 = std::str::from_utf8(seconds).ok()?.parse().ok()?;
+    let millis = (seconds * 1000.0).ceil().max(0.0);
+    let wait =
+        std::time::Duration::try_from_secs_f64(millis / 1000.0).unwrap_or(std::time::Duration::MAX);
+    let wait = Time::try_from(wait.as_nanos()).unwrap_or(Time::MAX);
+    Some((wait > 0).then(|| now.saturating_add(wait)))
+}
+
+/// Whether a reply says that there is nothing.
+fn is_nothing(reply: &[u8]) -> bool {
+    matches!(reply, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
+}
+
+/// The integers of an array.
+pub(crate) fn integers(reply: &[u8]) -> Option<Vec<i64>> {
+    let number = |element: &[u8]| parse_integer(element.strip_prefix(b":")?.strip_suffix(b"\r\n")?);
+    read::elements(reply)?.into_iter().map(number).collect()
+}
+
+/// Calls `look` with the arguments of a command that was read before.
+fn with_arguments<T>(frame: &[u8], look: impl FnOnce(&Arguments<'_>) -> T) -> Option<T> {
+    let mut parser = Parser::new(REQUESTS);
+    matches!(parser.poll(frame), Ok(Status::Complete)).then(|| look(&parser.arguments(frame)))
+}
+
+impl Connection {
+    /// Whether the passed command can be served by a store that is no Redis; if so, it will be.
+    pub(in crate::client) fn serve_embedded(&mut self) -> bool {
+        let Some(passage) = &mut self.passing.passage else {
+            return false;
+        };
+        let waits = passage.blocks
+            && with_arguments(&passage.frame, |arguments| layout(arguments).is_some())
+                == Some(true);
+        if !waits && passage.effect != Effect::Watch {
+            return false;
+        }
+        // It goes through the devices as any other command.
+        passage.marks = false;
+        passage.confirms = None;
+        passage.stage = Stage::Embedded(None);
+        true
+    }
+
+    /// Gets on with it.
+    pub(in crate::client) fn advance_embedded<U: Upstream>(
+        &mut self,
+        up: &mut U,
+        shared: &Shared,
+    ) -> Result<(), Later> {
+        let protocol = self.settings.protocol;
+        let Some(passage) = &mut self.passing.passage else {
+            return Ok(());
+        };
+        match (&passage.stage, &passage.waits) {
+            (Stage::Rest, Some(waits)) if waits.until.is_some_and(|until| shared.now >= until) => {
+                self.end_wait(nothing(protocol), shared);
+                return Ok(());
+            }
+            (Stage::Embedded(None), _) => {}
+            _ => return Ok(()),
+        }
+        let watches = passage.effect == Effect::Watch;
+        // A command that waits has a whole deadline for each try.
+        let begun = if passage.waits.is_some() {
+            shared.now
+        } else {
+            passage.begun
+        };
+        let mut payload = if watches {
+            preamble(Form::Single, Protocol::Resp2, self.settings.database)
+        } else {
+            preamble(Form::Single, protocol, self.settings.database)
+        }
+        .to_vec();
+        if watches {
+            let written = with_arguments(&passage.frame, |arguments| {
+                let keys = arguments.iter().skip(1);
+                let command: Vec<&[u8]> = std::iter::once(WATCH.as_bytes()).chain(keys).collect();
+                write_command(&mut payload, &command);
+            });
+            if written.is_none() {
+                self.give_up(reply::error("ERR pmnet: a command cannot be read again"));
+                return Ok(());
+            }
+        } else {
+            payload.extend_from_slice(&passage.frame);
+        }
+        let how = Submit::Bypass { read_only: watches };
+        match self.submit(&Bytes::from(payload), 0, how, begun, up, shared)? {
+            Ok(call) => {
+                if let Some(passage) = &mut self.passing.passage {
+                    passage.stage = Stage::Embedded(Some(call));
+                }
+            }
+            Err(error) => self.give_up(error),
+        }
+        Ok(())
+    }
+
+    /// Whether `call` was that of such a command; if so, gets on with it.
+    pub(in crate::client) fn embedded_done(
+        &mut self,
+        call: CallId,
+        outcome: &Outcome,
+        shared: &mut Shared,
+    ) -> bool {
+        let Some(passage) = &self.passing.passage else {
+            return false;
+        };
+        if passage.stage != Stage::Embedded(Some(call)) {
+            return false;
+        }
+        let watches = passage.effect == Effect::Watch;
+        match outcome_reply(outcome.clone()) {
+            Ok(reply) if watches => self.versions_known(&reply, shared),
+            Ok(reply) if is_nothing(&reply) => self.nothing_yet(shared),
+            Ok(reply) => self.end_wait(reply, shared),
+            // Nothing has changed, whatever became of it; but its client must not go on as if it watched.
+            Err(error) if watches => self.give_up(error),
+            Err(error) => self.end_wait(error, shared),
+        }
+        true
+    }
+
+    /// The session closed while the command was under way.
+    pub(in crate::client) fn embedded_session_closed(&mut self) {
+        let Some(Passage {
+            stage: Stage::Embedded(Some(_)),
+            effect,
+            ..
+        }) = &self.passing.passage
+        else {
+            return;
+        };
+        let outcome = if *effect == Effect::Watch {
+            Outcome::Failed("the session closed; the command was not executed")
+        } else {
+            Outcome::Unknown
+        };
+        if let Err(error) = outcome_reply(outcome) {
+            self.give_up(error);
+        }
+    }
+
+    fn versions_known(&mut self, reply: &[u8], shared: &mut Shared) {
+        let Some(passage) = &self.passing.passage else {
+            return;
+        };
+        let keys = with_arguments(&passage.frame, |arguments| {
+            arguments
+                .iter()
+                .skip(1)
+                .map(Bytes::copy_from_slice)
+                .collect::<Vec<_>>()
+        })
+        .unwrap_or_default();
+        let known = integers(reply).filter(|numbers| numbers.len() == keys.len() + 1);
+        let Some((start, versions)) = known.as_deref().and_then(<[i64]>::split_first) else {
+            shared.embedded = false;
+            let name = &passage.name;
+            return self.give_up(reply::error(&format!(
+                "ERR pmnet: {name} needs a Redis store: this store cannot do it"
+            )));
+        };
+        let watching = self.watching.get_or_insert_with(|| Watching {
+            start: *start,
+            keys: Vec::new(),
+            bytes: 0,
+            broken: false,
+        });
+        watching.broken |= watching.start != *start;
+        for (key, version) in keys.into_iter().zip(versions) {
+            watching.bytes += key.len();
+            watching.keys.push((self.settings.database, *version, key));
+        }
+        if watching.keys.len() > KEYS_MAX || watching.bytes > WATCHED_BYTES_MAX {
+            return self.give_up(reply::error(&format!(
+                "ERR pmnet: closing: a client can watch {KEYS_MAX} keys with {WATCHED_BYTES_MAX} bytes of names"
+            )));
+        }
+        self.end_wait(reply::OK, shared);
+    }
+
+    /// The store had no element: the client waits, or its time is over.
+    fn nothing_yet(&mut self, shared: &Shared) {
+        let nothing = nothing(self.settings.protocol);
+        let database = self.settings.database;
+        let Some(passage) = &mut self.passing.passage else {
+            return;
+        };
+        if passage.waits.is_none() {
+            let waits = with_arguments(&passage.frame, |arguments| {
+                let (keys, time) = layout(arguments)?;
+                let sorted = arguments
+                    .get(0)
+                    .get(1)
+                    .is_some_and(|byte| byte.eq_ignore_ascii_case(&b'Z'));
+                Some(Waits {
+                    keys: keys
+                        .map(|at| arrival(database, sorted, arguments.get(at)))
+                        .collect(),
+                    until: end_of(arguments.get(time), shared.now)?,
+                    again: false,
+                    ended: None,
+                })
+            });
+            match waits.flatten() {
+                Some(waits) if waits.keys.len() <= KEYS_MAX => passage.waits = Some(waits),
+                Some(_) => {
+                    let error = format!("ERR pmnet: a command can wait for {KEYS_MAX} keys");
+                    return self.end_wait(reply::error(&error), shared);
+                }
+                None => {
+                    return self.end_wait(
+                        reply::error("ERR timeout is not a float or out of range"),
+                        shared,
+                    );
+                }
+            }
+        }
+        let Some(waits) = &mut passage.waits else {
+            return;
+        };
+        if let Some(ended) = waits.ended.take() {
+            return self.end_wait(ended, shared);
+        }
+        if waits.until.is_some_and(|until| shared.now >= until) {
+            return self.end_wait(nothing, shared);
+        }
+        passage.stage = if std::mem::take(&mut waits.again) {
+            Stage::Embedded(None)
+        } else {
+            Stage::Rest
+        };
+    }
+
+    /// The command has its reply.
+    fn end_wait(&mut self, reply: Bytes, shared: &Shared) {
+        let waited = self
+            .passing
+            .drop_passage()
+            .is_some_and(|passage| passage.waits.is_some());
+        // Later commands have waited for this one, and not for the store.
+        self.times.made_way |= waited;
+        self.times.answered = shared.now;
+        self.settle(reply);
+    }
+
+    /// The keys that it waits for at an embedded store, and until when it waits.
+    pub(crate) fn waits_for(&self) -> Option<(&[i64], Option<Time>)> {
+        let waits = self.passing.passage.as_ref()?.waits.as_ref()?;
+        Some((&waits.keys, waits.until))
+    }
+
+    /// Whether it has found nothing and was not woken since.
+    pub(crate) fn rests(&self) -> bool {
+        matches!(&self.passing.passage, Some(passage) if passage.stage == Stage::Rest)
+    }
+
+    /// One of its keys may have arrived.
+    pub(crate) fn wake(&mut self) {
+        if let Some(passage) = &mut self.passing.passage
+            && let Some(waits) = &mut passage.waits
+        {
+            match passage.stage {
+                Stage::Rest => passage.stage = Stage::Embedded(None),
+                _ => waits.again = true,
+            }
+        }
+    }
+
+    /// Ends its wait with this, unless it finds something before.
+    pub(crate) fn stop_waiting(&mut self, answer: Bytes, shared: &Shared) {
+        if self.rests() {
+            return self.end_wait(answer, shared);
+        }
+        if let Some(waits) = self
+            .passing
+            .passage
+            .as_mut()
+            .and_then(|passage| passage.waits.as_mut())
+        {
+            waits.ended = Some(answer);
+        }
+    }
+
+    /// The reply that CLIENT UNBLOCK gives it.
+    pub(crate) fn unblocked(&self, error: bool) -> Bytes {
+        if error {
+            return reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK");
+        }
+        nothing(self.settings.protocol)
+    }
+
+    /// The payload of a transaction of a client that watches keys: it says under which versions it may run.
+    pub(in crate::client) fn guarded(watching: &Watching, payload: &[u8]) -> Vec<u8> {
+        // A number that no process has.
+        let start = if watching.broken {
+            "-"
+        } else {
+            &watching.start.to_string()
+        };
+        let mut command: Vec<Vec<u8>> = vec![UNCHANGED.into(), start.into()];
+        for (database, version, key) in &watching.keys {
+            command.push(database.to_string().into());
+            command.push(version.to_string().into());
+            command.push(key.to_vec());
+        }
+        let (head, commands) = payload.split_at(PREAMBLE_LEN);
+        let mut guarded = head.to_vec();
+        write_command(&mut guarded, &command);
+        guarded.extend_from_slice(commands);
+        guarded
+    }
+
+    /// EXEC, DISCARD, UNWATCH and RESET: it watches nothing any more.
+    pub(in crate::client) fn unwatch(&mut self) {
+        self.watching = None;
+    }
+
+    /// Whether it watches keys, here or at a Redis.
+    pub(in crate::client) fn watches_keys(&self) -> bool {
+        self.watching.is_some() || self.mode.watches()
+    }
+}
+
+/// The reply for a client whose time is over.
+fn nothing(protocol: Protocol) -> Bytes {
+    match protocol {
+        Protocol::Resp2 => Bytes::from_static(b"*-1\r\n"),
+        Protocol::Resp3 => Bytes::from_static(b"_\r\n"),
+    }
+}

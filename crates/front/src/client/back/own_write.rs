@@ -1,0 +1,164 @@
+//! A GET of what the same pipeline has just SET: answered with that value, without asking anybody.
+//!
+//! A GET right behind a plain `SET key value` of its key, of the same connection and database and
+//! **submitted in the same turn**, waits for that SET and for nothing else. Its reply is the value, once the SET
+//! is committed, in whatever way; or an error, if that is what the SET gets.
+//!
+//! Why that is right: nothing that is submitted leaves before [`Upstream::flush`](crate::upstream::Upstream::flush), which nobody calls while
+//! a connection takes commands. So the GET was called before the head could give the SET an order, and it is answered
+//! when the SET has one. The moment just behind that order lies within the GET's call, and there the key has this
+//! value. The same holds if the SET takes its effect by fallback. A GET that is read in a later turn may be called
+//! when the SET has its order, and others have written behind it: it asks the store.
+//!
+//! Between the SET and the GET there are only GETs that are answered in the same way. Anything else of the connection has its
+//! moment behind that of the SET, and this GET behind that. An update of another key is no exception: others may have
+//! written this key between the orders of the two.
+//!
+//! Invariants: nothing is remembered from one turn to the next, so at most one
+//! write is; a value is shared with the SET's payload, and counted as in flight once for each GET that waits for it.
+
+use bytes::Bytes;
+use pmnet_resp::{Arguments, reply};
+
+use super::calls::{Purpose, outcome_reply};
+use crate::client::replies::Slot;
+use crate::client::{Connection, Shared};
+use crate::table::Facts;
+use crate::upstream::{CallId, Outcome};
+
+/// Bytes of the end of a line.
+const LINE_END: usize = 2;
+
+/// The plain SET that was submitted last in this turn, if nothing came behind it.
+#[derive(Debug, Default)]
+pub(in crate::client) struct OwnWrites(Option<OwnWrite>);
+
+#[derive(Debug)]
+struct OwnWrite {
+    call: CallId,
+    key: Bytes,
+    /// The value as the reply to a GET.
+    reply: Bytes,
+}
+
+impl OwnWrites {
+    /// An update was submitted as `call`, or refused for good.
+    pub(in crate::client) fn note(
+        &mut self,
+        call: Option<CallId>,
+        arguments: &Arguments<'_>,
+        payload: &Bytes,
+    ) {
+        self.0 = call
+            .filter(|_| arguments.len() == 3 && arguments.is(0, "SET"))
+            .and_then(|call| OwnWrite::of(call, arguments, payload));
+    }
+
+    /// What comes now is behind something else than that SET.
+    pub(in crate::client) fn forget(&mut self) {
+        self.0 = None;
+    }
+
+    fn of(&self, facts: &Facts, arguments: &Arguments<'_>) -> Option<&OwnWrite> {
+        let is_get = facts.name == "GET" && arguments.len() == 2;
+        let write = self.0.as_ref().filter(|_| is_get)?;
+        (write.key == arguments.get(1)).then_some(write)
+    }
+}
+
+impl OwnWrite {
+    /// A `SET key value`: both are the end of its payload, which has the value as a reply has it.
+    fn of(call: CallId, arguments: &Arguments<'_>, payload: &Bytes) -> Option<OwnWrite> {
+        let [key, value] = [arguments.get(1), arguments.get(2)];
+        let text = payload.len().checked_sub(value.len() + LINE_END)?;
+        let from = payload[..text].iter().rposition(|&byte| byte == b'$')?;
+        let key_end = from.checked_sub(LINE_END)?;
+        let key_from = key_end.checked_sub(key.len())?;
+        Some(OwnWrite {
+            call,
+            key: payload.slice(key_from..key_end),
+            reply: payload.slice(from..),
+        })
+    }
+}
+
+impl Connection {
+    /// Gives a GET of what this turn has SET its place behind that; false if it is none.
+    pub(in crate::client) fn read_own_write(
+        &mut self,
+        facts: Option<&Facts>,
+        arguments: &Arguments<'_>,
+        shared: &mut Shared,
+    ) -> bool {
+        // What is packed, or a batch, has no place yet: the GET goes with it.
+        let Some(facts) = facts.filter(|_| self.pack.is_none() && self.reads.batch.is_none())
+        else {
+            return false;
+        };
+        let Some(write) = shared.own_writes.of(facts, arguments) else {
+            return false;
+        };
+        let readers = self
+            .replies
+            .slots
+            .iter_mut()
+            .rev()
+            .find_map(|slot| match slot {
+                Slot::Call {
+                    call,
+                    purpose: Purpose::Update { readers },
+                    ..
+                } if *call == write.call => Some(readers),
+                _ => None,
+            });
+        let Some(readers) = readers else {
+            return false;
+        };
+        *readers += 1;
+        self.replies.flight_bytes += write.reply.len();
+        self.replies.slots.push_back(Slot::OwnWrite {
+            call: write.call,
+            reply: write.reply.clone(),
+        });
+        shared.counters.own_writes += 1;
+        true
+    }
+
+    /// The update of slot `index` has its outcome: so have the `readers` behind it that wait for it.
+    pub(in crate::client) fn answer_readers(
+        &mut self,
+        index: usize,
+        update: CallId,
+        readers: usize,
+        outcome: &Outcome,
+    ) {
+        let mine = |slot: &Slot| matches!(slot, Slot::OwnWrite { call, .. } if *call == update);
+        let mut at = index;
+        for _ in 0..readers {
+            let next = self.replies.slots.iter().skip(at + 1).position(mine);
+            let Some(next) = next.map(|distance| at + 1 + distance) else {
+                return;
+            };
+            if let Slot::OwnWrite { reply, .. } = &self.replies.slots[next] {
+                let value = reply.clone();
+                self.replies.flight_bytes = self.replies.flight_bytes.saturating_sub(value.len());
+                self.replies.fill(next, own_write_reply(value, outcome));
+            }
+            at = next;
+        }
+    }
+}
+
+/// The reply to a GET that waited for a SET of `value`.
+fn own_write_reply(value: Bytes, outcome: &Outcome) -> Bytes {
+    match outcome {
+        Outcome::Committed { .. } => value,
+        // It went as a request, since the store is short of room.
+        Outcome::Reply(done) if *done == reply::OK => value,
+        Outcome::Unknown => reply::error(
+            "ERR pmnet: outcome unknown of the SET whose value this is (deadline passed); the SET may or may not take \
+             effect once",
+        ),
+        other => outcome_reply(other.clone()).unwrap_or_else(|error| error),
+    }
+}

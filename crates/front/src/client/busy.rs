@@ -1,0 +1,158 @@
+//! Whether Redis runs a script for so long that it says BUSY to everybody.
+//!
+//! The front hears it where it asks Redis something itself. From then on it answers with Redis's own error what would have to wait for
+//! Redis and has not been sent yet, and plain reads that have: those change nothing, whatever becomes of them. A write that was sent
+//! waits, for only the pmnet server knows whether it is executed. While Redis is busy, the front asks it again and again.
+
+use bytes::Bytes;
+use pmnet_resp::Arguments;
+
+use super::back::calls::{Purpose, repeated};
+use super::replies::Slot;
+use super::{Connection, Shared};
+use crate::table::{Action, Facts, Local, Pass, Verdict};
+use crate::upstream::Time;
+
+/// How long it counts that Redis was heard to be busy, in nanoseconds: several of the front's questions.
+const HEARD_FOR: Time = 1_000_000_000;
+/// How long Redis's word that it is busy may be under way when it is busy no longer, in nanoseconds.
+const UNDER_WAY_FOR: Time = 50_000_000;
+/// How long a call has no answer before the front asks whether Redis is busy, in nanoseconds.
+const DOUBT_AFTER: Time = 500_000_000;
+/// Commands that run code.
+const CODE: [&str; 6] = [
+    "EVAL",
+    "EVALSHA",
+    "EVAL_RO",
+    "EVALSHA_RO",
+    "FCALL",
+    "FCALL_RO",
+];
+
+/// Whether this command runs code, which may be what keeps Redis busy.
+pub(super) fn runs_code(facts: Option<&Facts>) -> bool {
+    facts.is_some_and(|facts| CODE.contains(&facts.name))
+}
+
+/// Whether this reply says that Redis runs a script.
+#[must_use]
+pub fn says_busy(reply: &[u8]) -> bool {
+    reply.starts_with(b"-BUSY ")
+}
+
+/// What Redis said last about that.
+#[derive(Debug, Default)]
+pub struct Busy {
+    error: Bytes,
+    until: Time,
+    /// What is heard before then was said before it ended.
+    deaf_until: Time,
+}
+
+impl Busy {
+    /// Redis has just said so, with this error.
+    pub fn heard(&mut self, error: &Bytes, now: Time) {
+        if now < self.deaf_until {
+            return;
+        }
+        if now >= self.until {
+            tracing::info!("Redis is busy with a script; what has to wait for it is answered so");
+        }
+        self.error = error.clone();
+        self.until = now.saturating_add(HEARD_FOR);
+    }
+
+    /// It answers again, or a script was killed.
+    pub fn over(&mut self, now: Time) {
+        if now < self.until {
+            self.deaf_until = now.saturating_add(UNDER_WAY_FOR);
+        }
+        self.until = 0;
+    }
+
+    /// Redis's error, if it is busy.
+    #[must_use]
+    pub fn error(&self, now: Time) -> Option<&Bytes> {
+        (now < self.until).then_some(&self.error)
+    }
+}
+
+impl Connection {
+    /// Whether the front waits for the store on behalf of this client.
+    pub(super) fn asks_store(&self) -> bool {
+        match self.replies.slots.front() {
+            Some(Slot::Call { purpose, .. }) => !matches!(purpose, Purpose::Update { .. }),
+            _ => false,
+        }
+    }
+
+    /// Whether it waits for so long that the store may be busy.
+    #[must_use]
+    pub fn doubts_store(&self, now: Time) -> bool {
+        let since = self.times.begun.max(self.times.answered);
+        self.asks_store() && now >= since.saturating_add(DOUBT_AFTER)
+    }
+
+    /// Redis's error, if it is busy and this command would have to wait for it. A read may do without Redis.
+    pub(super) fn held_up_by_script(
+        &mut self,
+        verdict: &Verdict,
+        arguments: &Arguments<'_>,
+        shared: &Shared,
+    ) -> Option<Bytes> {
+        let error = shared.busy.error(shared.now)?;
+        if self.mode.watches() || self.mode.monitors() || !verdict.arity_fits(arguments) {
+            return None;
+        }
+        let held_up = match verdict.action {
+            Action::Local(Local::Exec) => self.mode.transaction().is_some_and(|t| t.is_sent()),
+            _ if self.mode.transaction().is_some() => false,
+            Action::Bypass { read_only, .. } => !read_only || runs_code(verdict.facts),
+            Action::Pass(kind) => kind != Pass::Kill && self.passing.subscriptions() == 0,
+            _ => false,
+        };
+        held_up.then(|| error.clone())
+    }
+
+    /// Answers plain reads that wait for a busy Redis with its error; whether there were any.
+    pub(super) fn refuse_reads(&mut self, error: &Bytes) -> bool {
+        let mut refused = false;
+        for index in 0..self.replies.slots.len() {
+            let Slot::Call { purpose, .. } = &self.replies.slots[index] else {
+                continue;
+            };
+            if !matches!(purpose, Purpose::Bypass { plain: true, .. }) {
+                continue;
+            }
+            if let Some((_, purpose)) = self.replies.take_call(index) {
+                self.release(&purpose);
+                let replies = purpose.bypassed().unwrap_or(1);
+                self.replies.fill(index, repeated(error, replies));
+                refused = true;
+            }
+        }
+        self.replies.drain();
+        refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_before_the_end_counts_no_more() {
+        let error = Bytes::from_static(b"-BUSY x\r\n");
+        let mut busy = Busy::default();
+        busy.over(1);
+        busy.heard(&error, 2);
+        assert_eq!(busy.error(3), Some(&error));
+        assert_eq!(busy.error(2 + HEARD_FOR), None);
+        busy.heard(&error, 4);
+        busy.over(5);
+        busy.heard(&error, 6);
+        assert_eq!(busy.error(7), None);
+        busy.heard(&error, 5 + UNDER_WAY_FOR);
+        assert_eq!(busy.error(6 + UNDER_WAY_FOR), Some(&error));
+    }
+}

@@ -1,0 +1,209 @@
+//! The replies to a client, in the order of its commands.
+//!
+//! Invariant: a reply leaves only after the replies of all commands before it.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::back::calls::Purpose;
+use super::backlog::Output;
+use super::{FLIGHT_BYTES_SOFT_MAX, READY_BYTES_SOFT_MAX, SLOTS_MAX};
+use crate::upstream::CallId;
+
+/// The place of a command's reply.
+#[derive(Debug)]
+pub(super) enum Slot {
+    /// The reply, waiting for those before it.
+    Ready(Bytes),
+    /// A call is outstanding.
+    Call {
+        call: CallId,
+        purpose: Purpose,
+        bytes: usize,
+    },
+    /// A GET of what the update of this call sets: the reply if that is committed.
+    OwnWrite { call: CallId, reply: Bytes },
+    /// The command that is passed through.
+    Passage,
+    /// The reply to a PUBLISH, held back until the messages before it are here.
+    Fenced(Bytes),
+    /// What is to be submitted again, and for what.
+    Again {
+        payload: Bytes,
+        purpose: Purpose,
+        read_only: bool,
+    },
+    /// A message that is no reply, waiting for the replies before it.
+    Message(Bytes),
+    /// What the front has to ask its other clients for.
+    Clients,
+    /// From here on replies are thrown away, or are not (CLIENT REPLY).
+    Mute(bool),
+}
+
+#[derive(Default)]
+pub(super) struct Replies {
+    pub(super) slots: VecDeque<Slot>,
+    /// Bytes of the replies that wait in `slots` for those before them.
+    ready_bytes: usize,
+    /// Bytes that the others in `slots` have in flight, or have set aside.
+    pub(super) flight_bytes: usize,
+    output: Output,
+    /// Bytes of `output` above which no further command is taken.
+    pub(super) unread_max: usize,
+    /// Replies that are next in order are thrown away.
+    muted: bool,
+}
+
+impl Replies {
+    /// Puts a reply behind all that are outstanding.
+    pub(super) fn push(&mut self, reply: Bytes) {
+        if !self.slots.is_empty() {
+            self.ready_bytes += reply.len();
+            self.slots.push_back(Slot::Ready(reply));
+        } else if !self.muted {
+            self.output.push(&reply);
+        }
+    }
+
+    /// Puts a message before the reply at `index`; behind all if there is none.
+    pub(super) fn insert(&mut self, index: usize, message: &Bytes) {
+        if index == 0 {
+            self.output.push(message);
+        } else {
+            self.ready_bytes += message.len();
+            self.slots.insert(index, Slot::Message(message.clone()));
+        }
+    }
+
+    /// From here on replies are thrown away, or are not. Messages are kept, as by Redis.
+    pub(super) fn mute(&mut self, muted: bool) {
+        if self.slots.is_empty() {
+            self.muted = muted;
+        } else {
+            self.slots.push_back(Slot::Mute(muted));
+        }
+    }
+
+    /// The call at `index` is over, if one is there; its reply is to be filled in.
+    pub(super) fn take_call(&mut self, index: usize) -> Option<(CallId, Purpose)> {
+        let slot = self.slots.get_mut(index)?;
+        if let Slot::Call { .. } = slot
+            && let Slot::Call {
+                call,
+                purpose,
+                bytes,
+            } = std::mem::replace(slot, Slot::Ready(Bytes::new()))
+        {
+            self.flight_bytes = self.flight_bytes.saturating_sub(bytes);
+            return Some((call, purpose));
+        }
+        None
+    }
+
+    /// The reply to the command of this slot.
+    pub(super) fn fill(&mut self, index: usize, reply: Bytes) {
+        self.ready_bytes += reply.len();
+        self.slots[index] = Slot::Ready(reply);
+    }
+
+    /// What was to be submitted again at `index` has been, or gets an error. Whether it is a pack that is under way now.
+    pub(super) fn submitted(&mut self, index: usize, submitted: Result<CallId, Bytes>) -> bool {
+        let Slot::Again { purpose, .. } =
+            std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
+        else {
+            return false;
+        };
+        match submitted {
+            Ok(call) => {
+                let is_pack = matches!(purpose, Purpose::Pack(_));
+                self.slots[index] = Slot::Call {
+                    call,
+                    purpose,
+                    bytes: 0,
+                };
+                is_pack
+            }
+            Err(error) => {
+                self.fill(index, purpose.failed(&error));
+                false
+            }
+        }
+    }
+
+    /// Puts these behind the slot at `index`.
+    pub(super) fn put_behind(&mut self, index: usize, slots: Vec<Slot>) {
+        for (at, slot) in (index + 1..).zip(slots) {
+            if let Slot::Ready(bytes) = &slot {
+                self.ready_bytes += bytes.len();
+            }
+            self.slots.insert(at, slot);
+        }
+    }
+
+    /// Moves the replies that are next in order to the output.
+    pub(super) fn drain(&mut self) {
+        let next =
+            |slot: &mut Slot| matches!(slot, Slot::Ready(_) | Slot::Message(_) | Slot::Mute(_));
+        while let Some(slot) = self.slots.pop_front_if(next) {
+            let (bytes, dropped) = match slot {
+                Slot::Ready(bytes) => (bytes, self.muted),
+                Slot::Message(bytes) => (bytes, false),
+                Slot::Mute(muted) => {
+                    self.muted = muted;
+                    continue;
+                }
+                _ => continue,
+            };
+            self.ready_bytes = self.ready_bytes.saturating_sub(bytes.len());
+            if !dropped {
+                self.output.push(&bytes);
+            }
+        }
+    }
+
+    /// Drops what is outstanding: this is the last reply, behind those that are complete and in order.
+    pub(super) fn cut(&mut self, last: &Bytes) {
+        self.slots.clear();
+        self.ready_bytes = 0;
+        self.flight_bytes = 0;
+        self.output.push(last);
+    }
+
+    /// What is to be written first.
+    pub(super) fn unwritten(&self) -> &[u8] {
+        self.output.head()
+    }
+
+    pub(super) fn wrote(&mut self, count: usize) {
+        self.output.wrote(count);
+    }
+
+    /// Bytes of replies that are held for the client.
+    pub(super) fn held(&self) -> usize {
+        self.output.len() + self.ready_bytes
+    }
+
+    /// Nothing is outstanding, and all is written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.output.len() == 0
+    }
+
+    pub(super) fn congested(&self) -> bool {
+        self.output.len() > self.unread_max
+    }
+
+    /// Whether no further command may be taken.
+    pub(super) fn full(&self) -> bool {
+        self.slots.len() >= SLOTS_MAX
+            || self.flight_bytes > FLIGHT_BYTES_SOFT_MAX
+            || self.ready_bytes > READY_BYTES_SOFT_MAX
+            || self.congested()
+    }
+
+    /// Whether messages of the store have to wait there.
+    pub(super) fn holds_much(&self) -> bool {
+        self.held() > READY_BYTES_SOFT_MAX
+    }
+}

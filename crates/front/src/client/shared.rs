@@ -1,0 +1,317 @@
+//! What the connections of one front have in common.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use pmnet_wire::StoreName;
+use pmnet_wire::command::Protocol;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::about::About;
+use super::back::mark::Mark;
+use super::back::own_write::OwnWrites;
+use super::back::read_before::Heard;
+use super::{Busy, Pause, ReadFrom, ReplicaReads};
+use crate::shell::Cache;
+use crate::store::StoreAddress;
+use crate::table::{Learned, Table};
+use crate::tracking::Tracking;
+use crate::upstream::Time;
+use crate::users::{Access, Users};
+
+/// Redis cannot be asked before the server has said where it is.
+const UNNAMED: &str = "the pmnet server has not said yet where its store is: does it run, and does its device reach it?";
+
+/// Names of commands unknown to the table that are remembered, known to the store or not.
+const PROBED_MAX: usize = 1024;
+
+/// How reads were answered, and clients ended, since the start of the front.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// With what the same pipeline had just set.
+    pub own_writes: u64,
+    /// By the head device.
+    pub hits: u64,
+    /// By the store, read directly.
+    pub direct_reads: u64,
+    /// Those of them for which head and store were asked at once.
+    pub reads_at_once: u64,
+    /// Those of them that a replica of the store answered.
+    pub replica_reads: u64,
+    /// By the store, as bypasses, or sent to it so; transactions are not counted.
+    pub bypassed_reads: u64,
+    /// Connections that were closed because too many replies were unread.
+    pub closed_unread: u64,
+    /// Wrong passwords.
+    pub failed_logins: u64,
+    /// Clients with which there was no TLS.
+    pub tls_failed: u64,
+}
+
+/// For how long the head is not asked after it did not answer a READ, in nanoseconds.
+const SILENT_PAUSE: Time = 100_000_000;
+
+/// Changes of subscriptions of all clients that have no answer yet. What another client publishes, or asks about
+/// subscriptions, comes behind those that were taken before it: with one Redis it would.
+#[derive(Debug, Default)]
+pub struct Subscribing {
+    /// How many there ever were.
+    begun: u64,
+    /// The numbers of those that are under way.
+    open: BTreeSet<u64>,
+}
+
+impl Subscribing {
+    /// One begins; its number.
+    pub fn begin(&mut self) -> u64 {
+        self.begun += 1;
+        self.open.insert(self.begun);
+        self.begun
+    }
+
+    /// This one is over.
+    pub fn end(&mut self, number: u64) {
+        self.open.remove(&number);
+    }
+
+    /// How many have begun.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Whether the first `count` are over.
+    pub(super) fn are_over(&self, count: u64) -> bool {
+        self.open.first().is_none_or(|first| *first > count)
+    }
+}
+
+/// Place of a RESP version in [`Shared::store_reads`].
+#[must_use]
+pub fn lane(protocol: Protocol) -> usize {
+    usize::from(protocol == Protocol::Resp3)
+}
+
+/// Where the commands in the table come from.
+#[derive(Debug, Default)]
+pub(crate) struct Commands {
+    /// Run id of the store process that has said which it has.
+    of: Option<String>,
+    /// Somebody has sent one that the table does not have.
+    pub(crate) wanted: bool,
+}
+
+/// What the connections of one front have in common.
+pub struct Shared {
+    /// Who may do what.
+    pub(crate) users: Users,
+    /// The command matrix, which is another one when the store has said which commands it has.
+    pub table: Table,
+    pub(crate) commands: Commands,
+    /// Who is to be told of changed keys.
+    pub(crate) tracking: Tracking,
+    /// Time of this turn of the event loop.
+    pub now: Time,
+    /// How long a call may take, in nanoseconds.
+    pub call_timeout: Time,
+    /// Where the store is, once known: pass-through connections go there.
+    pub store: Option<StoreAddress>,
+    /// Whether `store` was given by the operator: then only what is found there is compared.
+    store_fixed: bool,
+    /// The store has said that it is no Redis.
+    pub(super) embedded: bool,
+    /// The store that the server named last.
+    pub name: Option<StoreName>,
+    /// Run id of the store process that last gave a sign of life, and when.
+    pub alive: Option<(String, Time)>,
+    /// What was done how often.
+    pub counters: Counters,
+    /// Whether Redis is busy with a script.
+    pub busy: Busy,
+    /// Whether clients wait.
+    pub pause: Pause,
+    /// The front's mark.
+    pub mark: Mark,
+    /// Changes of subscriptions that are under way.
+    pub subscribing: Subscribing,
+    /// Bytes of replies that one client may leave unread.
+    pub unread_client_max: usize,
+    /// All clients together have left too much unread.
+    pub unread_over: bool,
+    /// Who answers reads.
+    cache: Cache,
+    /// The head is not asked before this time.
+    ask_head_after: Time,
+    /// What the head has said to READs.
+    pub(super) heard: Heard,
+    /// Whether reads may go to replicas of the store.
+    pub replicas: ReplicaReads,
+    /// Whether reads may be handed out for the store itself, in RESP2 and in RESP3.
+    pub store_reads: [bool; 2],
+    /// There are reads for which it matters which store the server works on.
+    pub wants_store_name: bool,
+    /// Somebody has found another Redis than the server is said to work on: the server is to look, before it says again where it works.
+    pub store_doubted: Cell<bool>,
+    /// What the connection that takes commands now has set in this turn.
+    pub(super) own_writes: OwnWrites,
+    /// No listing of keys is read from the store before this time.
+    pub(super) listing_after: Time,
+    /// Databases that the store has confirmed.
+    pub(super) databases: FxHashSet<u32>,
+    /// What the store says of its clients, in this order; `None`: not asked yet.
+    pub(super) client_fields: Option<Vec<String>>,
+    /// The store's facts, for HELLO.
+    pub(super) about: About,
+    /// How many commands it says a client has queued that has sent no MULTI.
+    pub(super) no_multi: String,
+    /// Commands that are not in the table, and whether the store knows them.
+    pub(super) probed: FxHashMap<Vec<u8>, bool>,
+}
+
+impl Shared {
+    /// A fresh state. `store`: address for pass-through connections, if the operator gave one. `unread_client_max`: bytes
+    /// of replies that one client may leave unread.
+    #[must_use]
+    pub fn new(
+        table: Table,
+        call_timeout: Time,
+        store: Option<StoreAddress>,
+        cache: Cache,
+        read_from: ReadFrom,
+        unread_client_max: usize,
+    ) -> Shared {
+        let store_fixed = store.is_some();
+        // Every store has database 0.
+        let databases = FxHashSet::from_iter([0]);
+        Shared {
+            // Whoever makes connections says who may use them.
+            users: Users::new(Access::Anyone),
+            table,
+            commands: Commands::default(),
+            tracking: Tracking::default(),
+            now: 0,
+            call_timeout,
+            store,
+            store_fixed,
+            embedded: false,
+            name: None,
+            alive: None,
+            counters: Counters::default(),
+            busy: Busy::default(),
+            pause: Pause::default(),
+            mark: Mark::default(),
+            subscribing: Subscribing::default(),
+            unread_client_max,
+            unread_over: false,
+            cache,
+            ask_head_after: 0,
+            heard: Heard::default(),
+            replicas: ReplicaReads::new(read_from),
+            store_reads: [false; 2],
+            wants_store_name: false,
+            store_doubted: Cell::new(false),
+            own_writes: OwnWrites::default(),
+            listing_after: 0,
+            databases,
+            client_fields: None,
+            about: About::default(),
+            no_multi: super::client_command::NO_MULTI.to_owned(),
+            probed: FxHashMap::default(),
+        }
+    }
+
+    /// The server said which store it works on.
+    pub fn store_named(&mut self, name: &StoreName) {
+        self.embedded = false;
+        if self.name.as_ref() == Some(name) {
+            return;
+        }
+        if let Some(before) = &self.name
+            && !before.same_process(name)
+        {
+            tracing::info!(from = %before.address, to = %name.address, "the pmnet server uses another Redis process");
+            // Known of that one, not of this.
+            self.databases = FxHashSet::from_iter([0]);
+            self.probed.clear();
+            self.client_fields = None;
+            if self.commands.of.take().is_some() {
+                self.table = self.table.forgotten();
+            }
+            self.about.is_another();
+            self.users.forget();
+            self.busy.over(self.now);
+        }
+        if self.users.has_none() {
+            self.users.forget();
+        }
+        if !self.store_fixed {
+            self.store = Some(StoreAddress::of(name));
+        }
+        self.name = Some(name.clone());
+    }
+
+    /// Why Redis could not be asked about its users, as far as that is known.
+    pub(super) fn why_users_are_unknown(&self) -> &str {
+        let trouble = &self.users.trouble;
+        if trouble.is_empty() && self.name.is_none() {
+            return UNNAMED;
+        }
+        trouble
+    }
+
+    /// The server did not say in time which store it works on.
+    pub(crate) fn store_not_named(&mut self) {
+        if self.users.are_asked_for() && !self.users.is_known() {
+            self.users.cannot_be_asked(UNNAMED);
+        }
+    }
+
+    /// Whether the store that the server works on has not said yet which commands it has.
+    pub(crate) fn has_to_learn(&self) -> bool {
+        let name = self.name.as_ref();
+        name.is_some_and(|name| self.commands.of.as_ref() != Some(&name.run_id))
+    }
+
+    /// The store process with this run id has said which commands it has; false if the server works on another one.
+    pub(crate) fn learn_commands(&mut self, run_id: &str, learned: &Learned) -> bool {
+        if self.name.as_ref().is_none_or(|name| name.run_id != run_id) {
+            return false;
+        }
+        self.table = self.table.with(learned);
+        self.commands.of = Some(run_id.to_owned());
+        self.commands.wanted = false;
+        self.probed.clear();
+        true
+    }
+
+    /// Bytes of unread replies above which no further command is taken from a client. When all together have left too
+    /// much unread, those go on that have read everything.
+    pub(super) fn unread_max(&self) -> usize {
+        if self.unread_over {
+            0
+        } else {
+            self.unread_client_max
+        }
+    }
+
+    /// Whether the head is asked how fresh the store must be.
+    pub(super) fn asks_head(&self) -> bool {
+        self.cache != Cache::Off && self.now >= self.ask_head_after
+    }
+
+    /// A READ was not answered, or not taken.
+    pub(super) fn head_is_silent(&mut self) {
+        self.ask_head_after = self.now.saturating_add(SILENT_PAUSE);
+    }
+
+    /// Whether reads may be handed out for the store itself.
+    pub(super) fn reads_from_store(&self, protocol: Protocol) -> bool {
+        self.store_reads[lane(protocol)]
+    }
+
+    pub(super) fn remember_probe(&mut self, name: Vec<u8>, known: bool) {
+        if self.probed.len() >= PROBED_MAX {
+            self.probed.clear();
+        }
+        self.probed.insert(name, known);
+    }
+}

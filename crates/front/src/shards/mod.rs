@@ -1,0 +1,452 @@
+//! One address in front of many shards, by Redis Cluster's hash slots.
+//!
+//! Purpose: each shard has a whole [`Front`](crate::Front) of its own, in a thread of its own, which knows nothing of the others.
+//! The router takes the clients' connections, looks at each command's keys ([`crate::table::keys`]), sends it to the front of its
+//! shard over a pair of sockets within the process, and returns the replies in the order of the client's commands
+//! (`docs/use/sharding.md`, `docs/spec/sharding.md`).
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`slot`] | hash slots, and which shard serves which |
+//! | `route` | what is to be done with a command, by its name and keys |
+//! | `client`, `take` | one client: sockets, input, where each command goes |
+//! | `link` | the pair to one front, and what is owed on it |
+//! | `answer`, `merge` | replies in order; one of those of all shards |
+//! | `state` | what a client has set for its connection, in all shards the same |
+//! | `transaction` | MULTI, WATCH |
+//! | `subscribe` | subscriptions |
+//! | `cluster` | CLUSTER |
+//!
+//! Invariants: commands of a client for one shard reach its front in their order, each once; nothing is promised between
+//! shards. Every buffer and table is bounded: what is outstanding for a client by number and by bytes for each shard, and who has
+//! more than that is not read from. A shard that is slow or down holds up replies behind its own, nothing else.
+//! It may not acknowledge anything, or know what a command does to its keys.
+
+mod answer;
+mod client;
+mod cluster;
+mod link;
+mod merge;
+mod route;
+pub mod slot;
+mod state;
+mod subscribe;
+mod take;
+mod transaction;
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use mio::net::TcpStream;
+use mio::{Events, Poll, Token, Waker};
+use pmnet_client::{Clock, Spin};
+use pmnet_tls::ServerTls;
+
+use crate::shell::accept::{Door, HANDSHAKES_MAX, welcome};
+use crate::shell::stopper::Ending;
+use crate::shell::wire::Seen;
+use crate::shell::{Entrance, FrontError, Stopper};
+use crate::table::Table;
+use crate::upstream::Time;
+use client::{Client, Common, Turn};
+use slot::SlotMap;
+
+const LISTENER: Token = Token(0);
+const WAKER: Token = Token(1);
+/// Tokens of client `i`: this plus `i` times one more than there are shards for its own socket, and those that follow for its
+/// links.
+const FIRST_CLIENT: usize = 16;
+/// Events taken from the operating system at once.
+const EVENTS_MAX: usize = 1024;
+/// Bytes of the buffer that all sockets are read into.
+const SCRATCH_BYTES: usize = 64 * 1024;
+/// How often those are looked for who are late, in nanoseconds.
+const LOOK_EVERY: Time = 1_000_000_000;
+
+/// How a router is set up.
+#[derive(Clone, Debug)]
+pub struct RouterConfig {
+    /// Where to listen for Redis clients.
+    pub listen: SocketAddr,
+    /// Most clients at a time; one more is told so and closed.
+    pub connections_max: usize,
+    /// Microseconds to poll without sleeping after activity ([`pmnet_client::Spin`]).
+    pub spin_micros: u64,
+    /// With what clients speak TLS; `None`: they do not.
+    pub tls: Option<ServerTls>,
+    /// As [`crate::FrontConfig::keepalive`].
+    pub keepalive: Option<Duration>,
+    /// Whether everybody may do everything ([`crate::Access::Anyone`]).
+    pub anyone: bool,
+    /// Which shard serves which slots.
+    pub map: SlotMap,
+    /// Whether the Redis of all shards are masters of one Redis Cluster, which gives messages to all of them.
+    pub cluster: bool,
+}
+
+/// Gives a running router another map.
+#[derive(Clone)]
+pub struct MapChanger {
+    next: Arc<Mutex<Option<SlotMap>>>,
+    waker: Arc<Waker>,
+}
+
+impl MapChanger {
+    /// From soon on this one counts. It has as many shards, in the same order.
+    pub fn change(&self, map: SlotMap) {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        *next = Some(map);
+        drop(next);
+        if let Err(error) = self.waker.wake() {
+            tracing::warn!(%error, "the router cannot be woken for its new map");
+        }
+    }
+}
+
+/// A router that listens; [`Router::run`] serves.
+pub struct Router {
+    common: Common,
+    poll: Poll,
+    door: Door,
+    stopper: Stopper,
+    /// A map that is to replace the present one.
+    next_map: Arc<Mutex<Option<SlotMap>>>,
+    /// Commands without a reply that were taken before the map was changed last; `None`: it has been said that there are none left.
+    taken_before: Option<usize>,
+    clock: Clock,
+    now: Time,
+    spin: Spin,
+    connections_max: usize,
+    tls: Option<ServerTls>,
+    keepalive: Option<Duration>,
+    clients: Vec<Option<Box<Client>>>,
+    free: Vec<usize>,
+    queue: VecDeque<usize>,
+    clients_ever: u64,
+    /// How many have to do something in time, and when they are looked at next.
+    next_look: Option<Time>,
+    scratch: Vec<u8>,
+}
+
+impl Router {
+    /// Listens, before these fronts; one for each shard of the map, in its order. Nothing is served before [`Router::run`].
+    ///
+    /// # Errors
+    /// [`FrontError`], with what to do about it.
+    ///
+    /// # Panics
+    /// If there are not as many fronts as shards.
+    pub fn bind(config: &RouterConfig, entrances: Vec<Entrance>) -> Result<Router, FrontError> {
+        assert_eq!(
+            entrances.len(),
+            config.map.shards(),
+            "a front for each shard"
+        );
+        let mut door = Door::open(config.listen, config.tls.is_some())?;
+        let poll = Poll::new()?;
+        door.register(poll.registry(), LISTENER)?;
+        let waker = Waker::new(poll.registry(), WAKER)?;
+        Ok(Router {
+            common: Common {
+                table: Table::new::<&str>(&[])?,
+                map: config.map.clone(),
+                entrances,
+                registry: poll.registry().try_clone()?,
+                trusting: config.anyone,
+                cluster: config.cluster,
+            },
+            poll,
+            door,
+            stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
+            next_map: Arc::default(),
+            taken_before: None,
+            clock: Clock::start(),
+            now: 0,
+            spin: Spin::new(config.spin_micros),
+            connections_max: config.connections_max,
+            tls: config.tls.clone(),
+            keepalive: config.keepalive,
+            clients: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
+            clients_ever: 0,
+            next_look: None,
+            scratch: vec![0; SCRATCH_BYTES],
+        })
+    }
+
+    /// The address that clients connect to (the port that was chosen, if 0 was asked for).
+    ///
+    /// # Errors
+    /// Of the operating system.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.door.local_addr()
+    }
+
+    /// A handle that ends [`Router::run`].
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// A handle that changes the map while [`Router::run`] serves.
+    #[must_use]
+    pub fn map_changer(&self) -> MapChanger {
+        MapChanger {
+            next: self.next_map.clone(),
+            waker: self.stopper.0.waker(),
+        }
+    }
+
+    /// Serves until stopped, and says how many clients there were.
+    ///
+    /// # Errors
+    /// [`FrontError::Loop`] if the operating system's event queue fails.
+    pub fn run(mut self) -> Result<u64, FrontError> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        while !self.stopper.0.is_asked() {
+            let work = self.door.is_due(self.now) || !self.queue.is_empty();
+            let spinning = self.spin.is_on(pmnet_client::Time(self.now));
+            let timeout = if work || spinning {
+                Some(Duration::ZERO)
+            } else {
+                self.sleep()
+            };
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            }
+            let now = self.clock.now();
+            self.now = now.0;
+            if events.is_empty() && !work {
+                if spinning {
+                    // Whoever is to answer may need this core.
+                    self.spin.yield_core(&self.clock);
+                }
+            } else {
+                self.spin.active(now);
+            }
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.door.ready = true,
+                    WAKER => {}
+                    _ => self.note(event),
+                }
+            }
+            self.change_map();
+            self.learn_commands();
+            self.accept();
+            for _ in 0..self.queue.len() {
+                if let Some(index) = self.queue.pop_front() {
+                    self.serve(index);
+                }
+            }
+            self.look_for_late();
+        }
+        Ok(self.clients_ever)
+    }
+
+    /// Takes the next map, if there is one. Commands that were taken before go on as they were.
+    fn change_map(&mut self) {
+        let next = self.next_map.lock();
+        let Some(map) = next.unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
+        if map.shards() != self.common.map.shards() {
+            tracing::error!("the new map has another number of shards: it is not used");
+            return;
+        }
+        let old = std::mem::replace(&mut self.common.map, map);
+        let map = &self.common.map;
+        let (moved, moving) = (old.differing(map), map.moving());
+        let mut elsewhere = Vec::new();
+        let mut taken = 0;
+        for (index, client) in self.clients.iter_mut().enumerate() {
+            let Some(client) = client else { continue };
+            client.taken_before = client.slots.len();
+            taken += client.taken_before;
+            if client.listens_elsewhere(&old, map) {
+                elsewhere.push(index);
+            }
+        }
+        tracing::info!(
+            to_others = moved,
+            moving,
+            under_way = taken,
+            closed = elsewhere.len(),
+            "the map of slots has changed"
+        );
+        self.taken_before = Some(taken);
+        for index in elsewhere {
+            self.close(index);
+        }
+        self.note_taken(0);
+    }
+
+    /// A front has heard which commands its store has. The stores of all shards are taken to have the same: if one has not, it says so.
+    fn learn_commands(&mut self) {
+        for entrance in &self.common.entrances {
+            if let Some(learned) = entrance.take_learned() {
+                self.common.table = self.common.table.with(&learned);
+            }
+        }
+    }
+
+    /// So many of the commands that were taken before the map was changed are over.
+    fn note_taken(&mut self, over: usize) {
+        let Some(left) = &mut self.taken_before else {
+            return;
+        };
+        *left = left.saturating_sub(over);
+        if *left == 0 {
+            self.taken_before = None;
+            tracing::info!(
+                moving = self.common.map.moving(),
+                "all commands that were taken before the map of slots changed are over"
+            );
+        }
+    }
+
+    fn sleep(&self) -> Option<Duration> {
+        let next = self.door.due().into_iter().chain(self.next_look).min()?;
+        Some(Duration::from_nanos(next.saturating_sub(self.now)))
+    }
+
+    /// Remembers what an event says about a client's sockets.
+    fn note(&mut self, event: &mio::event::Event) {
+        let stride = self.common.entrances.len() + 1;
+        let Some(place) = event.token().0.checked_sub(FIRST_CLIENT) else {
+            return;
+        };
+        let (index, socket) = (place / stride, place % stride);
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        let seen = Seen::of(event);
+        if let Some(shard) = socket.checked_sub(1) {
+            if let Some(link) = &mut client.links[shard] {
+                link.readable |= seen.readable;
+                link.read_closed |= seen.read_closed;
+                link.writable |= seen.writable;
+            }
+        } else {
+            client.readable |= seen.readable;
+            client.read_closed |= seen.read_closed;
+            client.writable |= seen.writable;
+            if seen.hung_up {
+                return self.close(index);
+            }
+        }
+        self.enqueue(index);
+    }
+
+    fn enqueue(&mut self, index: usize) {
+        if let Some(Some(client)) = self.clients.get_mut(index)
+            && !client.queued
+        {
+            client.queued = true;
+            self.queue.push_back(index);
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        client.queued = false;
+        let before = client.taken_before;
+        let turn = client.serve(&mut self.common, &mut self.scratch, self.now);
+        let over = before.saturating_sub(client.taken_before);
+        if client.is_timed() && self.next_look.is_none() {
+            self.next_look = Some(self.now + LOOK_EVERY);
+        }
+        match turn {
+            Turn::Idle => {}
+            Turn::More => self.enqueue(index),
+            Turn::Closed => self.close(index),
+        }
+        if over > 0 {
+            self.note_taken(over);
+        }
+    }
+
+    fn close(&mut self, index: usize) {
+        let Some(client) = self.clients.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        // Its links end with it, which tells the fronts.
+        tracing::debug!(client = %client.peer, id = client.id, "client closed");
+        self.free.push(index);
+        self.note_taken(client.taken_before);
+    }
+
+    /// Closes those who have not agreed on TLS in time, or go on and on after an error.
+    fn look_for_late(&mut self) {
+        if self.next_look.is_none_or(|time| self.now < time) {
+            return;
+        }
+        let is_late = |client: &Client| client.is_late(self.now);
+        let late: Vec<usize> = (0..self.clients.len())
+            .filter(|index| self.clients[*index].as_deref().is_some_and(is_late))
+            .collect();
+        for index in late {
+            self.close(index);
+        }
+        let timed = self
+            .clients
+            .iter()
+            .flatten()
+            .any(|client| client.is_timed());
+        self.next_look = timed.then_some(self.now + LOOK_EVERY);
+    }
+
+    fn accept(&mut self) {
+        for (stream, peer) in self.door.accept(self.now) {
+            if let Err(error) = self.admit(stream, peer) {
+                tracing::debug!(client = %peer, %error, "lost before it was served");
+            }
+        }
+    }
+
+    fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+        if self.clients.len() - self.free.len() >= self.connections_max {
+            return self
+                .door
+                .refuse(stream, peer, self.connections_max, self.now);
+        }
+        let shaking = || {
+            let clients = self.clients.iter().flatten();
+            clients.filter(|client| client.is_handshaking()).count()
+        };
+        if self.tls.is_some() && shaking() >= HANDSHAKES_MAX {
+            self.door.note_shaking(peer, self.now);
+            return Ok(());
+        }
+        let mut wire = welcome(stream, self.tls.as_ref(), self.keepalive)?;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.clients.push(None);
+            self.clients.len() - 1
+        });
+        let token = FIRST_CLIENT + index * (self.common.entrances.len() + 1);
+        if let Err(error) = wire.register(&self.common.registry, Token(token)) {
+            self.free.push(index);
+            return Err(error);
+        }
+        self.clients_ever += 1;
+        self.clients[index] = Some(Box::new(Client::new(
+            self.clients_ever,
+            peer,
+            wire,
+            token,
+            self.now,
+            &self.common,
+        )));
+        self.enqueue(index);
+        Ok(())
+    }
+}

@@ -1,0 +1,419 @@
+//! Clients come and go.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry, Token};
+use pmnet_tls::ServerTls;
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+
+use super::socket::Client;
+use super::unread::Unread;
+use super::wire::Wire;
+use super::witness::WITNESSES_MAX;
+use super::{FIRST_CLIENT, Front, FrontError};
+use crate::client::Connection;
+use crate::upstream::{Time, Upstream};
+
+/// Connections accepted in one turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Connections waiting to be accepted.
+const BACKLOG: i32 = 1024;
+/// How long to wait after accepting failed, in nanoseconds.
+const ACCEPT_PAUSE: Time = 100_000_000;
+/// A condition that lasts is logged again after this time, in nanoseconds.
+const PATIENCE: Time = 10_000_000_000;
+/// Clients that have not agreed on TLS yet, at most.
+pub(crate) const HANDSHAKES_MAX: usize = 256;
+/// What one client too many is told.
+const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
+/// How often the operating system asks a silent client whether it is there, before it takes it for gone; as Redis has it.
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// A socket that listens, and when it is looked at.
+pub(crate) struct Door {
+    listener: TcpListener,
+    /// Somebody may be there.
+    pub(crate) ready: bool,
+    /// Not before this time.
+    after: Time,
+    /// Held for the one client too many for the limit of open files, so that it can be told.
+    spare: Option<File>,
+    tls: bool,
+    too_many: Seldom,
+    failed: Seldom,
+    shaking: Seldom,
+}
+
+/// A repeated event, logged now and then with the number of times.
+#[derive(Default)]
+struct Seldom {
+    count: u64,
+    /// Not before this time.
+    after: Time,
+}
+
+impl Seldom {
+    /// It happened once more. The number of times since it was logged last, if it is to be logged now.
+    fn again(&mut self, now: Time) -> Option<u64> {
+        self.count += 1;
+        if now < self.after {
+            return None;
+        }
+        self.after = now.saturating_add(PATIENCE);
+        Some(std::mem::take(&mut self.count))
+    }
+}
+
+impl Door {
+    /// Listens. `tls`: a client that has not agreed on TLS understands nothing.
+    pub(crate) fn open(address: SocketAddr, tls: bool) -> Result<Door, FrontError> {
+        let listen = |source| FrontError::Listen { address, source };
+        Ok(Door {
+            listener: open_listener(address).map_err(listen)?,
+            ready: false,
+            after: 0,
+            spare: File::open(SPARE).ok(),
+            tls,
+            too_many: Seldom::default(),
+            failed: Seldom::default(),
+            shaking: Seldom::default(),
+        })
+    }
+
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> std::io::Result<()> {
+        registry.register(&mut self.listener, token, Interest::READABLE)
+    }
+
+    pub(crate) fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// When it is to be looked at; `None`: when somebody comes.
+    pub(crate) fn due(&self) -> Option<Time> {
+        self.ready.then_some(self.after)
+    }
+
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.due().is_some_and(|due| now >= due)
+    }
+
+    /// Who has come, if it is time to look: a bounded number.
+    pub(crate) fn accept(&mut self, now: Time) -> Vec<(TcpStream, SocketAddr)> {
+        let mut came = Vec::new();
+        if !self.is_due(now) {
+            return came;
+        }
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listener.accept() {
+                Ok(client) => came.push(client),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.ready = false;
+                    break;
+                }
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) => {}
+                Err(error) if is_out_of_files(&error) && self.refuse_one() => {
+                    if let Some(times) = self.failed.again(now) {
+                        tracing::warn!(%error, times, "clients are refused: raise the limit of open files");
+                    }
+                }
+                Err(error) => {
+                    if let Some(times) = self.failed.again(now) {
+                        tracing::warn!(%error, times, "cannot accept connections, will try again");
+                    }
+                    self.after = now + ACCEPT_PAUSE;
+                    break;
+                }
+            }
+        }
+        came
+    }
+
+    /// No file is left for who waits: takes it with the one that is held, and tells it. Whether it is gone.
+    fn refuse_one(&mut self) -> bool {
+        if self.spare.take().is_none() {
+            self.spare = File::open(SPARE).ok();
+            return false;
+        }
+        let refused = self.listener.accept().map(|(stream, _)| {
+            // A client that is gone needs no answer.
+            let _ = turn_away(stream, self.tls);
+        });
+        self.spare = File::open(SPARE).ok();
+        refused.is_ok()
+    }
+
+    /// A client more than may agree on TLS at a time.
+    pub(crate) fn note_shaking(&mut self, peer: SocketAddr, now: Time) {
+        if let Some(times) = self.shaking.again(now) {
+            tracing::warn!(client = %peer, times, "too many clients agree on TLS at a time");
+        }
+    }
+
+    /// A client more than there may be.
+    pub(crate) fn refuse(
+        &mut self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        limit: usize,
+        now: Time,
+    ) -> std::io::Result<()> {
+        if let Some(times) = self.too_many.again(now) {
+            tracing::warn!(client = %peer, limit, times, "too many clients");
+        }
+        turn_away(stream, self.tls)
+    }
+}
+
+/// A file that is always there.
+const SPARE: &str = "/dev/null";
+
+fn turn_away(mut stream: TcpStream, tls: bool) -> std::io::Result<()> {
+    if tls {
+        return Ok(());
+    }
+    stream.write_all(TOO_MANY)
+}
+
+/// Whether this process, or the system, has as many files open as it may.
+fn is_out_of_files(error: &std::io::Error) -> bool {
+    let is = |errno: rustix::io::Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    is(rustix::io::Errno::MFILE) || is(rustix::io::Errno::NFILE)
+}
+
+/// Files that a front needs beside those of its clients: its own connections to the store and its replicas, its sockets.
+const FILES_OF_A_FRONT: u64 = 64;
+/// Of those that are left, this part may become connections that are logged in as users, up to [`WITNESSES_MAX`].
+const FILES_PER_WITNESS: u64 = 8;
+/// A client has its own connection and one to the store.
+const FILES_OF_A_CLIENT: u64 = 2;
+/// With a router: for each shard, both ends of a pair, and the connection to the store.
+const FILES_IN_A_SHARD: u64 = 3;
+
+/// How many clients a process can serve that may have so many files open, each with all the connections that its commands may
+/// need (`WATCH`, `BLPOP`). `shards`: behind a router; 0: without one.
+#[must_use]
+pub fn clients_within(files: u64, shards: usize) -> usize {
+    let shards = u64::try_from(shards).unwrap_or(u64::MAX);
+    let witnesses = u64::try_from(WITNESSES_MAX).unwrap_or(u64::MAX);
+    let fronts = shards.max(1);
+    let of_front = FILES_OF_A_FRONT + witnesses.min(files / fronts / FILES_PER_WITNESS);
+    let left = files.saturating_sub(of_front.saturating_mul(fronts));
+    let of_client = match shards {
+        0 => FILES_OF_A_CLIENT,
+        shards => shards.saturating_mul(FILES_IN_A_SHARD).saturating_add(1),
+    };
+    usize::try_from(left / of_client).unwrap_or(usize::MAX)
+}
+
+impl<U: Upstream> Front<U> {
+    pub(super) fn accept(&mut self) {
+        let now = self.shared.now;
+        let door = self.door.as_mut();
+        for (stream, peer) in door.map_or_else(Vec::new, |door| door.accept(now)) {
+            if let Err(error) = self.admit(stream, peer) {
+                tracing::debug!(client = %peer, %error, "lost before it was served");
+            }
+        }
+    }
+
+    fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+        if self.clients.len() - self.free.len() >= self.connections_max
+            && let Some(door) = &mut self.door
+        {
+            return door.refuse(stream, peer, self.connections_max, self.shared.now);
+        }
+        if self.tls.is_some() && self.handshakes >= HANDSHAKES_MAX {
+            self.tls_failed("too many at a time");
+            return Ok(());
+        }
+        let stream = welcome(stream, self.tls.as_ref(), self.keepalive)?;
+        let id = self.clients_ever + 1;
+        self.seat(stream, id, peer)?;
+        self.clients_ever = id;
+        Ok(())
+    }
+
+    /// A client is here: serves it from now on.
+    pub(super) fn seat(
+        &mut self,
+        mut stream: Wire,
+        id: u64,
+        peer: SocketAddr,
+    ) -> std::io::Result<()> {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.clients.push(None);
+            self.clients.len() - 1
+        });
+        let token = Token(FIRST_CLIENT + 2 * index);
+        if let Err(error) = stream.register(self.poll.registry(), token) {
+            self.free.push(index);
+            return Err(error);
+        }
+        let handshake = stream.is_handshaking();
+        let until = Client::handshake_until(self.shared.now);
+        self.handshakes += usize::from(handshake);
+        self.shared.tracking.came(id, index);
+        let mut connection = Connection::new(id, peer);
+        connection.comes(&self.shared.users);
+        self.clients[index] = Some(Box::new(Client {
+            connection,
+            stream,
+            handshake: handshake.then_some(until),
+            readable: true,
+            read_closed: false,
+            writable: true,
+            lingering: None,
+            lingers_until: 0,
+            shut: false,
+            unread: Unread::default(),
+            direct: None,
+            session: None,
+            waiting: false,
+            woken: false,
+            subscribing: None,
+            ticket: None,
+            stranger_bytes: 0,
+            queued: false,
+            dirty: false,
+        }));
+        if handshake {
+            self.vigil.attend(self.shared.now);
+        }
+        self.enqueue(index);
+        Ok(())
+    }
+
+    /// A client could not agree on TLS.
+    pub(super) fn tls_failed(&mut self, why: &str) {
+        self.shared.counters.tls_failed += 1;
+        let total = self.shared.counters.tls_failed;
+        // Logged less and less often, so that a flood of them does not flood the log.
+        if total.is_power_of_two() {
+            tracing::warn!(total, why, "no TLS with a client");
+        }
+    }
+
+    pub(super) fn close(&mut self, index: usize, why: &str) {
+        let Some(mut client) = self.clients.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        tracing::debug!(why, "client closed");
+        self.forget_unread(&client.unread);
+        self.strangers_bytes -= client.stranger_bytes;
+        if let Some(change) = client.subscribing {
+            self.subscription_over(change.number);
+        }
+        if let Some(ticket) = client.ticket {
+            self.end_ticket(ticket);
+        }
+        if client.handshake.is_some() {
+            self.handshakes = self.handshakes.saturating_sub(1);
+            self.tls_failed(why);
+        }
+        if let Some(session) = client.session {
+            self.sessions.remove(&session);
+        }
+        if let Some(session) = client.connection.session() {
+            self.up.end(self.shared.now, session);
+        }
+        self.free.push(index);
+        self.shared.tracking.left(client.connection.id());
+        if client.connection.close_unanswered() {
+            self.note_unanswered();
+        }
+        if client.woken {
+            self.wake_waiting();
+        }
+    }
+}
+
+/// A client that may come in: with TLS or without, and looked after by the operating system.
+pub(crate) fn welcome(
+    stream: TcpStream,
+    tls: Option<&ServerTls>,
+    keepalive: Option<Duration>,
+) -> std::io::Result<Wire> {
+    keep_alive(&SockRef::from(&stream), keepalive)?;
+    Wire::accepted(stream, tls)
+}
+
+/// Has the operating system find out whether a client that is silent for so long is still there: it asks three times, each a third
+/// of that time later, as with Redis.
+fn keep_alive(socket: &SockRef<'_>, after: Option<Duration>) -> std::io::Result<()> {
+    let Some(after) = after else {
+        return socket.set_keepalive(false);
+    };
+    let interval = Duration::from_secs((after.as_secs() / 3).max(1));
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new()
+            .with_time(after)
+            .with_interval(interval)
+            .with_retries(KEEPALIVE_RETRIES),
+    )
+}
+
+/// A socket that listens.
+fn open_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    // A front that starts again must not wait for old connections to time out.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(TcpListener::from_std(socket.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_client_is_asked_as_redis_asks_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = SockRef::from(&client);
+        for (after, interval) in [(300, 100), (60, 20), (1, 1)] {
+            keep_alive(&socket, Some(Duration::from_secs(after))).unwrap();
+            assert!(socket.keepalive().unwrap());
+            assert_eq!(
+                socket.tcp_keepalive_time().unwrap(),
+                Duration::from_secs(after)
+            );
+            let every = socket.tcp_keepalive_interval().unwrap();
+            assert_eq!(every, Duration::from_secs(interval));
+            assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+        }
+        keep_alive(&socket, None).unwrap();
+        assert!(!socket.keepalive().unwrap());
+    }
+
+    #[test]
+    fn each_client_has_room_for_all_its_connections() {
+        for (files, shards, clients) in [
+            (1024, 0, 416),
+            (65_536, 0, 32_608),
+            (65_536, 3, 6_457),
+            (64, 0, 0),
+            (0, 9, 0),
+            (u64::MAX, 0, usize::MAX / 2 - 160),
+        ] {
+            assert_eq!(clients_within(files, shards), clients, "{files} {shards}");
+        }
+    }
+
+    #[test]
+    fn what_goes_on_is_said_seldom_and_counted() {
+        let mut seldom = Seldom::default();
+        assert_eq!(seldom.again(1), Some(1));
+        assert_eq!((seldom.again(2), seldom.again(3)), (None, None));
+        assert_eq!(seldom.again(1 + PATIENCE), Some(3));
+    }
+}

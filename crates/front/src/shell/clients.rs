@@ -1,0 +1,127 @@
+//! What CLIENT says and does of the front's clients, and the end of a pause.
+
+use std::os::fd::AsRawFd;
+
+use pmnet_resp::reply;
+
+use super::Front;
+use super::socket::Client;
+use crate::client::{ClientSocket, ClientsAsk, ClientsTold, Shared};
+use crate::upstream::Upstream;
+
+impl<U: Upstream> Front<U> {
+    /// A client had its turn: answers what it wants to know of the others.
+    pub(super) fn tell_of_clients(&mut self, index: usize) {
+        let asks = |client: &mut Box<Client>| client.connection.take_clients_ask();
+        let Some(ask) = self.clients[index].as_mut().and_then(asks) else {
+            return;
+        };
+        let error = matches!(ask, ClientsAsk::Unblock { error: true, .. });
+        let told = match ask {
+            ClientsAsk::Info => ClientsTold::Lines(self.lines(|at, _| at == index)),
+            ClientsAsk::List(which) => ClientsTold::Lines(self.lines(|at, client| {
+                let own = at == index && which.skips_me;
+                !own && which.has(&client.connection, client.socket(), &self.shared)
+            })),
+            ClientsAsk::KillAddress(address) => {
+                let killed = self.kill(index, |_, client, _| {
+                    client.connection.peer().as_bytes() == address
+                });
+                ClientsTold::Reply(if killed == 0 {
+                    reply::error("ERR No such client")
+                } else {
+                    reply::OK
+                })
+            }
+            ClientsAsk::Kill(which) => {
+                let killed = self.kill(index, |at, client, shared| {
+                    let own = at == index && which.skips_me;
+                    !own && which.has(&client.connection, client.socket(), shared)
+                });
+                ClientsTold::Reply(reply::integer(i64::try_from(killed).unwrap_or(i64::MAX)))
+            }
+            ClientsAsk::Unblock { id, error } => {
+                let is = |client: &Client| {
+                    i64::try_from(client.connection.id()).is_ok_and(|own| own == id)
+                };
+                let found =
+                    (0..self.clients.len()).find(|at| self.clients[*at].as_deref().is_some_and(is));
+                let blocked = |client: &Client| client.connection.blocked_as();
+                match found.and_then(|at| self.clients[at].as_deref().and_then(blocked)) {
+                    None if found.is_some_and(|at| self.unblock_waiting(at, error)) => {
+                        ClientsTold::Reply(reply::integer(1))
+                    }
+                    Some(blocked) => ClientsTold::Unblock(blocked),
+                    None => ClientsTold::Reply(reply::integer(0)),
+                }
+            }
+        };
+        if let Some(Some(client)) = self.clients.get_mut(index) {
+            let connection = &mut client.connection;
+            connection.clients_told(told, error, &mut self.up, &mut self.shared);
+            self.enqueue(index);
+        }
+    }
+
+    /// Lines about these clients, in the order in which they came.
+    fn lines(&self, wanted: impl Fn(usize, &Client) -> bool) -> String {
+        let fields = self.shared.client_fields();
+        let mut clients: Vec<&Client> = self
+            .clients
+            .iter()
+            .enumerate()
+            .filter_map(|(at, client)| client.as_deref().filter(|client| wanted(at, client)))
+            .collect();
+        clients.sort_by_key(|client| client.connection.id());
+        clients
+            .into_iter()
+            .map(|client| {
+                let connection = &client.connection;
+                connection.describe(&fields, client.socket(), &self.shared)
+            })
+            .collect()
+    }
+
+    /// Closes these clients; the one at `own` when it has its reply.
+    fn kill(&mut self, own: usize, wanted: impl Fn(usize, &Client, &Shared) -> bool) -> usize {
+        let mut count = 0;
+        for index in 0..self.clients.len() {
+            let Some(Some(client)) = self.clients.get_mut(index) else {
+                continue;
+            };
+            if !wanted(index, client, &self.shared) {
+                continue;
+            }
+            count += 1;
+            if index == own {
+                client.connection.end_after_reply();
+            } else {
+                self.close(index, "CLIENT KILL");
+            }
+        }
+        count
+    }
+
+    /// The end of a turn: whoever waited for the end of a pause goes on.
+    pub(super) fn end_pause(&mut self) {
+        if !self.shared.pause.take_over(self.shared.now) {
+            return;
+        }
+        for index in 0..self.clients.len() {
+            let paused = |client: &Client| client.connection.is_paused();
+            if self.clients[index].as_deref().is_some_and(paused) {
+                self.enqueue(index);
+            }
+        }
+    }
+}
+
+impl Client {
+    fn socket(&self) -> ClientSocket {
+        ClientSocket {
+            local: self.stream.local_addr(),
+            fd: self.stream.as_raw_fd(),
+            writes: !self.connection.unwritten().is_empty(),
+        }
+    }
+}

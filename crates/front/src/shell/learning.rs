@@ -1,0 +1,136 @@
+//! Asks the store which commands it has, through the pmnet server, once for each of its processes.
+//!
+//! The server is connected to the very store on which commands run, whether this front can reach that store or not. The
+//! question is a read, on the session that asks for the store's name. Until it is answered, the compiled table counts, and a command that
+//! is not in it is a write behind a barrier.
+//! Bounded: one question at a time, and one for unknown commands every [`AGAIN_AFTER`].
+
+use bytes::Bytes;
+use pmnet_resp::{Scanner, write_command};
+use pmnet_wire::command::{Form, Protocol, preamble};
+
+use super::Front;
+use crate::limits::REPLIES;
+use crate::store::identity::run_id_of;
+use crate::table::Learned;
+use crate::upstream::{CallId, Outcome, Refused, Time, Upstream};
+
+/// Time until the next question if the last answer was of no use, in nanoseconds.
+const RETRY_AFTER: Time = 1_000_000_000;
+/// Time between two questions because of unknown commands, in nanoseconds.
+const AGAIN_AFTER: Time = 3_000_000_000;
+
+/// The question, and when it may be asked.
+#[derive(Default)]
+pub(super) struct Learning {
+    pub(super) call: Option<CallId>,
+    /// Not before this time.
+    after: Time,
+    /// Not before this time because of unknown commands.
+    again_after: Time,
+    /// The warning that the store's answer is of no use was logged.
+    warned: bool,
+}
+
+impl Learning {
+    /// There will be no answer.
+    pub(super) fn give_up(&mut self, now: Time) {
+        if self.call.take().is_some() {
+            self.after = now.saturating_add(RETRY_AFTER);
+        }
+    }
+}
+
+impl<U: Upstream> Front<U> {
+    /// The time of the next question, if there is one.
+    pub(super) fn next_learning(&self) -> Option<Time> {
+        let learning = &self.learning;
+        if learning.call.is_some() || self.shared.name.is_none() {
+            return None;
+        }
+        if self.shared.has_to_learn() {
+            return Some(learning.after);
+        }
+        let wanted = self.shared.commands.wanted;
+        wanted.then(|| learning.after.max(learning.again_after))
+    }
+
+    /// Asks the store if it is time to.
+    pub(super) fn learn_commands(&mut self) {
+        let now = self.shared.now;
+        if self.next_learning().is_none_or(|after| now < after) {
+            return;
+        }
+        let Some(session) = self.vigil_session() else {
+            return self.learning.after = now.saturating_add(RETRY_AFTER);
+        };
+        let mut payload = preamble(Form::Pipeline, Protocol::Resp2, 0).to_vec();
+        // INFO names the process that has these commands.
+        write_command(&mut payload, &["INFO", "server"]);
+        write_command(&mut payload, &["COMMAND"]);
+        let deadline = now.saturating_add(self.shared.call_timeout);
+        let asked = self
+            .up
+            .bypass(now, session, Bytes::from(payload), 0, true, deadline);
+        match asked {
+            Ok(call) => {
+                self.learning.call = Some(call);
+                self.learning.again_after = now.saturating_add(AGAIN_AFTER);
+                self.shared.commands.wanted = false;
+            }
+            Err(error) => {
+                if matches!(error, Refused::Closed) {
+                    self.vigil_closed(session);
+                }
+                tracing::debug!(%error, "cannot ask the store which commands it has");
+                self.learning.after = now.saturating_add(RETRY_AFTER);
+            }
+        }
+    }
+
+    /// Takes the outcome of the question.
+    pub(super) fn learned(&mut self, outcome: Outcome) {
+        self.learning.call = None;
+        let why = match outcome {
+            Outcome::Reply(reply) => match self.learn(&reply) {
+                Ok(()) => return self.learning.warned = false,
+                Err(why) => why,
+            },
+            Outcome::Failed(why) => why.to_owned(),
+            Outcome::Committed { .. } | Outcome::Unknown => "no answer".to_owned(),
+        };
+        if self.shared.has_to_learn() {
+            self.learning.after = self.shared.now.saturating_add(RETRY_AFTER);
+            if !std::mem::replace(&mut self.learning.warned, true) {
+                tracing::warn!(
+                    why,
+                    "the store does not say which commands it has: commands of modules, and those that are newer than this \
+                     program, run one by one; asking again"
+                );
+            }
+        }
+    }
+
+    fn learn(&mut self, reply: &[u8]) -> Result<(), String> {
+        let head = Scanner::new(REPLIES).poll(reply).ok().flatten();
+        let (info, commands) = reply.split_at(head.unwrap_or(0));
+        let Some(run_id) = run_id_of(info) else {
+            let text = String::from_utf8_lossy(&reply[..reply.len().min(64)]);
+            return Err(format!("its INFO has no run_id: {}", text.trim_end()));
+        };
+        let learned = Learned::parse(commands).map_err(|error| error.to_string())?;
+        if !self.shared.learn_commands(&run_id, &learned) {
+            return Err("the server works on another store by now".into());
+        }
+        let (commands, new) = learned.counts();
+        tracing::info!(
+            commands,
+            new,
+            "the store has said which commands it has; new: those without a name in this program"
+        );
+        if let Some(shelf) = &self.shelf {
+            shelf.put(learned);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,619 @@
+//! The event loop of the front: one thread, one listener, its clients, one endpoint.
+//!
+//! Purpose: moves bytes between sockets and [`Connection`](crate::client::Connection)s, and calls between those and the
+//! endpoint, in turns: take in all that is ready, submit all commands, send once, write to each
+//! client once. After activity it polls without sleeping for a while (`spin`), since waking up
+//! costs more than a command does; idle, it sleeps until something arrives or a timer of the
+//! endpoint is due.
+//! Invariants: bounded work for each client in a turn; at most `connections_max` clients.
+
+pub(crate) mod accept;
+mod clients;
+mod config;
+mod direct;
+mod entrance;
+mod lane;
+mod learning;
+mod marks;
+mod moving;
+mod reads;
+mod silence;
+mod socket;
+pub(crate) mod stopper;
+mod strangers;
+mod subscribing;
+mod tracking;
+mod unread;
+mod users;
+mod vigil;
+mod waiting;
+pub(crate) mod wire;
+mod witness;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use mio::{Events, Poll, Token, Waker};
+use pmnet_client::{Clock, Spin};
+use pmnet_tls::ServerTls;
+use rustc_hash::FxHashMap;
+
+use crate::client::{Counters, Shared, Turn};
+use crate::store::StoreAddress;
+use crate::table::Table;
+use crate::upstream::{CallId, Event, SessionHandle, Time, Upstream};
+use crate::users::Users;
+use accept::Door;
+pub use accept::clients_within;
+pub use config::{Cache, FrontConfig, FrontError};
+pub use entrance::Entrance;
+pub(crate) use entrance::Handed;
+use entrance::Shelf;
+use learning::Learning;
+use marks::Marks;
+pub use moving::DirectMover;
+use reads::{REPLICA_TOKENS, StoreReads};
+use silence::Watched;
+use socket::{Client, Transfer};
+use stopper::Ending;
+pub use stopper::Stopper;
+use tracking::TrackingWire;
+use unread::UnreadOfAll;
+use users::UserLinks;
+use vigil::Vigil;
+use waiting::Waiting;
+use wire::Seen;
+use witness::{WITNESSES_MAX, Witnesses};
+
+const LISTENER: Token = Token(0);
+const ENDPOINT: Token = Token(1);
+const WAKER: Token = Token(2);
+const HEART: Token = Token(3);
+const READS_RESP2: Token = Token(4);
+const READS_RESP3: Token = Token(5);
+const RIGHTS: Token = Token(6);
+const LOGINS: Token = Token(7);
+const TRACKING: Token = Token(8);
+/// Tokens of connections to replicas of the store.
+const FIRST_REPLICA: usize = 16;
+/// Tokens of connections that are logged in as a user.
+const FIRST_WITNESS: usize = FIRST_REPLICA + REPLICA_TOKENS;
+/// Tokens of client `i`: this plus 2 i for its own socket, and one more for that to the store.
+const FIRST_CLIENT: usize = FIRST_WITNESS + WITNESSES_MAX;
+/// Events taken from the operating system at once.
+const EVENTS_MAX: usize = 1024;
+/// Bytes of the buffer that all sockets are read into.
+const SCRATCH_BYTES: usize = 64 * 1024;
+/// A front that listens; [`Front::run`] serves.
+pub struct Front<U> {
+    up: Watched<U>,
+    shared: Shared,
+    poll: Poll,
+    /// `None`: clients are handed over.
+    door: Option<Door>,
+    handed: Option<Receiver<Handed>>,
+    /// Where the router looks for what was learned of commands.
+    shelf: Option<Arc<Shelf>>,
+    stopper: Stopper,
+    mover: DirectMover,
+    /// The operator has said where the store is.
+    fixed: bool,
+    clock: Clock,
+    spin: Spin,
+    connections_max: usize,
+    clients: Vec<Option<Box<Client>>>,
+    free: Vec<usize>,
+    sessions: FxHashMap<SessionHandle, usize>,
+    run_queue: VecDeque<usize>,
+    dirty: Vec<usize>,
+    /// Clients whose command the endpoint refused because it was busy, in order; each once, and
+    /// perhaps some that are gone.
+    busy: VecDeque<usize>,
+    /// When connections to the store must be there: time, client, serial; in order of time.
+    connecting: VecDeque<(Time, usize, u64)>,
+    serial: u64,
+    vigil: Vigil,
+    learning: Learning,
+    marks: Marks,
+    waiting: Waiting,
+    reads: StoreReads,
+    users: UserLinks,
+    tracking: TrackingWire,
+    witnesses: Witnesses,
+    /// Who has asked the head.
+    asked: FxHashMap<CallId, usize>,
+    clients_ever: u64,
+    /// Clients whose next command comes behind changes of subscriptions; perhaps some that are gone.
+    behind_subscriptions: BTreeSet<usize>,
+    unread: UnreadOfAll,
+    /// What clients have sent that have still to log in, above what each may.
+    strangers_bytes: usize,
+    /// With what clients agree on TLS, if they have to.
+    tls: Option<ServerTls>,
+    keepalive: Option<Duration>,
+    /// How many have not yet.
+    handshakes: usize,
+    scratch: Vec<u8>,
+}
+
+impl<U: Upstream> Front<U> {
+    /// Listens. Nothing is served before [`Front::run`].
+    ///
+    /// # Errors
+    /// [`FrontError`], with what to do about it.
+    pub fn bind(config: &FrontConfig, up: U) -> Result<Front<U>, FrontError> {
+        let mut door = Door::open(config.listen, config.tls.is_some())?;
+        let mut front = Front::new(config, up)?;
+        door.register(front.poll.registry(), LISTENER)?;
+        front.door = Some(door);
+        Ok(front)
+    }
+
+    /// A front that does not listen: a router hands its clients over. It has counted them and agreed on TLS with them; the
+    /// settings about that are without effect here.
+    ///
+    /// # Errors
+    /// [`FrontError`], with what to do about it.
+    pub fn behind_router(config: &FrontConfig, up: U) -> Result<(Front<U>, Entrance), FrontError> {
+        let mut front = Front::new(config, up)?;
+        let shelf = Arc::clone(front.shelf.insert(Arc::default()));
+        let (entrance, handed) = Entrance::new(front.stopper.0.waker(), shelf);
+        front.handed = Some(handed);
+        Ok((front, entrance))
+    }
+
+    fn new(config: &FrontConfig, up: U) -> Result<Front<U>, FrontError> {
+        let mut up = Watched::new(up);
+        let table = Table::new(&config.assume_ok)?;
+        let mut store = config
+            .direct
+            .as_deref()
+            .map(StoreAddress::parse)
+            .transpose()
+            .map_err(FrontError::Direct)?;
+        if let (Some(store), Some(password)) = (&mut store, &config.direct_password) {
+            store.set_password(password);
+        }
+        let poll = Poll::new()?;
+        up.register(poll.registry(), ENDPOINT)?;
+        let waker = Waker::new(poll.registry(), WAKER)?;
+        let stopper = Stopper(Ending::new(AtomicBool::new(false), waker));
+        let fixed = store.is_some();
+        let mut shared = Shared::new(
+            table,
+            nanos(config.call_timeout),
+            store,
+            config.cache,
+            config.read_from,
+            config.unread_max,
+        );
+        shared.users = Users::new(config.access.clone());
+        Ok(Front {
+            up,
+            shared,
+            poll,
+            door: None,
+            handed: None,
+            shelf: None,
+            mover: DirectMover::new(stopper.0.waker()),
+            stopper,
+            fixed,
+            clock: Clock::start(),
+            spin: Spin::new(config.spin_micros),
+            connections_max: config.connections_max,
+            clients: Vec::new(),
+            free: Vec::new(),
+            sessions: FxHashMap::default(),
+            run_queue: VecDeque::new(),
+            dirty: Vec::new(),
+            busy: VecDeque::new(),
+            connecting: VecDeque::new(),
+            serial: 0,
+            vigil: Vigil::new(nanos(config.call_timeout)),
+            learning: Learning::default(),
+            marks: Marks::default(),
+            waiting: Waiting::default(),
+            reads: StoreReads::new(
+                [READS_RESP2, READS_RESP3],
+                FIRST_REPLICA,
+                nanos(config.call_timeout),
+            ),
+            users: UserLinks::new([RIGHTS, LOGINS], nanos(config.call_timeout)),
+            tracking: TrackingWire::new(nanos(config.call_timeout)),
+            witnesses: Witnesses::new(FIRST_WITNESS, nanos(config.call_timeout)),
+            asked: FxHashMap::default(),
+            clients_ever: 0,
+            behind_subscriptions: BTreeSet::new(),
+            unread: UnreadOfAll::new(config.unread_total_max),
+            strangers_bytes: 0,
+            tls: config.tls.clone(),
+            keepalive: config.keepalive,
+            handshakes: 0,
+            scratch: vec![0; SCRATCH_BYTES],
+        })
+    }
+
+    /// The address that clients connect to (the port that was chosen, if 0 was asked for).
+    ///
+    /// # Errors
+    /// Of the operating system; or it does not listen.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        let door = self.door.as_ref();
+        door.map_or(Err(ErrorKind::NotConnected.into()), Door::local_addr)
+    }
+
+    /// A handle that ends [`Front::run`].
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Serves until stopped. Sessions are ended then; what was acknowledged stays so. Says how reads were answered.
+    ///
+    /// # Errors
+    /// [`FrontError::Loop`] if the operating system's event queue fails.
+    pub fn run(mut self) -> Result<Counters, FrontError> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut more_from_endpoint = false;
+        // Nobody waits yet, but whether anybody answers is worth knowing.
+        self.ask_store_name();
+        self.up.flush(self.shared.now);
+        while !self.stopper.0.is_asked() {
+            let work = more_from_endpoint
+                || self
+                    .door
+                    .as_ref()
+                    .is_some_and(|door| door.is_due(self.shared.now))
+                || !self.run_queue.is_empty()
+                || self.reads.has_more()
+                || self.tracking.has_more();
+            let spinning = self.spin.is_on(pmnet_client::Time(self.shared.now));
+            let timeout = if work || spinning {
+                Some(Duration::ZERO)
+            } else {
+                self.sleep()
+            };
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            }
+            let now = self.clock.now();
+            self.shared.now = now.0;
+            if events.is_empty() && !work {
+                if spinning {
+                    // Whoever is to answer us may need this core.
+                    self.spin.yield_core(&self.clock);
+                }
+            } else {
+                self.spin.active(now);
+            }
+            let mut endpoint_ready = more_from_endpoint;
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.door.iter_mut().for_each(|door| door.ready = true),
+                    ENDPOINT => endpoint_ready = true,
+                    WAKER => self.take_moved(),
+                    HEART => self.vigil.transfer(&mut self.scratch, &mut self.shared),
+                    READS_RESP2 | READS_RESP3 => self.reads.note(event),
+                    TRACKING => self.tracking.note(event),
+                    RIGHTS | LOGINS => {
+                        self.users.note(event, &mut self.scratch, &self.shared);
+                    }
+                    token if self.reads.own(token) => self.reads.note(event),
+                    token if self.witnesses.own(token) => {
+                        self.witnesses.note(event, &mut self.scratch, &self.shared);
+                    }
+                    _ => self.note(event),
+                }
+            }
+            self.accept();
+            self.take_handed();
+            self.expire_connecting();
+            self.keep_vigil();
+            more_from_endpoint = endpoint_ready && self.up.receive(self.shared.now);
+            self.take_events();
+            self.take_store_reads();
+            self.take_tracking();
+            self.end_pause();
+            for _ in 0..self.run_queue.len() {
+                if let Some(index) = self.run_queue.pop_front() {
+                    self.serve(index);
+                }
+            }
+            self.keep_users();
+            self.keep_witnesses();
+            self.keep_tracking();
+            self.refresh_store_name();
+            self.learn_commands();
+            self.keep_marks();
+            self.keep_waiting();
+            self.up.flush(self.shared.now);
+            if self.up.take_other_socket() {
+                self.up.register(self.poll.registry(), ENDPOINT)?;
+            }
+            self.take_events();
+            self.send_store_reads();
+            self.write_dirty();
+            if self.shared.busy.error(self.shared.now).is_some() {
+                self.vigil.attend(self.shared.now);
+            }
+        }
+        self.shut_down();
+        self.shared.counters.failed_logins = self.shared.users.failed_logins();
+        Ok(self.shared.counters)
+    }
+
+    /// How long nothing needs doing unless something arrives; `None`: for ever.
+    fn sleep(&self) -> Option<Duration> {
+        let accept = self.door.as_ref().and_then(Door::due);
+        let connect = self.connecting.front().map(|(time, ..)| *time);
+        let next = [
+            self.up.next_timeout(),
+            accept,
+            connect,
+            self.vigil.next_look,
+            self.reads.next_timeout(),
+            self.marks.next_look,
+            self.waiting.next_timeout(),
+            self.next_question(),
+            self.next_learning(),
+            self.witnesses.next_timeout(),
+            self.tracking.next_timeout(&self.shared),
+            self.shared.pause.until(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()?;
+        Some(Duration::from_nanos(next.saturating_sub(self.shared.now)))
+    }
+
+    /// Remembers what an event says about a client's sockets.
+    fn note(&mut self, event: &mio::event::Event) {
+        let Some(slot) = event.token().0.checked_sub(FIRST_CLIENT) else {
+            return;
+        };
+        let index = slot / 2;
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        let (readable, read_closed, writable) = if slot.is_multiple_of(2) {
+            (
+                &mut client.readable,
+                &mut client.read_closed,
+                &mut client.writable,
+            )
+        } else if let Some(direct) = &mut client.direct {
+            (
+                &mut direct.readable,
+                &mut direct.read_closed,
+                &mut direct.writable,
+            )
+        } else {
+            return;
+        };
+        let seen = Seen::of(event);
+        *readable |= seen.readable;
+        *read_closed |= seen.read_closed;
+        *writable |= seen.writable;
+        if seen.hung_up && slot.is_multiple_of(2) {
+            self.close(index, "hung up");
+        } else {
+            self.enqueue(index);
+        }
+    }
+
+    fn enqueue(&mut self, index: usize) {
+        if let Some(Some(client)) = self.clients.get_mut(index)
+            && !client.queued
+        {
+            client.queued = true;
+            self.run_queue.push_back(index);
+        }
+    }
+
+    fn mark_dirty(&mut self, index: usize) {
+        if let Some(Some(client)) = self.clients.get_mut(index)
+            && !client.dirty
+        {
+            client.dirty = true;
+            self.dirty.push(index);
+        }
+    }
+
+    /// One client's turn: read, serve its connection to the store, take its commands.
+    fn serve(&mut self, index: usize) {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        client.queued = false;
+        match client.read(&mut self.scratch) {
+            Transfer::Done => {}
+            Transfer::Eof => client.connection.receive_eof(),
+            Transfer::Broken(why) => return self.close(index, &why),
+        }
+        self.handshakes -= usize::from(client.has_agreed());
+        if client.read_closed {
+            client.connection.client_closed();
+        }
+        if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch, &self.shared) {
+            client.connection.direct_lost(&why);
+        }
+        let turn = client.connection.advance(&mut self.up, &mut self.shared);
+        let woken = std::mem::take(&mut client.woken);
+        if turn == Turn::Busy && !client.waiting {
+            client.waiting = true;
+            self.busy.push_back(index);
+        }
+        if let Some(call) = client.connection.asked_head() {
+            self.asked.insert(call, index);
+        }
+        let mut again = turn == Turn::More;
+        if woken && turn != Turn::Busy {
+            // It may not have needed the room that it was woken for.
+            self.wake_waiting();
+        }
+        self.note_stranger(index);
+        self.tell_of_clients(index);
+        self.note_session(index);
+        self.note_subscribing(index);
+        self.note_waiting(index);
+        self.match_direct(index);
+        self.collect_store_read(index);
+        self.collect_question(index);
+        if let Some(Some(client)) = self.clients.get_mut(index) {
+            // What was put into the store's outbox just now.
+            if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch, &self.shared) {
+                client.connection.direct_lost(&why);
+                again = true;
+            }
+            again |= client.has_more();
+            if client.connection.is_timed() {
+                self.vigil.attend(self.shared.now);
+            }
+        }
+        if again {
+            self.enqueue(index);
+        }
+        self.mark_dirty(index);
+    }
+
+    /// Remembers whose session it is that a client uses now.
+    fn note_session(&mut self, index: usize) {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        let session = client.connection.session();
+        if session != client.session {
+            if let Some(old) = client.session {
+                self.sessions.remove(&old);
+            }
+            if let Some(new) = session {
+                self.sessions.insert(new, index);
+            }
+            client.session = session;
+        }
+    }
+
+    /// Gives the first client that waits for the endpoint another turn.
+    fn wake_waiting(&mut self) {
+        while let Some(index) = self.busy.pop_front() {
+            if let Some(Some(client)) = self.clients.get_mut(index)
+                && std::mem::take(&mut client.waiting)
+            {
+                client.woken = true;
+                return self.enqueue(index);
+            }
+        }
+    }
+
+    /// Hands the endpoint's events to the connections.
+    fn take_events(&mut self) {
+        while let Some(event) = self.up.poll_event() {
+            let index = match event {
+                Event::Done {
+                    session,
+                    call,
+                    outcome,
+                } => {
+                    let Some(&index) = self.sessions.get(&session) else {
+                        self.mark_done(session, call, &outcome);
+                        self.waiting_done(session, call, &outcome);
+                        self.vigil_done(session, call, outcome);
+                        continue;
+                    };
+                    if let Some(Some(client)) = self.clients.get_mut(index) {
+                        client.connection.done(call, outcome, &mut self.shared);
+                    }
+                    // It may have been what others wait for.
+                    self.waiting.stir(self.shared.now);
+                    // There is room for one more.
+                    self.wake_waiting();
+                    index
+                }
+                Event::Read { call, answer } => {
+                    let Some(index) = self.asked.remove(&call) else {
+                        continue;
+                    };
+                    if let Some(Some(client)) = self.clients.get_mut(index) {
+                        let connection = &mut client.connection;
+                        connection.read_answered(call, answer, &mut self.shared);
+                    }
+                    index
+                }
+                Event::Marked { session } => {
+                    self.marked(session);
+                    continue;
+                }
+                Event::SessionClosed { session, reason } => {
+                    // Its calls are over, too.
+                    self.wake_waiting();
+                    let Some(index) = self.sessions.remove(&session) else {
+                        self.mark_closed(session);
+                        self.waiting_closed(session);
+                        self.vigil_closed(session);
+                        continue;
+                    };
+                    if let Some(Some(client)) = self.clients.get_mut(index) {
+                        client.session = None;
+                        client.connection.session_closed(reason, &mut self.shared);
+                    }
+                    index
+                }
+            };
+            self.enqueue(index);
+            self.mark_dirty(index);
+        }
+    }
+
+    fn write_dirty(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for index in dirty.drain(..) {
+            let Some(Some(client)) = self.clients.get_mut(index) else {
+                continue;
+            };
+            client.dirty = false;
+            let congested = client.connection.congested();
+            let held = client.connection.held();
+            if let Transfer::Broken(why) = client.write() {
+                self.close(index, &why);
+                continue;
+            }
+            self.note_unread(index, held);
+            let Some(Some(client)) = self.clients.get_mut(index) else {
+                continue;
+            };
+            if client.connection.finished() && client.is_flushed() {
+                if !client.lingers(self.shared.now) {
+                    self.close(index, "finished");
+                } else {
+                    self.vigil.attend(self.shared.now);
+                    if client.has_more() {
+                        self.enqueue(index);
+                    }
+                }
+            } else if congested && !client.connection.congested() {
+                self.enqueue(index);
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    fn shut_down(&mut self) {
+        for index in 0..self.clients.len() {
+            self.close(index, "the front ends");
+        }
+        self.end_vigil();
+        self.leave_marks();
+        self.up.flush(self.shared.now);
+    }
+}
+
+pub(crate) fn nanos(duration: Duration) -> Time {
+    Time::try_from(duration.as_nanos()).unwrap_or(Time::MAX)
+}

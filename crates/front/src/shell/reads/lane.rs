@@ -1,0 +1,303 @@
+//! The reads for one Redis, in one version of RESP: its connection, and who waits for it.
+//!
+//! The connection to the store is made when somebody waits for it; that to a replica before, since a read is handed to a replica only
+//! when it can answer at once.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use mio::event::Event;
+use mio::{Registry, Token};
+use pmnet_wire::command::Protocol;
+
+use crate::client::{Shared, StoreRead, Unread, lane};
+use crate::shell::wire::Wire;
+use crate::store::reads::{Link, Told, Waiting};
+use crate::upstream::Time;
+
+/// Part of a command's time for which the store may say nothing while somebody waits here.
+const SILENCES_PER_TIMEOUT: Time = 8;
+/// Longest such time, in nanoseconds.
+const SILENCE_MAX: Time = 1_000_000_000;
+/// Longest time that a read waits for a replica, whether that says something or not: the master can be asked.
+const REPLICA_WAIT_MAX: Time = 50_000_000;
+/// Part of it while the connection is being made: where nothing answers at all, many would wait for it.
+const MAKING_PER_SILENCE: Time = 4;
+/// Part of a command's time after which a read is given up here, whatever the store says.
+const WAITS_PER_TIMEOUT: Time = 2;
+/// Shortest and longest time until a connection that was lost is made again, in nanoseconds.
+const PAUSE_MIN: Time = 100_000_000;
+const PAUSE_MAX: Time = 2_000_000_000;
+/// Most bytes read from one of the connections before the clients get their turn.
+const READ_BYTES_PER_TURN: usize = 1024 * 1024;
+
+/// The connection for one version of RESP.
+pub(super) struct Lane {
+    protocol: Protocol,
+    token: Token,
+    /// The replica that it is for; `None`: it is for the store itself.
+    replica: Option<SocketAddr>,
+    open: Option<Open>,
+    /// Who waits for a transaction, oldest first.
+    waiting: VecDeque<Waiting>,
+    /// How long the store may say nothing, and how long it may take.
+    silence: Time,
+    wait: Time,
+    /// When the store last said something.
+    heard: Time,
+    pause: Time,
+    connect_after: Time,
+}
+
+struct Open {
+    link: Link,
+    stream: Wire,
+    readable: bool,
+    /// The store will send nothing more: what is there is read to its end.
+    closing: bool,
+}
+
+impl Lane {
+    /// Without a connection. `replica`: for that one, and not for the store itself.
+    pub(super) fn new(
+        protocol: Protocol,
+        token: Token,
+        replica: Option<SocketAddr>,
+        call_timeout: Time,
+    ) -> Lane {
+        let (silence_max, wait_max) = match replica {
+            None => (SILENCE_MAX, Time::MAX),
+            Some(_) => (REPLICA_WAIT_MAX, REPLICA_WAIT_MAX),
+        };
+        Lane {
+            protocol,
+            token,
+            replica,
+            open: None,
+            waiting: VecDeque::new(),
+            silence: (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, silence_max),
+            wait: (call_timeout / WAITS_PER_TIMEOUT).clamp(1, wait_max),
+            heard: 0,
+            pause: PAUSE_MIN,
+            connect_after: 0,
+        }
+    }
+
+    /// The replica that it is for.
+    pub(super) fn replica(&self) -> Option<SocketAddr> {
+        self.replica
+    }
+
+    /// Whether there is something to read that no event will announce.
+    pub(super) fn has_more(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.readable)
+    }
+
+    /// Remembers what an event says about the connection, if it is about this one.
+    pub(super) fn note(&mut self, event: &Event) {
+        if self.token == event.token()
+            && let Some(open) = &mut self.open
+        {
+            open.readable = true;
+            open.closing |= event.is_read_closed() || event.is_error();
+        }
+    }
+
+    /// Takes what a client wants to read; it is sent at the end of the turn.
+    pub(super) fn submit(&mut self, client: usize, read: StoreRead, now: Time) {
+        self.waiting.push_back(Waiting {
+            client,
+            read,
+            since: now,
+            again: false,
+        });
+    }
+
+    /// By when the store must have said something, or be done with the oldest read.
+    pub(super) fn due(&self) -> Option<Time> {
+        let sent = self.open.as_ref().and_then(|open| open.link.oldest());
+        let oldest = sent.or_else(|| Some(self.waiting.front()?.since))?;
+        let made = self.open.as_ref().is_some_and(|open| open.link.is_known());
+        let silence = if made {
+            self.silence
+        } else {
+            self.silence / MAKING_PER_SILENCE
+        };
+        let silent = self.heard.max(oldest).saturating_add(silence);
+        Some(silent.min(oldest.saturating_add(self.wait)))
+    }
+
+    /// Whether reads may be handed in: there is a store to read from, and the connection is there or may be made; of a replica, it has
+    /// answered.
+    pub(super) fn is_fit(&self, shared: &Shared) -> bool {
+        let ready = match (&self.open, self.replica) {
+            (Some(open), Some(_)) => open.link.is_known(),
+            (None, Some(_)) => false,
+            (open, None) => open.is_some() || shared.now >= self.connect_after,
+        };
+        may_read(shared) && shared.store.is_some() && ready
+    }
+
+    /// Gives the connection up; it is made again after a while.
+    pub(super) fn give_up(&mut self, why: &str, now: Time, told: &mut Vec<Told>) {
+        tracing::debug!(why, replica = ?self.replica, "the connection for reads to the store ends");
+        self.connect_after = now.saturating_add(self.pause);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        if let Some(open) = self.open.take() {
+            open.link.end(told);
+        }
+        self.turn_away(told);
+    }
+
+    /// Nobody who waits is read for.
+    pub(super) fn turn_away(&mut self, told: &mut Vec<Told>) {
+        for waiting in self.waiting.drain(..) {
+            told.push(Told::Unread(waiting.reader(), Unread::Unfit));
+        }
+    }
+
+    /// Whether the connection leads elsewhere than the server's name for its store.
+    fn leads_astray(&self, shared: &Shared) -> bool {
+        let (Some(open), Some(name), Some(store)) = (&self.open, &shared.name, &shared.store)
+        else {
+            return self.open.is_some();
+        };
+        let address = self.replica.unwrap_or(store.address);
+        let leads_to = open.link.leads_to();
+        let other = leads_to.is_some_and(|run_id| *run_id != name.run_id);
+        !name.reads || open.link.address != address || other
+    }
+
+    fn connect(&mut self, registry: &Registry, shared: &Shared) -> Result<(), String> {
+        let (Some(store), Some(name)) = (&shared.store, &shared.name) else {
+            return Err("it is not known where the store is".into());
+        };
+        let store = match self.replica {
+            Some(address) => &store.at(address),
+            None => store,
+        };
+        let stream = Wire::connect(store.address, store.tls.as_ref(), registry, self.token)
+            .map_err(|error| error.to_string())?;
+        self.open = Some(Open {
+            link: Link::new(
+                store,
+                &name.records,
+                self.protocol,
+                self.replica.map(|_| name.run_id.clone()),
+            ),
+            stream,
+            readable: false,
+            closing: false,
+        });
+        Ok(())
+    }
+
+    /// The store has said that it is busy since this was asked last.
+    pub(super) fn take_busy(&mut self) -> Option<Bytes> {
+        let open = self.open.as_mut().filter(|_| self.replica.is_none())?;
+        open.link.busy.take()
+    }
+
+    /// Takes in what has come.
+    pub(super) fn receive(
+        &mut self,
+        scratch: &mut [u8],
+        shared: &Shared,
+        told: &mut Vec<Told>,
+    ) -> Result<(), String> {
+        let Some(open) = &mut self.open else {
+            return Ok(());
+        };
+        let mut budget = READ_BYTES_PER_TURN;
+        while open.readable && budget > 0 {
+            match open.stream.read(scratch) {
+                Ok(0) => return Err("closed by the store".into()),
+                Ok(count) => {
+                    let name = shared.name.as_ref();
+                    let waiting = &mut self.waiting;
+                    self.heard = shared.now;
+                    open.link.receive(&scratch[..count], name, told, waiting)?;
+                    budget = budget.saturating_sub(count);
+                    open.readable = open.stream.may_have_more(count, scratch.len()) || open.closing;
+                    if open.link.proven {
+                        self.pause = PAUSE_MIN;
+                    }
+                }
+                Err(error) if is_not_yet(error.kind()) => open.readable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of a turn: makes the connection, sends what waits, and ends what takes too long. `asks_role`: the store is to name its
+    /// replicas. Whether it was asked for that.
+    pub(super) fn flush(
+        &mut self,
+        registry: &Registry,
+        shared: &Shared,
+        asks_role: bool,
+        told: &mut Vec<Told>,
+    ) -> bool {
+        let now = shared.now;
+        let was_asked = asks_role && !self.waiting.is_empty();
+        if self.leads_astray(shared) {
+            self.give_up("the server works on another store", now, told);
+        } else if self.due().is_some_and(|due| now >= due) {
+            self.give_up("the store does not answer in time", now, told);
+        } else if self.open.is_none() && now < self.connect_after {
+            self.turn_away(told);
+        } else if let Err(why) = self.send(registry, shared, asks_role) {
+            self.give_up(&why, now, told);
+        }
+        was_asked
+    }
+
+    fn send(
+        &mut self,
+        registry: &Registry,
+        shared: &Shared,
+        mut asks_role: bool,
+    ) -> Result<(), String> {
+        let used = shared.replicas.used[lane(self.protocol)];
+        let wanted = match self.replica {
+            Some(_) => used && may_read(shared),
+            None => !self.waiting.is_empty(),
+        };
+        if self.open.is_none() && wanted {
+            self.connect(registry, shared)?;
+        }
+        let (Some(open), Some(name)) = (&mut self.open, &shared.name) else {
+            return Ok(());
+        };
+        while !self.waiting.is_empty() && open.link.has_room() {
+            let asks = std::mem::take(&mut asks_role);
+            open.link.begin(&name.records, asks, &mut self.waiting);
+        }
+        while !open.link.unwritten().is_empty() {
+            match open.stream.write(open.link.unwritten()) {
+                Ok(0) => return Err("nothing written".into()),
+                Ok(count) => open.link.wrote(count),
+                Err(error) if is_not_yet(error.kind()) => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        match open.stream.flush() {
+            Err(error) if !is_not_yet(error.kind()) => Err(error.to_string()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether the server lets fronts read by themselves.
+fn may_read(shared: &Shared) -> bool {
+    shared.name.as_ref().is_some_and(|name| name.reads)
+}
+
+fn is_not_yet(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::NotConnected)
+}

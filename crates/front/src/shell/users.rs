@@ -1,0 +1,215 @@
+//! Asks Redis about users, on two connections of the front's own: one for their rights, one to try passwords.
+//!
+//! Purpose: as long as there are clients, and users count, the list of users is fetched every [`POLL_EVERY`], so that a change of
+//! rights counts within a second; what connections ask goes the same way ([`crate::users`]). Whoever asks while Redis does not
+//! answer is told so.
+//! Invariants: each client has at most one question here, so their number bounds what waits; while Redis does not
+//! answer for a command's time, what was known of rights does not count any more. If no process listens there, nobody
+//! can change rights, and it goes on counting.
+
+use bytes::Bytes;
+use mio::Token;
+use mio::event::Event;
+use pmnet_resp::reply;
+
+use super::Front;
+use super::lane::{How, Lane};
+use crate::client::{Shared, says_busy};
+use crate::store::rights::{About, Answer, Ask, Ticket};
+use crate::upstream::{Time, Upstream};
+
+/// Between two questions for the list of users, in nanoseconds: half of the second in which a change must count.
+const POLL_EVERY: Time = 500_000_000;
+/// Passwords that wait to be tried, at most.
+const LOGINS_MAX: usize = 1024;
+
+/// The connections, and what is asked.
+pub(super) struct UserLinks {
+    rights: Lane,
+    logins: Lane,
+    next_poll: Time,
+    answers: Vec<(Ask, Bytes)>,
+}
+
+impl UserLinks {
+    pub(super) fn new(tokens: [Token; 2], call_timeout: Time) -> UserLinks {
+        let lane = |token| Lane::new(token, call_timeout);
+        UserLinks {
+            rights: lane(tokens[0]),
+            logins: lane(tokens[1]),
+            next_poll: 0,
+            answers: Vec::new(),
+        }
+    }
+
+    /// A connection is ready: reads and writes what there is.
+    pub(super) fn note(&mut self, event: &Event, scratch: &mut [u8], shared: &Shared) {
+        for lane in [&mut self.rights, &mut self.logins] {
+            if lane.token == event.token() {
+                lane.receive(scratch, shared, &mut self.answers);
+            }
+        }
+    }
+
+    /// When something is due although nothing arrives. `clients`: there are some; `named`: it is known where Redis is.
+    fn next_timeout(&self, clients: bool, named: bool) -> Option<Time> {
+        let lanes = [&self.rights, &self.logins];
+        let due = lanes.into_iter().filter_map(|lane| match lane.open {
+            Some(_) => lane.due(),
+            None => (named && lane.waits()).then_some(lane.connect_after),
+        });
+        due.chain(clients.then_some(self.next_poll)).min()
+    }
+
+    fn submit(&mut self, ticket: Ticket, now: Time) -> Option<Ticket> {
+        let lane = match ticket.question.about {
+            About::Login { .. } => &mut self.logins,
+            About::May { .. } => &mut self.rights,
+        };
+        if matches!(ticket.question.about, About::Login { .. }) && lane.queue.len() >= LOGINS_MAX {
+            return Some(ticket);
+        }
+        lane.push(Ask::Client(ticket), now);
+        None
+    }
+}
+
+impl<U: Upstream> Front<U> {
+    /// When the list of users is to be fetched again.
+    pub(super) fn next_question(&self) -> Option<Time> {
+        let users = &self.shared.users;
+        if !users.are_asked_for() || users.has_none() {
+            return None;
+        }
+        let named = self.shared.name.is_some() && self.shared.store.is_some();
+        self.users.next_timeout(self.has_clients(), named)
+    }
+
+    fn has_clients(&self) -> bool {
+        self.clients.len() > self.free.len()
+    }
+
+    /// Hands what a client wants to know to the connection for it.
+    pub(super) fn collect_question(&mut self, index: usize) {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        let Some(question) = client.connection.take_question() else {
+            return;
+        };
+        let ticket = Ticket {
+            client: index,
+            question,
+            again: false,
+        };
+        if let Some(refused) = self.users.submit(ticket, self.shared.now) {
+            let error = reply::error("ERR pmnet: too many logins at a time; try again");
+            self.users.answers.push((Ask::Client(refused), error));
+        }
+    }
+
+    /// The end of a turn: asks what is to be asked, ends what takes too long, and hands out what was answered.
+    pub(super) fn keep_users(&mut self) {
+        if !self.shared.users.are_asked_for() || self.shared.users.has_none() {
+            return self.spread_news();
+        }
+        let now = self.shared.now;
+        if !self.has_clients() {
+            if self.shared.users.is_known() {
+                // What is known gets old while nobody asks.
+                self.shared.users.forget();
+                // The next client shall not wait for the time of the next poll.
+                self.users.next_poll = now;
+            }
+        } else if now >= self.users.next_poll || self.shared.users.wanted {
+            self.poll_users();
+        }
+        let mut answers = std::mem::take(&mut self.users.answers);
+        for lane in [&mut self.users.rights, &mut self.users.logins] {
+            lane.turn(now, self.poll.registry(), &self.shared, &mut answers);
+            if let Some(broken) = lane.broken.take() {
+                if broken.how == How::Refused {
+                    self.shared.users.confirm(now);
+                }
+                if broken.how == How::Elsewhere {
+                    self.shared.store_doubted.set(true);
+                }
+                self.shared.users.cannot_be_asked(&broken.why);
+            }
+        }
+        for (ask, answer) in answers.drain(..) {
+            self.take_answer(ask, &answer);
+        }
+        self.users.answers = answers;
+        self.spread_news();
+    }
+
+    fn poll_users(&mut self) {
+        let now = self.shared.now;
+        self.users.next_poll = now.saturating_add(POLL_EVERY);
+        self.shared.users.wanted = false;
+        // The users are those of the Redis that the server works on.
+        self.shared.wants_store_name = true;
+        let polls = |ask: &Ask| matches!(ask, Ask::List(..));
+        if !self.users.rights.queue.iter().any(polls) {
+            self.shared.users.asked += 1;
+            let ask = Ask::List(self.shared.users.asked, now);
+            self.users.rights.push(ask, now);
+        }
+    }
+
+    fn take_answer(&mut self, ask: Ask, answer: &Bytes) {
+        let Ticket {
+            client, question, ..
+        } = match ask {
+            Ask::List(..) if says_busy(answer) => {
+                // What was known of users counts as long as it would if Redis said nothing.
+                return self.shared.busy.heard(answer, self.shared.now);
+            }
+            Ask::List(number, asked) => {
+                let link = self.users.rights.open.as_ref().map(|open| &open.link);
+                if let Some((_, version)) = link.and_then(|link| link.found.as_ref()) {
+                    self.shared.users.found_version(*version);
+                }
+                self.forget_idle_users();
+                if let Err(why) = self.shared.users.take_list(number, asked, answer) {
+                    self.shared.users.forget();
+                    self.shared.users.cannot_be_asked(&why);
+                }
+                return;
+            }
+            Ask::Client(ticket) => ticket,
+            Ask::Witness(_) | Ask::Poke | Ask::Select(_) => return,
+        };
+        let answer = match question.about {
+            About::Login { .. } => Answer::Login(answer.clone()),
+            About::May { user, place, .. } => {
+                Answer::May(self.shared.users.take_ruling(&user, place, answer))
+            }
+        };
+        if let Some(Some(found)) = self.clients.get_mut(client)
+            && found.connection.id() == question.connection
+        {
+            found.connection.question_answered(question.number, answer);
+            self.enqueue(client);
+        }
+    }
+
+    /// Lets go on whoever waits for the list of users, and ends whose user is deleted.
+    fn spread_news(&mut self) {
+        if !std::mem::take(&mut self.shared.users.news) {
+            return;
+        }
+        for index in 0..self.clients.len() {
+            let Some(Some(client)) = self.clients.get_mut(index) else {
+                continue;
+            };
+            let waits = client.connection.waits_for_rights();
+            if client.connection.users_changed(&mut self.shared) {
+                self.close(index, "its user is deleted");
+            } else if waits {
+                self.enqueue(index);
+            }
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Checks the store on behalf of clients that wait for it.
+//!
+//! While a client waits for something that the store may send much later, the front regularly asks the
+//! store, on its own connection, whether it is alive, and the server, with a barrier on its own session,
+//! which store it uses. Both questions are asked once for all clients.
+
+use std::io::{ErrorKind, Read, Write};
+
+use bytes::Bytes;
+use mio::Registry;
+use pmnet_wire::command::barrier;
+
+use super::wire::Wire;
+use super::{Front, HEART};
+use crate::client::{Heart, Shared, named_by};
+use crate::upstream::{CallId, Outcome, SessionHandle, Time, Upstream};
+
+/// Looks at the clock within the time of one command.
+const LOOKS_PER_TIMEOUT: Time = 16;
+/// Longest time between two looks, in nanoseconds.
+const LOOK_EVERY_MAX: Time = 100_000_000;
+/// Questions to store and server within the time of one command.
+const BEATS_PER_TIMEOUT: Time = 4;
+/// Longest time between two questions, in nanoseconds.
+const BEAT_EVERY_MAX: Time = 1_000_000_000;
+/// After how many such times without anybody who waits the questions end.
+const QUIET_BEATS: Time = 3;
+
+/// What is asked, and when.
+pub(super) struct Vigil {
+    look_every: Time,
+    beat_every: Time,
+    /// When to look at the clients next; `None`: nobody has anything to do with time.
+    pub(super) next_look: Option<Time>,
+    next_beat: Time,
+    /// When somebody was last seen to wait; `None`: the vigil is not kept.
+    waited: Option<Time>,
+    /// When it was last doubted that the store takes commands, and only the store is to be asked.
+    doubted: Option<Time>,
+    heart: Option<Beating>,
+    session: Option<SessionHandle>,
+    call: Option<CallId>,
+    /// Its session is used again and again: each one begun and ended is two entries of the log, which a store that is out of
+    /// memory cannot apply.
+    pub(super) keeps_session: bool,
+}
+
+/// The connection to the store, and its socket.
+struct Beating {
+    heart: Heart,
+    stream: Wire,
+}
+
+impl Vigil {
+    pub(super) fn new(call_timeout: Time) -> Vigil {
+        Vigil {
+            look_every: (call_timeout / LOOKS_PER_TIMEOUT).clamp(1, LOOK_EVERY_MAX),
+            beat_every: (call_timeout / BEATS_PER_TIMEOUT).clamp(1, BEAT_EVERY_MAX),
+            next_look: None,
+            next_beat: 0,
+            waited: None,
+            doubted: None,
+            heart: None,
+            session: None,
+            call: None,
+            keeps_session: false,
+        }
+    }
+
+    /// There is somebody for whom time matters.
+    pub(super) fn attend(&mut self, now: Time) {
+        if self.next_look.is_none() {
+            self.next_look = Some(now.saturating_add(self.look_every));
+        }
+    }
+
+    /// Connects to the store if need be, and asks it.
+    fn beat(&mut self, registry: &Registry, shared: &Shared) {
+        let Some(store) = &shared.store else {
+            return;
+        };
+        let overdue = |beating: &Beating| {
+            let proof = beating.heart.proof();
+            shared.now >= proof.saturating_add(shared.call_timeout)
+                || beating.heart.address() != store.address
+        };
+        if self.heart.as_ref().is_some_and(overdue) {
+            self.heart = None;
+        }
+        if self.heart.is_none() {
+            match Wire::connect(store.address, store.tls.as_ref(), registry, HEART) {
+                Ok(stream) => {
+                    let heart = Heart::new(store, shared.now);
+                    self.heart = Some(Beating { heart, stream });
+                }
+                Err(error) => tracing::debug!(%error, "cannot ask the store whether it is alive"),
+            }
+        }
+        if let Some(Beating { heart, .. }) = &mut self.heart {
+            heart.beat();
+        }
+    }
+
+    /// Writes and reads what there is. Bounded: what is asked for is short.
+    pub(super) fn transfer(&mut self, scratch: &mut [u8], shared: &mut Shared) {
+        let Some(Beating { heart, stream }) = &mut self.heart else {
+            return;
+        };
+        let mut exchange = || -> Result<(), String> {
+            let text = |error: std::io::Error| error.to_string();
+            while !heart.unwritten().is_empty() {
+                match stream.write(heart.unwritten()) {
+                    Ok(0) => return Err("nothing written".into()),
+                    Ok(count) => heart.wrote(count),
+                    Err(error)
+                        if matches!(
+                            error.kind(),
+                            ErrorKind::WouldBlock | ErrorKind::NotConnected
+                        ) =>
+                    {
+                        break;
+                    }
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(text(error)),
+                }
+            }
+            match stream.flush() {
+                Err(error)
+                    if !matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::NotConnected
+                    ) =>
+                {
+                    return Err(text(error));
+                }
+                _ => {}
+            }
+            loop {
+                match stream.read(scratch) {
+                    Ok(0) => return Err("closed by the store".into()),
+                    Ok(count) => heart.receive(&scratch[..count], shared)?,
+                    Err(error)
+                        if matches!(
+                            error.kind(),
+                            ErrorKind::WouldBlock | ErrorKind::NotConnected
+                        ) =>
+                    {
+                        return Ok(());
+                    }
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(text(error)),
+                }
+            }
+        };
+        if let Err(why) = exchange() {
+            // Tried again at the next beat. That nothing answers is what counts.
+            tracing::debug!(why, "asking the store whether it is alive");
+            self.heart = None;
+        }
+    }
+}
+
+impl<U: Upstream> Front<U> {
+    /// Looks at everybody for whom time matters, if it is time to.
+    pub(super) fn keep_vigil(&mut self) {
+        let now = self.shared.now;
+        let Some(due) = self.vigil.next_look.filter(|due| *due <= now) else {
+            return;
+        };
+        // The questions were not asked while this process stood still.
+        let stood_still = now >= due.saturating_add(self.vigil.beat_every);
+        let (mut timed, mut waits) = (false, false);
+        let busy = self.shared.busy.error(now).is_some();
+        let mut doubts = busy;
+        for index in 0..self.clients.len() {
+            let Some(Some(client)) = self.clients.get_mut(index) else {
+                continue;
+            };
+            if client.is_late_to_agree(now) {
+                self.close(index, "took too long to agree on TLS");
+                continue;
+            }
+            if client.overstays(now) {
+                self.close(index, "stays after an error");
+                continue;
+            }
+            if client.is_stuck(now) && !self.shared.unread_over {
+                self.end_unread(index);
+                timed = true;
+                continue;
+            }
+            timed |= client.connection.congested();
+            let changed =
+                client.connection.is_timed() && client.connection.look(&self.shared, stood_still);
+            timed |= client.connection.is_timed()
+                || client.lingering.is_some()
+                || client.handshake.is_some();
+            waits |= client.connection.waits_on_store();
+            doubts |= client.connection.doubts_store(now);
+            if changed {
+                self.enqueue(index);
+                self.mark_dirty(index);
+            }
+        }
+        timed |= self.relieve();
+        let vigil = &mut self.vigil;
+        if waits {
+            if vigil.waited.is_none() {
+                vigil.next_beat = now.saturating_add(vigil.beat_every);
+            }
+            vigil.waited = Some(now);
+        }
+        if doubts {
+            vigil.doubted = Some(now);
+        }
+        if let Some(waited) = vigil.waited.max(vigil.doubted) {
+            let quiet = QUIET_BEATS.saturating_mul(vigil.beat_every);
+            if now >= waited.saturating_add(quiet) {
+                self.end_vigil();
+            } else if now >= vigil.next_beat || busy {
+                vigil.next_beat = now.saturating_add(vigil.beat_every);
+                vigil.beat(self.poll.registry(), &self.shared);
+                if vigil.waited.is_some() {
+                    self.ask_store_name();
+                }
+            }
+        }
+        self.vigil.transfer(&mut self.scratch, &mut self.shared);
+        let goes_on = timed || self.vigil.waited.max(self.vigil.doubted).is_some();
+        self.vigil.next_look = goes_on.then(|| now.saturating_add(self.vigil.look_every));
+    }
+
+    /// Asks the server which store it works on, unless it has not answered yet. If that was doubted, by a barrier that the server must record
+    /// in its store: a Redis that was restarted, moved, or made a replica while no client wrote is found out by that.
+    pub(super) fn ask_store_name(&mut self) {
+        if self.vigil.call.is_some() {
+            return;
+        }
+        let now = self.shared.now;
+        let Some(session) = self.vigil_session() else {
+            return;
+        };
+        let deadline = now.saturating_add(self.shared.call_timeout);
+        let payload = Bytes::from(barrier());
+        let read_only = !self.shared.store_doubted.get();
+        match self
+            .up
+            .bypass(now, session, payload, 0, read_only, deadline)
+        {
+            Ok(call) => {
+                self.vigil.call = Some(call);
+                self.shared.store_doubted.set(false);
+            }
+            Err(crate::upstream::Refused::Closed) => {
+                self.vigil.session = None;
+                self.learning.give_up(self.shared.now);
+            }
+            // The next beat asks again.
+            Err(error) => tracing::debug!(%error, "cannot ask which store there is"),
+        }
+    }
+
+    /// Its session, which is begun if there is none.
+    pub(super) fn vigil_session(&mut self) -> Option<SessionHandle> {
+        let now = self.shared.now;
+        self.vigil.session = self.vigil.session.or_else(|| self.up.open(now).ok());
+        self.vigil.session
+    }
+
+    /// Takes an outcome of the vigil's session.
+    pub(super) fn vigil_done(&mut self, session: SessionHandle, call: CallId, outcome: Outcome) {
+        if self.vigil.session != Some(session) {
+            return;
+        }
+        if self.learning.call == Some(call) {
+            self.learned(outcome);
+        } else if self.vigil.call == Some(call) {
+            self.vigil.call = None;
+            self.named(outcome);
+            // A store that is another one says first which commands it has.
+            self.learn_commands();
+        } else {
+            return;
+        }
+        let idle = self.vigil.waited.max(self.vigil.doubted).is_none();
+        let asks = self.vigil.call.is_some() || self.learning.call.is_some();
+        if idle && !asks && !self.vigil.keeps_session {
+            self.end_vigil();
+        }
+    }
+
+    /// The server has said which store it works on, or has not.
+    fn named(&mut self, outcome: Outcome) {
+        if !matches!(outcome, Outcome::Reply(_)) {
+            self.shared.store_not_named();
+        }
+        if outcome == Outcome::Reply(pmnet_resp::reply::OK) {
+            // A store without a name is no Redis.
+            self.shared.users.store_has_none();
+        }
+        let Some(name) = named_by(outcome) else {
+            return;
+        };
+        self.shared.store_named(&name);
+        for index in 0..self.clients.len() {
+            if let Some(Some(client)) = self.clients.get_mut(index)
+                && client.connection.store_named(&name)
+            {
+                self.enqueue(index);
+                self.mark_dirty(index);
+            }
+        }
+    }
+
+    /// The session may be the vigil's, and has closed.
+    pub(super) fn vigil_closed(&mut self, session: SessionHandle) {
+        if self.vigil.session == Some(session) {
+            self.vigil.session = None;
+            self.vigil.call = None;
+            self.learning.give_up(self.shared.now);
+        }
+    }
+
+    pub(super) fn end_vigil(&mut self) {
+        self.vigil.waited = None;
+        self.vigil.doubted = None;
+        self.vigil.keeps_session = false;
+        self.vigil.heart = None;
+        self.vigil.call = None;
+        self.learning.give_up(self.shared.now);
+        self.shared.alive = None;
+        if let Some(session) = self.vigil.session.take() {
+            self.up.end(self.shared.now, session);
+        }
+    }
+}

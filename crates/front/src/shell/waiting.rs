@@ -1,0 +1,358 @@
+//! Clients that wait for a list or a sorted set at an embedded store (`docs/spec/embedded-store.md` §8).
+//!
+//! The front asks the store, once for all of them, which lists and sorted sets are new. A new key wakes the client that has waited longest for it.
+//! When that client has its element, or is gone, the front wakes the next one, until a client finds nothing. The number of clients bounds all of this.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use pmnet_resp::{reply, write_command};
+use pmnet_wire::command::{ARRIVED, Form, Protocol, preamble};
+
+use super::Front;
+use crate::client::integers;
+use crate::upstream::{CallId, Outcome, SessionHandle, Time, Upstream};
+
+/// Time from an answer of the store to the next question, in nanoseconds: after something happened, and at most.
+const SOON: Time = 1_000_000;
+const LATER: Time = 20_000_000;
+
+/// A client that waits.
+#[derive(Debug)]
+struct Waiter {
+    client: usize,
+    keys: Vec<i64>,
+    until: Option<Time>,
+    /// It was woken, and has not reported a try without an element since.
+    woken: bool,
+}
+
+/// The clients that wait, and the answers of the store.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// By ticket: in the order in which they began to wait.
+    waiters: BTreeMap<u64, Waiter>,
+    /// Key and ticket.
+    by_key: BTreeSet<(i64, u64)>,
+    /// Ends of waits.
+    ends: BTreeSet<(Time, u64)>,
+    tickets: u64,
+    session: Option<SessionHandle>,
+    call: Option<CallId>,
+    /// The store's process, and how many keys were new up to its last answer.
+    seen: Option<(i64, i64)>,
+    asked_last: Time,
+    due: Time,
+    every: Time,
+}
+
+impl Waiting {
+    /// A client begins to wait. Returns its ticket.
+    fn begin(&mut self, client: usize, keys: &[i64], until: Option<Time>, now: Time) -> u64 {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        self.by_key.extend(keys.iter().map(|key| (*key, ticket)));
+        self.ends.extend(until.map(|until| (until, ticket)));
+        let waiter = Waiter {
+            client,
+            keys: keys.to_vec(),
+            until,
+            woken: false,
+        };
+        self.waiters.insert(ticket, waiter);
+        self.stir(now);
+        ticket
+    }
+
+    /// A client waits no more. Returns the tickets that are to be woken in its place.
+    fn end(&mut self, ticket: u64) -> Vec<u64> {
+        let Some(waiter) = self.waiters.remove(&ticket) else {
+            return Vec::new();
+        };
+        for key in &waiter.keys {
+            self.by_key.remove(&(*key, ticket));
+        }
+        if let Some(until) = waiter.until {
+            self.ends.remove(&(until, ticket));
+        }
+        // The elements that it was woken for may still exist.
+        let next = waiter.keys.iter().filter(|_| waiter.woken);
+        next.filter_map(|key| self.first(*key)).collect()
+    }
+
+    /// The ticket that has waited longest for a key.
+    fn first(&self, key: i64) -> Option<u64> {
+        let next = self.by_key.range((key, 0)..).next();
+        next.filter(|(found, _)| *found == key)
+            .map(|(_, ticket)| *ticket)
+    }
+
+    /// Something happens: the store is asked soon.
+    pub(super) fn stir(&mut self, now: Time) {
+        if !self.waiters.is_empty() {
+            self.every = SOON;
+            self.due = self.due.min(self.asked_last.saturating_add(SOON).max(now));
+        }
+    }
+
+    /// When there is something to do.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        let end = self.ends.first().map(|(until, _)| *until);
+        let question = (!self.waiters.is_empty() && self.call.is_none()).then_some(self.due);
+        end.into_iter().chain(question).min()
+    }
+
+    /// Takes in an answer of the store. Returns the tickets that are to be woken; `None`: the store cannot be asked.
+    fn answered(&mut self, reply: &[u8]) -> Option<Vec<u64>> {
+        let numbers = integers(reply)?;
+        let [start, count, new @ ..] = &numbers[..] else {
+            return None;
+        };
+        let seen = self.seen.replace((*start, *count));
+        let known = seen.is_some_and(|(of, _)| of == *start) && !new.contains(&0);
+        let woken = if known {
+            new.iter().filter_map(|key| self.first(*key)).collect()
+        } else {
+            // Any key may exist now.
+            self.waiters.keys().copied().collect()
+        };
+        self.every = if new.is_empty() {
+            self.every.saturating_mul(2).clamp(SOON, LATER)
+        } else {
+            SOON
+        };
+        Some(woken)
+    }
+}
+
+fn question(seen: Option<(i64, i64)>) -> Bytes {
+    let (start, count) = seen.unwrap_or_default();
+    let mut payload = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
+    write_command(
+        &mut payload,
+        &[ARRIVED, &start.to_string(), &count.to_string()],
+    );
+    Bytes::from(payload)
+}
+
+impl<U: Upstream> Front<U> {
+    /// A client had its turn.
+    pub(super) fn note_waiting(&mut self, index: usize) {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        match (client.connection.waits_for(), client.ticket) {
+            (None, None) => {}
+            (Some((keys, until)), None) => {
+                let ticket = self.waiting.begin(index, keys, until, self.shared.now);
+                client.ticket = Some(ticket);
+                if self.waiting.seen.is_some() {
+                    // It was not told of keys that arrived before it was in the queue.
+                    self.wake_waiters(vec![ticket]);
+                }
+            }
+            (Some(_), Some(ticket)) => {
+                if client.connection.rests()
+                    && let Some(waiter) = self.waiting.waiters.get_mut(&ticket)
+                {
+                    waiter.woken = false;
+                }
+            }
+            (None, Some(ticket)) => {
+                client.ticket = None;
+                self.end_ticket(ticket);
+            }
+        }
+    }
+
+    /// The client with this ticket waits no more.
+    pub(super) fn end_ticket(&mut self, ticket: u64) {
+        let next = self.waiting.end(ticket);
+        self.wake_waiters(next);
+    }
+
+    fn wake_waiters(&mut self, tickets: Vec<u64>) {
+        for ticket in tickets {
+            let Some(waiter) = self.waiting.waiters.get_mut(&ticket) else {
+                continue;
+            };
+            waiter.woken = true;
+            let index = waiter.client;
+            if let Some(Some(client)) = self.clients.get_mut(index) {
+                client.connection.wake();
+                self.enqueue(index);
+            }
+        }
+    }
+
+    /// Ends waits whose time is over, and asks the store what is new.
+    pub(super) fn keep_waiting(&mut self) {
+        let now = self.shared.now;
+        while let Some((until, ticket)) = self.waiting.ends.first().copied() {
+            if until > now {
+                break;
+            }
+            self.waiting.ends.pop_first();
+            if let Some(waiter) = self.waiting.waiters.get(&ticket) {
+                let index = waiter.client;
+                self.enqueue(index);
+            }
+        }
+        if self.waiting.waiters.is_empty() {
+            if let Some(session) = self.waiting.session.take() {
+                self.up.end(now, session);
+                self.waiting = Waiting {
+                    tickets: self.waiting.tickets,
+                    ..Waiting::default()
+                };
+            }
+            return;
+        }
+        if self.waiting.call.is_some() || now < self.waiting.due {
+            return;
+        }
+        let Some(session) = self.waiting.session.or_else(|| self.up.open(now).ok()) else {
+            self.waiting.due = now.saturating_add(LATER);
+            return;
+        };
+        self.waiting.session = Some(session);
+        let deadline = now.saturating_add(self.shared.call_timeout);
+        let payload = question(self.waiting.seen);
+        match self.up.bypass(now, session, payload, 0, true, deadline) {
+            Ok(call) => {
+                self.waiting.call = Some(call);
+                self.waiting.asked_last = now;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "cannot ask for what clients wait for");
+                if error == crate::upstream::Refused::Closed {
+                    self.waiting.session = None;
+                }
+                self.waiting.due = now.saturating_add(LATER);
+            }
+        }
+    }
+
+    /// Takes an outcome of that session.
+    pub(super) fn waiting_done(&mut self, session: SessionHandle, call: CallId, outcome: &Outcome) {
+        if self.waiting.session != Some(session) || self.waiting.call != Some(call) {
+            return;
+        }
+        self.waiting.call = None;
+        let woken = match outcome {
+            Outcome::Reply(reply) => self.waiting.answered(reply),
+            _ => None,
+        };
+        self.waiting.due = self.shared.now.saturating_add(self.waiting.every);
+        match woken {
+            Some(woken) => self.wake_waiters(woken),
+            None => self.fail_waiters(),
+        }
+    }
+
+    /// The store has not answered in time, or the server works on another store.
+    fn fail_waiters(&mut self) {
+        let error = reply::error(
+            "ERR pmnet: the store does not answer; the command was given up, and has taken nothing",
+        );
+        let indices: Vec<usize> = self
+            .waiting
+            .waiters
+            .values()
+            .map(|waiter| waiter.client)
+            .collect();
+        self.waiting.seen = None;
+        for index in indices {
+            if let Some(Some(client)) = self.clients.get_mut(index) {
+                client.connection.stop_waiting(error.clone(), &self.shared);
+                self.enqueue(index);
+                self.mark_dirty(index);
+            }
+        }
+    }
+
+    /// A session has closed, perhaps that of the questions.
+    pub(super) fn waiting_closed(&mut self, session: SessionHandle) {
+        if self.waiting.session == Some(session) {
+            self.waiting.session = None;
+            self.waiting.call = None;
+            self.waiting.due = self.shared.now.saturating_add(SOON);
+        }
+    }
+
+    /// CLIENT UNBLOCK of a client. Returns whether the client waited here.
+    pub(super) fn unblock_waiting(&mut self, index: usize, error: bool) -> bool {
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return false;
+        };
+        if client.connection.waits_for().is_none() {
+            return false;
+        }
+        let answer = client.connection.unblocked(error);
+        client.connection.stop_waiting(answer, &self.shared);
+        self.enqueue(index);
+        self.mark_dirty(index);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(numbers: &[i64]) -> Vec<u8> {
+        let mut reply = format!("*{}\r\n", numbers.len()).into_bytes();
+        numbers
+            .iter()
+            .for_each(|number| reply.extend(format!(":{number}\r\n").bytes()));
+        reply
+    }
+
+    #[test]
+    fn who_has_waited_longest_is_woken_and_the_next_one_when_it_is_served() {
+        let mut waiting = Waiting::default();
+        let first = waiting.begin(0, &[7, 8], None, 0);
+        let second = waiting.begin(1, &[8], Some(5), 0);
+        let third = waiting.begin(2, &[8, 9], None, 0);
+        // Nothing is known: all look for themselves.
+        assert_eq!(
+            waiting.answered(&answer(&[1, 0])),
+            Some(vec![first, second, third])
+        );
+        assert_eq!(waiting.answered(&answer(&[1, 0])), Some(vec![]));
+        assert_eq!(
+            waiting.answered(&answer(&[1, 2, 8, 9])),
+            Some(vec![first, third])
+        );
+        waiting.waiters.get_mut(&first).unwrap().woken = true;
+        assert_eq!(
+            waiting.end(first),
+            vec![second],
+            "for 7 nobody waits any more"
+        );
+        assert_eq!(waiting.end(second), Vec::<u64>::new(), "it was not woken");
+        // Unknown arrivals, and another process, wake all.
+        assert_eq!(waiting.answered(&answer(&[1, 9000, 0])), Some(vec![third]));
+        assert_eq!(waiting.answered(&answer(&[2, 0])), Some(vec![third]));
+        assert_eq!(waiting.answered(b"-ERR unknown command\r\n"), None);
+        assert!(waiting.ends.is_empty());
+    }
+
+    #[test]
+    fn the_store_is_asked_less_and_less_often_while_nothing_happens() {
+        let mut waiting = Waiting::default();
+        assert_eq!(waiting.next_timeout(), None);
+        waiting.begin(0, &[7], Some(9_000_000_000), 5);
+        assert_eq!(waiting.next_timeout(), Some(0));
+        waiting.asked_last = 5;
+        let mut gaps = Vec::new();
+        for _ in 0..7 {
+            waiting.answered(&answer(&[1, 0]));
+            gaps.push(waiting.every / 1_000_000);
+        }
+        assert_eq!(gaps, [2, 4, 8, 16, 20, 20, 20]);
+        waiting.due = 20_000_005;
+        waiting.stir(6);
+        assert_eq!(waiting.next_timeout(), Some(1_000_005));
+    }
+}

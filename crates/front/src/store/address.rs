@@ -1,0 +1,209 @@
+//! Where the store is, for pass-through connections.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use pmnet_tls::{ClientTls, TlsError};
+use pmnet_wire::{StoreName, percent_decode};
+
+use crate::users::{DEFAULT, Secret};
+
+/// Port of a Redis server when none is given.
+const DEFAULT_PORT: u16 = 6379;
+
+/// Address of a Redis server, and its password if it has one.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreAddress {
+    /// Where to connect.
+    pub address: SocketAddr,
+    /// How to speak TLS with it, if that is to be.
+    pub tls: Option<ClientTls>,
+    user: Option<String>,
+    password: Option<String>,
+}
+
+// Written by hand: a password must not get into a log.
+impl std::fmt::Debug for StoreAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("StoreAddress").field(&self.address).finish()
+    }
+}
+
+/// Why an address cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreAddressError {
+    /// Not of the form `redis://[[user]:password@]host[:port]` or `host:port`.
+    #[error(
+        "{0:?} is not the address of a Redis server; expected redis://host:port, rediss://host:port or host:port"
+    )]
+    Form(String),
+    /// A `%` that is not followed by two hexadecimal digits.
+    #[error("bad %-escape in user or password")]
+    Escape,
+    /// TLS is not possible.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The name has no address.
+    #[error("cannot resolve {0:?}: {1}")]
+    Resolve(String, std::io::Error),
+}
+
+impl StoreAddress {
+    /// Reads `redis://[[user]:password@]host[:port][/…]`, `rediss://…[?ca=FILE][&cert=FILE&key=FILE]` (TLS) or `host:port`. A host name is looked up
+    /// with the system's resolver, which may take seconds; use a numeric address where that matters.
+    ///
+    /// # Errors
+    /// [`StoreAddressError`].
+    pub fn parse(text: &str) -> Result<StoreAddress, StoreAddressError> {
+        StoreAddress::read(text, |target| {
+            let (host, port) = target.rsplit_once(':').unwrap_or((target, ""));
+            let port = port.parse().unwrap_or(DEFAULT_PORT);
+            // Without brackets also an address with its interface is understood: fe80::1%eth0.
+            let host = host.trim_matches(['[', ']']);
+            let found = (host, port).to_socket_addrs().map(|mut all| all.next());
+            found
+                .map_err(|error| StoreAddressError::Resolve(target.to_owned(), error))?
+                .ok_or_else(|| StoreAddressError::Form(target.to_owned()))
+        })
+    }
+
+    /// The host and port in such a text, if there is one.
+    #[must_use]
+    pub fn place(text: &str) -> Option<(String, u16)> {
+        let place = std::cell::Cell::new(None);
+        let resolve = |target: &str| {
+            let (host, port) = target.rsplit_once(':').unwrap_or((target, ""));
+            let host = host.trim_matches(['[', ']']).to_owned();
+            place.set(Some((host, port.parse().unwrap_or(DEFAULT_PORT))));
+            Err(StoreAddressError::Escape)
+        };
+        let _not_looked_up = StoreAddress::read(text, resolve);
+        place.into_inner()
+    }
+
+    /// Where a server says that its store is; without a password, which a server does not tell.
+    pub(crate) fn of(name: &StoreName) -> StoreAddress {
+        StoreAddress {
+            address: name.address,
+            tls: None,
+            user: None,
+            password: None,
+        }
+    }
+
+    fn read(
+        text: &str,
+        resolve: impl Fn(&str) -> Result<SocketAddr, StoreAddressError>,
+    ) -> Result<StoreAddress, StoreAddressError> {
+        let (text, query) = text.split_once('?').unwrap_or((text, ""));
+        let secure = text.strip_prefix("rediss://");
+        let without_scheme = secure
+            .or_else(|| text.strip_prefix("redis://"))
+            .unwrap_or(text);
+        let authority = without_scheme.split('/').next().unwrap_or_default();
+        let (credentials, host) = match authority.rsplit_once('@') {
+            Some((credentials, host)) => (Some(credentials), host),
+            None => (None, authority),
+        };
+        if host.is_empty() || without_scheme.contains("://") {
+            return Err(StoreAddressError::Form(host.to_owned()));
+        }
+        let has_port = host.rsplit_once(':').is_some_and(|(name, port)| {
+            port.parse::<u16>().is_ok() && (!name.contains(':') || name.ends_with(']'))
+        });
+        let target = if has_port {
+            host.to_owned()
+        } else {
+            format!("{host}:{DEFAULT_PORT}")
+        };
+        let address = resolve(&target)?;
+        let decoded = |part: &str| -> Result<Option<String>, StoreAddressError> {
+            let text = percent_decode(part).ok_or(StoreAddressError::Escape)?;
+            Ok((!text.is_empty()).then_some(text))
+        };
+        let (user, password) = match credentials.map(|c| c.split_once(':').unwrap_or(("", c))) {
+            Some((user, password)) => (decoded(user)?, decoded(password)?),
+            None => (None, None),
+        };
+        let tls = secure.map(|_| {
+            let name = if has_port {
+                host.rsplit_once(':').map_or(host, |(name, _)| name)
+            } else {
+                host
+            };
+            ClientTls::of_query(name.trim_matches(['[', ']']), query)
+        });
+        Ok(StoreAddress {
+            address,
+            tls: tls.transpose()?,
+            user,
+            password,
+        })
+    }
+
+    /// Another Redis, spoken with in the same way.
+    pub(crate) fn at(&self, address: SocketAddr) -> StoreAddress {
+        StoreAddress {
+            address,
+            ..self.clone()
+        }
+    }
+
+    /// Logs in with this password.
+    pub(crate) fn set_password(&mut self, password: &Secret) {
+        self.password = Some(String::from_utf8_lossy(password.bytes()).into_owned());
+    }
+
+    /// The user as whom the front logs in.
+    pub(crate) fn user(&self) -> &[u8] {
+        let user = self.password.as_ref().and(self.user.as_deref());
+        user.map_or(DEFAULT, str::as_bytes)
+    }
+
+    /// The arguments of the AUTH command that a connection needs first, if any.
+    pub(crate) fn auth(&self) -> Option<Vec<&str>> {
+        let password = self.password.as_deref()?;
+        Some(match self.user.as_deref() {
+            Some(user) => vec!["AUTH", user, password],
+            None => vec!["AUTH", password],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read() {
+        for (text, address) in [
+            ("redis://127.0.0.1:6380", "127.0.0.1:6380"),
+            ("redis://127.0.0.1", "127.0.0.1:6379"),
+            ("redis://[::1]:7/0", "[::1]:7"),
+            ("127.0.0.1:1", "127.0.0.1:1"),
+        ] {
+            let read = StoreAddress::parse(text).expect("a number");
+            assert_eq!(read.address, address.parse().unwrap(), "{text}");
+        }
+        let read = StoreAddress::parse("redis://a%40b:p%3a%25@127.0.0.1:1").expect("escapes");
+        assert_eq!(read.auth(), Some(vec!["AUTH", "a@b", "p:%"]));
+        for (text, host, port) in [
+            ("redis://a:b@store.example:7/0", "store.example", 7),
+            ("rediss://store.example?ca=x", "store.example", 6379),
+            ("[::1]:9", "::1", 9),
+        ] {
+            assert_eq!(
+                StoreAddress::place(text),
+                Some((host.to_owned(), port)),
+                "{text}"
+            );
+        }
+        let error = StoreAddress::parse("redis://a:secret%@127.0.0.1:1").unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
+        for text in ["redis://", "", "tls://127.0.0.1:1"] {
+            assert!(
+                matches!(StoreAddress::parse(text), Err(StoreAddressError::Form(_))),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The connection on which Redis tells the front of every changed key, without its socket.
+//!
+//! First it says who it is: only the Redis that the pmnet server uses counts. Then the front asks for all keys (CLIENT TRACKING
+//! ON BCAST), and from that answer on nothing is missed. It is asked for a sign of life now and then.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use bytes::BytesMut;
+use pmnet_resp::{Scanner, read, write_command};
+use pmnet_wire::StoreName;
+
+use super::StoreAddress;
+use super::identity::{ask_run_id, run_id_of};
+use crate::limits::REPLIES;
+use crate::tracking::Tracking;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Login,
+    Resp3,
+    Info,
+    Tracking,
+    Life,
+    /// A sign of life, too: so many fences.
+    Fence(u64),
+}
+
+/// Why a connection is of no use.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// It is tried again.
+    Lost(String),
+    /// Redis will not tell the front.
+    Refused(String),
+}
+
+/// The connection.
+pub(crate) struct TrackingLink {
+    pub(crate) address: SocketAddr,
+    outbox: Vec<u8>,
+    inbox: BytesMut,
+    scanner: Scanner,
+    asked: VecDeque<Asked>,
+    /// Run id of the process at the other end.
+    pub(crate) run_id: Option<String>,
+    /// Redis tells the front of every changed key.
+    pub(crate) is_up: bool,
+    /// How many fences were sent.
+    fences: u64,
+}
+
+impl TrackingLink {
+    pub(crate) fn new(store: &StoreAddress) -> TrackingLink {
+        let mut outbox = Vec::new();
+        let mut asked = VecDeque::new();
+        if let Some(auth) = store.auth() {
+            write_command(&mut outbox, &auth);
+            asked.push_back(Asked::Login);
+        }
+        write_command(&mut outbox, &["HELLO", "3"]);
+        ask_run_id(&mut outbox);
+        write_command(&mut outbox, &["CLIENT", "TRACKING", "ON", "BCAST"]);
+        asked.extend([Asked::Resp3, Asked::Info, Asked::Tracking]);
+        TrackingLink {
+            address: store.address,
+            outbox,
+            inbox: BytesMut::new(),
+            scanner: Scanner::new(REPLIES),
+            asked,
+            run_id: None,
+            is_up: false,
+            fences: 0,
+        }
+    }
+
+    /// Asks for a sign of life, unless an answer is still to come.
+    pub(crate) fn poke(&mut self) {
+        if self.asked.is_empty() {
+            write_command(&mut self.outbox, &["PING"]);
+            self.asked.push_back(Asked::Life);
+        }
+    }
+
+    /// Sends a fence if one was asked for that has not been sent: what comes before the answer may be old.
+    pub(crate) fn fence(&mut self, asked: u64) {
+        if self.is_up && self.fences < asked {
+            self.fences = asked;
+            write_command(&mut self.outbox, &["PING"]);
+            self.asked.push_back(Asked::Fence(asked));
+        }
+    }
+
+    pub(crate) fn unwritten(&self) -> &[u8] {
+        &self.outbox
+    }
+
+    pub(crate) fn wrote(&mut self, count: usize) {
+        self.outbox.drain(..count.min(self.outbox.len()));
+    }
+
+    /// Takes in bytes from Redis; what it says of keys goes to `tracking`.
+    ///
+    /// # Errors
+    /// Why the connection is of no use.
+    pub(crate) fn receive(
+        &mut self,
+        bytes: &[u8],
+        name: Option<&StoreName>,
+        tracking: &mut Tracking,
+    ) -> Result<(), Heard> {
+        self.inbox.extend_from_slice(bytes);
+        let lost = |error: pmnet_resp::Malformed| Heard::Lost(error.to_string());
+        while let Some(length) = self.scanner.poll(&self.inbox).map_err(lost)? {
+            let value = self.inbox.split_to(length).freeze();
+            if value.starts_with(b">") {
+                told(&value, tracking)?;
+            } else if let Some(asked) = self.asked.pop_front() {
+                self.answered(asked, &value, name)?;
+                if let Asked::Fence(count) = asked {
+                    tracking.passed_fences(count);
+                }
+            } else {
+                return Err(Heard::Lost("it sent what nobody asked for".into()));
+            }
+        }
+        Ok(())
+    }
+
+    fn answered(
+        &mut self,
+        asked: Asked,
+        value: &[u8],
+        name: Option<&StoreName>,
+    ) -> Result<(), Heard> {
+        if matches!(asked, Asked::Life | Asked::Fence(_)) {
+            // An error is a sign of life, too.
+            return Ok(());
+        }
+        if let Some(error) = read::error(value) {
+            let passes = ["BUSY", "LOADING", "MASTERDOWN"];
+            return Err(if passes.iter().any(|word| error.starts_with(word)) {
+                Heard::Lost(error.to_owned())
+            } else {
+                Heard::Refused(error.to_owned())
+            });
+        }
+        match asked {
+            Asked::Info => {
+                let run_id = run_id_of(value).ok_or_else(|| {
+                    Heard::Lost("its INFO has no run_id, so it cannot be recognised".into())
+                })?;
+                if name.is_none_or(|name| name.run_id != run_id) {
+                    let why = "it is not the store that the pmnet server uses";
+                    return Err(Heard::Lost(why.into()));
+                }
+                self.run_id = Some(run_id);
+            }
+            Asked::Tracking => self.is_up = true,
+            Asked::Login | Asked::Resp3 | Asked::Life | Asked::Fence(_) => {}
+        }
+        Ok(())
+    }
+}
+
+/// Redis has said something about keys.
+fn told(value: &[u8], tracking: &mut Tracking) -> Result<(), Heard> {
+    let odd = || Heard::Lost("it sent what nobody asked for".into());
+    let elements = read::elements(value).ok_or_else(odd)?;
+    let [kind, what] = elements[..] else {
+        return Err(odd());
+    };
+    if read::bulk(kind) != Some(b"invalidate") {
+        return Err(odd());
+    }
+    if what.starts_with(b"_") || what.starts_with(b"*-1") {
+        tracking.all_changed();
+        return Ok(());
+    }
+    let keys = read::elements(what).ok_or_else(odd)?;
+    let keys: Option<Vec<&[u8]>> = keys.into_iter().map(read::bulk).collect();
+    tracking.changed(&keys.ok_or_else(odd)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tracking::{Told, Wish};
+
+    fn name(run_id: &str) -> StoreName {
+        StoreName {
+            address: ([127, 0, 0, 1], 1).into(),
+            run_id: run_id.into(),
+            records: "pmnet:{0}".into(),
+            owner: String::new(),
+            reads: false,
+        }
+    }
+
+    const HELLO: &str = "+OK\r\n%1\r\n$1\r\na\r\n:1\r\n";
+    const INFO: &str = "=12\r\ntxt:run_id:a\r\n";
+
+    fn greet(said: &[&str]) -> (Result<(), Heard>, bool, Vec<(u64, Told)>) {
+        let store = StoreAddress::parse("redis://u:secret@127.0.0.1:1").unwrap();
+        let mut link = TrackingLink::new(&store);
+        let mut tracking = Tracking::default();
+        tracking.begin(1, Wish::default()).unwrap();
+        tracking.register(1, b"k");
+        let name = name("a");
+        let mut result = Ok(());
+        for said in said {
+            result =
+                result.and_then(|()| link.receive(said.as_bytes(), Some(&name), &mut tracking));
+        }
+        (result, link.is_up, tracking.take_outbox())
+    }
+
+    #[test]
+    fn it_is_up_when_redis_has_agreed() {
+        let (result, up, told) = greet(&[HELLO, INFO]);
+        assert_eq!((result, up, told.len()), (Ok(()), false, 0));
+        let push = ">2\r\n$10\r\ninvalidate\r\n*2\r\n$1\r\nx\r\n$1\r\nk\r\n";
+        let (result, up, told) = greet(&[HELLO, INFO, "+OK\r\n", push]);
+        assert_eq!((result, up), (Ok(()), true));
+        let keys = Told::Keys(bytes::Bytes::from_static(b"*1\r\n$1\r\nk\r\n"));
+        assert_eq!(told, [(1, keys)]);
+        let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+        let (result, _, told) = greet(&[HELLO, INFO, "+OK\r\n", flush]);
+        assert_eq!((result, told), (Ok(()), vec![(1, Told::All)]));
+    }
+
+    #[test]
+    fn what_redis_refuses_is_told_from_what_passes() {
+        for (said, refused) in [
+            ("-NOPERM x\r\n", true),
+            ("-BUSY x\r\n", false),
+            ("+OK\r\n:1\r\n", false),
+            (">1\r\n$1\r\nx\r\n", false),
+            (">2\r\n$10\r\ninvalidate\r\n:1\r\n", false),
+            (">2\r\n$10\r\ninvalidate\r\n*1\r\n:1\r\n", false),
+        ] {
+            let (result, _, _) = greet(&[HELLO, INFO, said]);
+            let error = result.unwrap_err();
+            assert_eq!(
+                matches!(error, Heard::Refused(_)),
+                refused,
+                "{said}: {error:?}"
+            );
+        }
+        let (result, up, _) = greet(&[HELLO, "=12\r\ntxt:run_id:b\r\n"]);
+        assert!(
+            matches!(result, Err(Heard::Lost(_))) && !up,
+            "another Redis"
+        );
+    }
+}

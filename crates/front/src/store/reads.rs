@@ -1,0 +1,551 @@
+//! One connection to the store for reads, without its socket.
+//!
+//! What is read goes as one transaction, for all who ask at that moment:
+//!
+//! ```text
+//! MULTI   HMGET <records> watermark chain store   [ROLE]   [SELECT n]   reads …   [SELECT 0]   EXEC
+//! ```
+//!
+//! A read's reply is used if the records name the epoch that the head named, and the store has applied everything that the head
+//! asks for. Who was not told that yet gets the records. They must also name the very process that this connection leads to: a replica has the same records, and may lack
+//! what has no order. (One that is read from as a replica has what the head asks of replicas, and that too: so it must name the process of which it is one.) Now and then the
+//! store also says who its replicas are. Between transactions database 0 is selected, whatever became of them: nothing has to be remembered when
+//! one is aborted. An error is nobody's answer: the store gives it again to the bypass, if it means it.
+//!
+//! Invariants: of what the store sends no more is held than one reply to one read; whoever was taken in is told
+//! once that all is read, or that the rest is not; what is not an expected reply ends the connection.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use bytes::{Bytes, BytesMut};
+use pmnet_resp::{ReplyLimits, Scanner, parse_integer, read, write_command};
+use pmnet_wire::StoreName;
+use pmnet_wire::command::Protocol;
+
+use super::StoreAddress;
+use super::identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+use crate::client::{BATCH_REPLY_BYTES_MAX, Freshness, StoreRead, Unread, says_busy};
+use crate::limits::BULK_BYTES_MAX;
+use crate::upstream::Time;
+
+/// Transactions without a reply, at most.
+pub(crate) const TRANSACTIONS_MAX: usize = 4;
+/// Reads of a transaction above which it takes no others.
+const READS_PER_TRANSACTION: usize = 512;
+/// Longest head of an array or error line that is waited for, in bytes.
+const LINE_BYTES_MAX: usize = 1024;
+/// Bytes of the framing of a reply beside what is counted.
+const FRAMING_BYTES: usize = 64;
+
+/// What the store may answer to one read.
+const REPLIES: ReplyLimits = ReplyLimits {
+    line_bytes: LINE_BYTES_MAX,
+    bulk_bytes: BULK_BYTES_MAX,
+    reply_bytes: BATCH_REPLY_BYTES_MAX + FRAMING_BYTES,
+};
+
+/// Who reads: a client's place, its connection and batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reader {
+    pub(crate) client: usize,
+    pub(crate) connection: u64,
+    pub(crate) batch: u64,
+}
+
+/// What a client is told.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// Epoch and watermark of the store, to those who were not told yet how fresh it must be.
+    Record(Reader, u32, u64),
+    /// The reply to its next read.
+    Reply(Reader, Bytes),
+    /// The rest is not read.
+    Unread(Reader, Unread),
+    /// The replicas of the store, as it sees them; none if it does not say.
+    Replicas(Vec<SocketAddr>),
+}
+
+/// Reads of one client that wait for their turn, or for their replies.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) client: usize,
+    pub(crate) read: StoreRead,
+    /// Since when.
+    pub(crate) since: Time,
+    /// It was in a transaction that somebody else's command made the store refuse.
+    pub(crate) again: bool,
+}
+
+impl Waiting {
+    pub(crate) fn reader(&self) -> Reader {
+        Reader {
+            client: self.client,
+            connection: self.read.connection,
+            batch: self.read.batch,
+        }
+    }
+}
+
+/// What one command of a transaction is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Record,
+    Role,
+    Select,
+    /// A read of the client at this place.
+    Read(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The reply to MULTI comes next.
+    Multi,
+    /// Whether the command at this place was taken.
+    Queue(usize),
+    /// The head of EXEC's reply.
+    Exec,
+    /// The reply to the command at this place.
+    Reply(usize),
+}
+
+struct Member {
+    waiting: Waiting,
+    /// Replies still to come.
+    left: usize,
+    bytes: usize,
+    /// It has been told that the rest is not read.
+    told: bool,
+    /// The store did not take one of its commands.
+    refused: bool,
+}
+
+struct Transaction {
+    members: Vec<Member>,
+    steps: Vec<Step>,
+    phase: Phase,
+    /// The last SELECT succeeded.
+    selected: bool,
+    /// The store did not take ROLE.
+    no_role: bool,
+}
+
+/// The connection.
+pub(crate) struct Link {
+    pub(crate) address: SocketAddr,
+    /// It leads to a replica of the store that calls itself so; `None`: to the store itself.
+    replica_of: Option<String>,
+    protocol: Protocol,
+    outbox: Vec<u8>,
+    inbox: BytesMut,
+    scanner: Scanner,
+    /// Replies to come to what the front says first.
+    greeting: VecDeque<Own>,
+    pub(crate) found: Found,
+    transactions: VecDeque<Transaction>,
+    /// A transaction was answered.
+    pub(crate) proven: bool,
+    /// The store said that it is busy.
+    pub(crate) busy: Option<Bytes>,
+}
+
+impl Link {
+    pub(crate) fn new(
+        store: &StoreAddress,
+        records: &str,
+        protocol: Protocol,
+        replica_of: Option<String>,
+    ) -> Link {
+        let mut outbox = Vec::new();
+        let mut greeting = VecDeque::new();
+        if let Some(auth) = store.auth() {
+            write_command(&mut outbox, &auth);
+            greeting.push_back(Own::Setting);
+        }
+        if protocol == Protocol::Resp3 {
+            write_command(&mut outbox, &["HELLO", "3"]);
+            greeting.push_back(Own::Setting);
+        }
+        ask_run_id(&mut outbox);
+        greeting.push_back(Own::Info);
+        // A replica shows whose it is in each transaction.
+        if replica_of.is_none() {
+            ask_owner(records, &mut outbox);
+            greeting.push_back(Own::Owner);
+        }
+        Link {
+            address: store.address,
+            replica_of,
+            protocol,
+            outbox,
+            inbox: BytesMut::new(),
+            scanner: Scanner::new(REPLIES),
+            greeting,
+            found: Found::default(),
+            transactions: VecDeque::new(),
+            proven: false,
+            busy: None,
+        }
+    }
+
+    /// Whether it has said which store it leads to.
+    pub(crate) fn is_known(&self) -> bool {
+        self.greeting.is_empty()
+    }
+
+    /// What the store calls itself to which it leads, or of which it leads to a replica; `None`: not known yet.
+    pub(crate) fn leads_to(&self) -> Option<&String> {
+        let found = Some(&self.found.run_id).filter(|_| self.is_known());
+        self.replica_of.as_ref().or(found)
+    }
+
+    /// Since when the oldest of those waits who are being read for.
+    pub(crate) fn oldest(&self) -> Option<Time> {
+        let members = &self.transactions.front()?.members;
+        members.iter().map(|member| member.waiting.since).min()
+    }
+
+    /// Whether a further transaction may be begun.
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_known() && self.transactions.len() < TRANSACTIONS_MAX
+    }
+
+    pub(crate) fn unwritten(&self) -> &[u8] {
+        &self.outbox
+    }
+
+    pub(crate) fn wrote(&mut self, count: usize) {
+        self.outbox.drain(..count.min(self.outbox.len()));
+    }
+
+    /// Begins a transaction for those who wait, as many as it takes. `asks_role`: the store is to name its replicas.
+    pub(crate) fn begin(
+        &mut self,
+        records: &str,
+        asks_role: bool,
+        waiting: &mut VecDeque<Waiting>,
+    ) {
+        let out = &mut self.outbox;
+        write_command(out, &["MULTI"]);
+        write_command(out, &["HMGET", records, "watermark", "chain", "store"]);
+        let (mut steps, mut members) = (vec![Step::Record], Vec::new());
+        if asks_role {
+            write_command(out, &["ROLE"]);
+            steps.push(Step::Role);
+        }
+        let mut database = 0;
+        while steps.len() < READS_PER_TRANSACTION
+            && let Some(next) = waiting.pop_front()
+        {
+            if database != next.read.database {
+                database = next.read.database;
+                write_command(out, &["SELECT", &database.to_string()]);
+                steps.push(Step::Select);
+            }
+            out.extend_from_slice(&next.read.commands);
+            steps.extend(std::iter::repeat_n(
+                Step::Read(members.len()),
+                next.read.count,
+            ));
+            members.push(Member {
+                left: next.read.count,
+                waiting: next,
+                bytes: 0,
+                told: false,
+                refused: false,
+            });
+        }
+        if database != 0 {
+            write_command(out, &["SELECT", "0"]);
+            steps.push(Step::Select);
+        }
+        write_command(out, &["EXEC"]);
+        self.transactions.push_back(Transaction {
+            members,
+            steps,
+            phase: Phase::Multi,
+            selected: true,
+            no_role: false,
+        });
+    }
+
+    /// Takes in bytes from the store. `again`: those who are to be read in another transaction.
+    ///
+    /// # Errors
+    /// Why the connection is of no use; who is in a transaction of it has then to be told by [`Link::end`].
+    pub(crate) fn receive(
+        &mut self,
+        bytes: &[u8],
+        name: Option<&StoreName>,
+        told: &mut Vec<Told>,
+        again: &mut VecDeque<Waiting>,
+    ) -> Result<(), String> {
+        self.inbox.extend_from_slice(bytes);
+        while !self.inbox.is_empty() {
+            let exec = self
+                .transactions
+                .front()
+                .is_some_and(|transaction| transaction.phase == Phase::Exec);
+            let value = if self.greeting.is_empty() && exec {
+                let Some(line) = line(&self.inbox)? else {
+                    return Ok(());
+                };
+                self.inbox.split_to(line).freeze()
+            } else {
+                match self.scanner.poll(&self.inbox) {
+                    Ok(None) => return Ok(()),
+                    Ok(Some(length)) => self.inbox.split_to(length).freeze(),
+                    Err(error) => {
+                        self.too_large(told);
+                        return Err(error.to_string());
+                    }
+                }
+            };
+            if says_busy(&value) {
+                self.busy = Some(value.clone());
+            }
+            if let Some(own) = self.greeting.pop_front() {
+                self.greeted(own, &value, name)?;
+                continue;
+            }
+            let Some(transaction) = self.transactions.front_mut() else {
+                return Err("it sent what nobody asked for".into());
+            };
+            let run_id = self.replica_of.as_ref().unwrap_or(&self.found.run_id);
+            if transaction.take(&value, run_id, self.protocol, told)? {
+                self.proven = true;
+                if let Some(over) = self.transactions.pop_front() {
+                    over.finish(told, again);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn greeted(&mut self, own: Own, value: &[u8], name: Option<&StoreName>) -> Result<(), String> {
+        if value.starts_with(b"-") {
+            return Err(format!(
+                "it said {}",
+                String::from_utf8_lossy(value.trim_ascii())
+            ));
+        }
+        match own {
+            Own::Setting | Own::Marker | Own::Login | Own::Client | Own::Fence => return Ok(()),
+            Own::Info => {
+                self.found.run_id =
+                    run_id_of(value).ok_or("its INFO has no run_id, so it cannot be recognised")?;
+                return Ok(());
+            }
+            Own::Owner => self.found.owner = owner_of(value),
+        }
+        match name.map(|name| self.found.compare(name)) {
+            Some(Match::Same) => Ok(()),
+            _ => Err("it is not the store that the pmnet server uses".into()),
+        }
+    }
+
+    /// The reply that comes is longer than any may be: whose it is does better with a bypass.
+    fn too_large(&mut self, told: &mut Vec<Told>) {
+        if let Some(transaction) = self.transactions.front_mut()
+            && let Phase::Reply(at) = transaction.phase
+            && let Some(Step::Read(member)) = transaction.steps.get(at)
+        {
+            transaction.members[*member].unread(Unread::Large, told);
+        }
+    }
+
+    /// The connection is given up: tells all who are in its transactions.
+    pub(crate) fn end(self, told: &mut Vec<Told>) {
+        for transaction in self.transactions {
+            for mut member in transaction.members {
+                member.unread(Unread::Unfit, told);
+            }
+        }
+    }
+}
+
+impl Member {
+    fn unread(&mut self, why: Unread, told: &mut Vec<Told>) {
+        if !self.told && self.left > 0 {
+            self.told = true;
+            told.push(Told::Unread(self.waiting.reader(), why));
+        }
+    }
+
+    fn reply(&mut self, value: Bytes, told: &mut Vec<Told>) {
+        self.bytes += value.len();
+        if self.bytes > BATCH_REPLY_BYTES_MAX {
+            return self.unread(Unread::Large, told);
+        }
+        self.left -= 1;
+        told.push(Told::Reply(self.waiting.reader(), value));
+    }
+}
+
+impl Transaction {
+    /// Takes the next value of what the store answers; of EXEC's reply the head, then each part. Whether it was the last.
+    /// `run_id`: what the store at the other end calls itself, or that of which it is a replica.
+    ///
+    /// # Errors
+    /// It is not an expected reply, or not the store of this epoch.
+    fn take(
+        &mut self,
+        value: &Bytes,
+        run_id: &str,
+        protocol: Protocol,
+        told: &mut Vec<Told>,
+    ) -> Result<bool, String> {
+        let odd = || {
+            let text = String::from_utf8_lossy(&value[..value.len().min(FRAMING_BYTES)]);
+            format!("it said {:?}", text.trim_end())
+        };
+        match self.phase {
+            Phase::Multi if value == "+OK\r\n" => self.phase = Phase::Queue(0),
+            Phase::Multi => return Err(odd()),
+            Phase::Queue(at) => {
+                match self.steps[at] {
+                    _ if value == "+QUEUED\r\n" => {}
+                    // Nothing of it will run.
+                    _ if says_busy(value) => {
+                        for member in &mut self.members {
+                            member.refused = true;
+                        }
+                    }
+                    Step::Read(member) if value.starts_with(b"-") => {
+                        self.members[member].refused = true;
+                    }
+                    Step::Role if value.starts_with(b"-") => self.no_role = true,
+                    _ => return Err(odd()),
+                }
+                self.phase = match at + 1 < self.steps.len() {
+                    true => Phase::Queue(at + 1),
+                    false => Phase::Exec,
+                };
+            }
+            Phase::Exec => {
+                if self.no_role {
+                    told.push(Told::Replicas(Vec::new()));
+                }
+                let refused = self.no_role || self.members.iter().any(|member| member.refused);
+                if refused && value.starts_with(b"-EXECABORT") {
+                    return Ok(true);
+                }
+                let count = value
+                    .strip_prefix(b"*")
+                    .and_then(|rest| parse_integer(rest.strip_suffix(b"\r\n")?));
+                if refused || count != i64::try_from(self.steps.len()).ok() {
+                    return Err(odd());
+                }
+                self.phase = Phase::Reply(0);
+            }
+            Phase::Reply(at) => {
+                if !is_reply(value, protocol) {
+                    return Err(odd());
+                }
+                match self.steps[at] {
+                    Step::Record => {
+                        let (epoch, watermark, store) = record(value).ok_or_else(odd)?;
+                        if store != run_id.as_bytes() {
+                            return Err("the pmnet server uses another store now".into());
+                        }
+                        for member in &mut self.members {
+                            match member.waiting.read.freshness {
+                                Freshness::Told => told.push(Told::Record(
+                                    member.waiting.reader(),
+                                    epoch,
+                                    watermark,
+                                )),
+                                Freshness::Known { epoch: of, need } => {
+                                    if epoch != of || watermark < need {
+                                        member.unread(Unread::Unfit, told);
+                                    }
+                                }
+                            }
+                        }
+                    }
+                    Step::Role => told.push(Told::Replicas(replicas(value))),
+                    Step::Select => self.selected = value == "+OK\r\n",
+                    Step::Read(member) => {
+                        let member = &mut self.members[member];
+                        if value.starts_with(b"-") || value.starts_with(b"!") || !self.selected {
+                            member.unread(Unread::Unfit, told);
+                        }
+                        if !member.told {
+                            member.reply(value.clone(), told);
+                        }
+                    }
+                }
+                if at + 1 == self.steps.len() {
+                    return Ok(true);
+                }
+                self.phase = Phase::Reply(at + 1);
+            }
+        }
+        Ok(false)
+    }
+
+    /// It is over: whoever was not read, because of others, is read again, once.
+    fn finish(self, told: &mut Vec<Told>, again: &mut VecDeque<Waiting>) {
+        for mut member in self.members.into_iter().rev() {
+            if member.told || member.left == 0 {
+                continue;
+            }
+            if member.refused || member.waiting.again {
+                member.unread(Unread::Unfit, told);
+            } else {
+                member.waiting.again = true;
+                again.push_front(member.waiting);
+            }
+        }
+    }
+}
+
+/// Whether a value may be the reply to a command in this version of RESP: a push and an attribute are none.
+fn is_reply(value: &[u8], protocol: Protocol) -> bool {
+    let of_resp2 = b"+-:$*".as_slice();
+    let kinds = match protocol {
+        Protocol::Resp2 => of_resp2,
+        Protocol::Resp3 => b"+-:$*_#,(!=%~".as_slice(),
+    };
+    value.first().is_some_and(|kind| kinds.contains(kind))
+}
+
+/// Where the line at the head of `bytes` ends, if it is there.
+fn line(bytes: &[u8]) -> Result<Option<usize>, String> {
+    let end = bytes
+        .windows(2)
+        .take(LINE_BYTES_MAX)
+        .position(|two| two == b"\r\n");
+    match end {
+        None if bytes.len() > LINE_BYTES_MAX => Err("it sent a line without an end".into()),
+        end => Ok(end.map(|end| end + 2)),
+    }
+}
+
+/// The replicas in a master's reply to ROLE; those are left out whose address is a name, since nobody here waits for a resolver.
+fn replicas(value: &[u8]) -> Vec<SocketAddr> {
+    let parts = read::elements(value).unwrap_or_default();
+    let is_master = parts.first().and_then(|role| read::bulk(role)) == Some(b"master");
+    let all = parts.get(2).and_then(|all| read::elements(all));
+    let all = all.filter(|_| is_master).unwrap_or_default();
+    let address = |replica: &[u8]| {
+        let parts = read::elements(replica)?;
+        let text = |at: usize| std::str::from_utf8(read::bulk(parts.get(at)?)?).ok();
+        Some(SocketAddr::new(
+            text(0)?.parse().ok()?,
+            text(1)?.parse().ok()?,
+        ))
+    };
+    all.into_iter().filter_map(address).collect()
+}
+
+/// Epoch, watermark, and the store in which the epoch began, in the reply about the records.
+fn record(value: &[u8]) -> Option<(u32, u64, &[u8])> {
+    let [watermark, chain, store] = read::elements(value)?[..] else {
+        return None;
+    };
+    let watermark = read::bulk(watermark)?.try_into().ok()?;
+    let (epoch, _) = read::bulk(chain)?.split_first_chunk()?;
+    let epoch = u32::from_be_bytes(*epoch);
+    Some((epoch, u64::from_be_bytes(watermark), read::bulk(store)?))
+}
