@@ -38,7 +38,6 @@ use crate::upstream::{SessionHandle, Upstream};
 use crate::users::Users;
 use back::embedded::Watching;
 pub(crate) use back::embedded::integers;
-pub use back::heart::{Heart, named_by};
 pub use back::mark::Mark;
 use back::pack::Pack;
 use back::passing::Passing;

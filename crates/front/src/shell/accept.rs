@@ -10,7 +10,8 @@ use mio::{Interest, Registry, Token};
 use pmnet_tls::ServerTls;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-use super::socket::Client;
+use super::client::Client;
+use super::socket::Socket as Edge;
 use super::unread::Unread;
 use super::wire::Wire;
 use super::witness::WITNESSES_MAX;
@@ -265,11 +266,8 @@ impl<U: Upstream> Front<U> {
         connection.comes(&self.shared.users);
         self.clients[index] = Some(Box::new(Client {
             connection,
-            stream,
+            socket: Edge::new(stream),
             handshake: handshake.then_some(until),
-            readable: true,
-            read_closed: false,
-            writable: true,
             lingering: None,
             lingers_until: 0,
             shut: false,

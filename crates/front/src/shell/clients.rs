@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use pmnet_resp::reply;
 
 use super::Front;
-use super::socket::Client;
+use super::client::Client;
 use crate::client::{ClientSocket, ClientsAsk, ClientsTold, Shared};
 use crate::upstream::Upstream;
 
@@ -119,8 +119,8 @@ impl<U: Upstream> Front<U> {
 impl Client {
     fn socket(&self) -> ClientSocket {
         ClientSocket {
-            local: self.stream.local_addr(),
-            fd: self.stream.as_raw_fd(),
+            local: self.socket.wire.local_addr(),
+            fd: self.socket.wire.as_raw_fd(),
             writes: !self.connection.unwritten().is_empty(),
         }
     }

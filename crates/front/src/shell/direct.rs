@@ -5,7 +5,8 @@ use std::time::Duration;
 use mio::Token;
 use socket2::{SockRef, TcpKeepalive};
 
-use super::socket::DirectSocket;
+use super::client::DirectSocket;
+use super::socket::Socket;
 use super::wire::Wire;
 use super::{FIRST_CLIENT, Front};
 use crate::upstream::{Time, Upstream};
@@ -50,11 +51,8 @@ impl<U: Upstream> Front<U> {
                     .push_back((self.shared.now + CONNECT_TIMEOUT, index, self.serial));
                 client.direct = Some(DirectSocket {
                     number,
-                    stream,
+                    socket: Socket::unready(stream),
                     connected: false,
-                    readable: false,
-                    read_closed: false,
-                    writable: false,
                     serial: self.serial,
                 });
             }

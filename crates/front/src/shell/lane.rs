@@ -3,41 +3,33 @@
 //! It is made when there is something to ask, and made again a moment after it was lost.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 
 use bytes::Bytes;
+use mio::event::Event;
 use mio::{Registry, Token};
 use pmnet_resp::reply;
 
-use super::wire::Wire;
+use super::dial::{Dialed, Patience, leads_astray};
+use super::socket::Ended;
 use crate::client::Shared;
-use crate::store::rights::{Ask, ELSEWHERE, Link};
+use crate::store::line::ELSEWHERE;
+use crate::store::rights::{Ask, RightsLine};
 use crate::upstream::Time;
 
 /// Part of a command's time for which Redis may say nothing while it is asked.
 const SILENCES_PER_TIMEOUT: Time = 8;
 /// Longest such time, in nanoseconds.
 const SILENCE_MAX: Time = 1_000_000_000;
-/// Until a connection that was lost is made again, in nanoseconds.
-const PAUSE: Time = 100_000_000;
 
 pub(super) struct Lane {
     pub(super) token: Token,
-    pub(super) open: Option<Open>,
+    pub(super) open: Option<Dialed<RightsLine>>,
     /// What is to be asked, oldest first.
     pub(super) queue: VecDeque<Ask>,
-    silence: Time,
-    /// When Redis last said something, or was first asked after it had answered everything.
-    heard: Time,
-    /// Not before this time.
-    pub(super) connect_after: Time,
+    patience: Patience,
     /// Why the last connection ended, until that is taken note of.
     pub(super) broken: Option<Broken>,
-}
-
-pub(super) struct Open {
-    pub(super) link: Link,
-    stream: Wire,
 }
 
 /// Why a connection is of no use.
@@ -71,13 +63,23 @@ impl From<String> for Broken {
 
 impl From<std::io::Error> for Broken {
     fn from(error: std::io::Error) -> Broken {
-        let how = match error.kind() {
-            ErrorKind::ConnectionRefused => How::Refused,
-            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => How::Closed,
-            _ => How::Otherwise,
+        Ended::Failed(error).into()
+    }
+}
+
+impl From<Ended> for Broken {
+    fn from(ended: Ended) -> Broken {
+        let how = match &ended {
+            Ended::Closed => How::Closed,
+            Ended::Unwritten => How::Otherwise,
+            Ended::Failed(error) => match error.kind() {
+                ErrorKind::ConnectionRefused => How::Refused,
+                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => How::Closed,
+                _ => How::Otherwise,
+            },
         };
         Broken {
-            why: error.to_string(),
+            why: ended.why("closed by Redis"),
             how,
         }
     }
@@ -85,66 +87,56 @@ impl From<std::io::Error> for Broken {
 
 impl Lane {
     pub(super) fn new(token: Token, call_timeout: Time) -> Lane {
+        let silence = (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX);
         Lane {
             token,
             open: None,
             queue: VecDeque::new(),
-            silence: (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX),
-            heard: 0,
-            connect_after: 0,
+            patience: Patience::new(silence),
             broken: None,
         }
     }
 
     pub(super) fn waits(&self) -> bool {
-        !self.queue.is_empty() || self.open.as_ref().is_some_and(|open| open.link.waits())
+        !self.queue.is_empty() || self.open.as_ref().is_some_and(|open| open.line.waits())
     }
 
     /// By when Redis must have said something.
     pub(super) fn due(&self) -> Option<Time> {
-        let due = self.heard.saturating_add(self.silence);
-        self.waits().then_some(due)
+        self.waits().then(|| self.patience.due())
+    }
+
+    /// Before when it is not made again.
+    pub(super) fn connect_after(&self) -> Time {
+        self.patience.connect_after()
     }
 
     pub(super) fn push(&mut self, ask: Ask, now: Time) {
         if !self.waits() {
-            self.heard = now;
+            self.patience.hear(now);
         }
         self.queue.push_back(ask);
     }
 
+    /// Remembers what an event says, and takes in what has come.
     pub(super) fn receive(
         &mut self,
+        event: &Event,
         scratch: &mut [u8],
         shared: &Shared,
         answers: &mut Vec<(Ask, Bytes)>,
     ) {
-        let mut failed = None;
-        if let Some(Open { link, stream }) = &mut self.open {
-            loop {
-                match stream.read(scratch) {
-                    Ok(0) => {
-                        failed = Some(Broken {
-                            why: "closed by Redis".to_owned(),
-                            how: How::Closed,
-                        });
-                    }
-                    Ok(count) => {
-                        self.heard = shared.now;
-                        let name = shared.name.as_ref();
-                        match link.receive(&scratch[..count], name, answers) {
-                            Ok(()) => continue,
-                            Err(why) => failed = Some(why.into()),
-                        }
-                    }
-                    Err(error) if is_not_yet(error.kind()) => {}
-                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                    Err(error) => failed = Some(error.into()),
-                }
-                break;
-            }
-        }
-        if let Some(broken) = failed {
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        open.note(event);
+        let patience = &mut self.patience;
+        let received = open.receive(scratch, usize::MAX, |line, bytes| {
+            patience.hear(shared.now);
+            let received = line.receive(bytes, shared.name.as_ref(), answers);
+            received.map_err(Broken::from)
+        });
+        if let Err(broken) = received {
             self.give_up(broken, shared.now, answers);
         }
     }
@@ -158,32 +150,17 @@ impl Lane {
                 // The server has not said yet where Redis is.
                 return Ok(());
             };
-            let stream = Wire::connect(store.address, store.tls.as_ref(), registry, self.token)?;
-            self.heard = shared.now;
-            self.open = Some(Open {
-                link: Link::new(store),
-                stream,
-            });
+            let line = RightsLine::new(store);
+            self.open = Some(Dialed::connect(line, store, registry, self.token)?);
+            self.patience.hear(shared.now);
         }
-        let Some(Open { link, stream }) = &mut self.open else {
+        let Some(open) = &mut self.open else {
             return Ok(());
         };
-        while let Some(ask) = self.queue.pop_front_if(|ask| link.takes(ask)) {
-            link.ask(ask);
+        while let Some(ask) = self.queue.pop_front_if(|ask| open.line.takes(ask)) {
+            open.line.ask(ask);
         }
-        while !link.unwritten().is_empty() {
-            match stream.write(link.unwritten()) {
-                Ok(0) => return Err("nothing written".to_owned().into()),
-                Ok(count) => link.wrote(count),
-                Err(error) if is_not_yet(error.kind()) => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        match stream.flush() {
-            Err(error) if !is_not_yet(error.kind()) => Err(error.into()),
-            _ => Ok(()),
-        }
+        Ok(open.send()?)
     }
 
     /// One turn: sends what waits, or ends a connection that leads elsewhere or is silent; what was asked on it is answered.
@@ -198,7 +175,7 @@ impl Lane {
             Some("the pmnet server uses another Redis now".to_owned().into())
         } else if self.open.is_some() && self.due().is_some_and(|due| now >= due) {
             Some("it does not answer in time".to_owned().into())
-        } else if self.open.is_none() && now < self.connect_after {
+        } else if self.open.is_none() && now < self.patience.connect_after() {
             None
         } else {
             self.send(registry, shared).err()
@@ -208,32 +185,22 @@ impl Lane {
         }
     }
 
-    /// Whether the connection leads elsewhere than to the store that the server uses now.
-    pub(super) fn leads_astray(&self, shared: &Shared) -> bool {
-        let (Some(open), Some(name), Some(store)) = (&self.open, &shared.name, &shared.store)
-        else {
-            return self.open.is_some();
-        };
-        let found = open.link.found.as_ref();
-        open.link.address != store.address
-            || found.is_some_and(|(run_id, _)| *run_id != name.run_id)
+    fn leads_astray(&self, shared: &Shared) -> bool {
+        let line = self.open.as_ref().map(|open| &open.line);
+        line.is_some_and(|line| leads_astray(line.address(), line.run_id(), None, shared))
     }
 
     /// Ends the connection; whoever has asked is told. If Redis has closed it, what was asked is asked once more: it does so when it
     /// deletes the user that the connection was logged in as, which may be another than the one who asks.
     pub(super) fn give_up(&mut self, broken: Broken, now: Time, answers: &mut Vec<(Ask, Bytes)>) {
-        let asked = self
-            .open
-            .take()
-            .map(|open| open.link.end())
-            .unwrap_or_default();
-        self.connect_after = now.saturating_add(PAUSE);
+        let asked = self.open.take().map(|open| open.line.end());
+        self.patience.lose(now);
         let error = reply::error(&format!(
             "ERR pmnet: the front cannot ask Redis who may do what ({}); the command was not executed",
             broken.why
         ));
         let waiting = std::mem::take(&mut self.queue);
-        for mut ask in asked.into_iter().chain(waiting) {
+        for mut ask in asked.into_iter().flatten().chain(waiting) {
             let Ask::Client(ticket) = &mut ask else {
                 continue;
             };
@@ -245,8 +212,4 @@ impl Lane {
         }
         self.broken = Some(broken);
     }
-}
-
-fn is_not_yet(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::WouldBlock | ErrorKind::NotConnected)
 }

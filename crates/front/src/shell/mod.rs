@@ -8,8 +8,10 @@
 //! Invariants: bounded work for each client in a turn; at most `connections_max` clients.
 
 pub(crate) mod accept;
+mod client;
 mod clients;
 mod config;
+mod dial;
 mod direct;
 mod entrance;
 mod lane;
@@ -18,7 +20,7 @@ mod marks;
 mod moving;
 mod reads;
 mod silence;
-mod socket;
+pub(crate) mod socket;
 pub(crate) mod stopper;
 mod strangers;
 mod subscribing;
@@ -50,6 +52,7 @@ use crate::upstream::{CallId, Event, SessionHandle, Time, Upstream};
 use crate::users::Users;
 use accept::Door;
 pub use accept::clients_within;
+use client::{Client, Transfer};
 pub use config::{Cache, FrontConfig, FrontError};
 pub use entrance::Entrance;
 pub(crate) use entrance::Handed;
@@ -59,7 +62,6 @@ use marks::Marks;
 pub use moving::DirectMover;
 use reads::{REPLICA_TOKENS, StoreReads};
 use silence::Watched;
-use socket::{Client, Transfer};
 use stopper::Ending;
 pub use stopper::Stopper;
 use tracking::TrackingWire;
@@ -299,7 +301,7 @@ impl<U: Upstream> Front<U> {
                     LISTENER => self.door.iter_mut().for_each(|door| door.ready = true),
                     ENDPOINT => endpoint_ready = true,
                     WAKER => self.take_moved(),
-                    HEART => self.vigil.transfer(&mut self.scratch, &mut self.shared),
+                    HEART => self.vigil.note(event, &mut self.scratch, &mut self.shared),
                     READS_RESP2 | READS_RESP3 => self.reads.note(event),
                     TRACKING => self.tracking.note(event),
                     RIGHTS | LOGINS => {
@@ -382,25 +384,14 @@ impl<U: Upstream> Front<U> {
         let Some(Some(client)) = self.clients.get_mut(index) else {
             return;
         };
-        let (readable, read_closed, writable) = if slot.is_multiple_of(2) {
-            (
-                &mut client.readable,
-                &mut client.read_closed,
-                &mut client.writable,
-            )
+        let seen = Seen::of(event);
+        if slot.is_multiple_of(2) {
+            client.socket.note(&seen);
         } else if let Some(direct) = &mut client.direct {
-            (
-                &mut direct.readable,
-                &mut direct.read_closed,
-                &mut direct.writable,
-            )
+            direct.socket.note(&seen);
         } else {
             return;
-        };
-        let seen = Seen::of(event);
-        *readable |= seen.readable;
-        *read_closed |= seen.read_closed;
-        *writable |= seen.writable;
+        }
         if seen.hung_up && slot.is_multiple_of(2) {
             self.close(index, "hung up");
         } else {
@@ -438,7 +429,7 @@ impl<U: Upstream> Front<U> {
             Transfer::Broken(why) => return self.close(index, &why),
         }
         self.handshakes -= usize::from(client.has_agreed());
-        if client.read_closed {
+        if client.socket.read_closed {
             client.connection.client_closed();
         }
         if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch, &self.shared) {

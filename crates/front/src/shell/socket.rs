@@ -1,272 +1,122 @@
-//! The sockets of one client: its own, and the one to the store if it has one.
+//! A socket that is read from and written to as far as that goes now.
 //!
-//! Edge-triggered: a socket counts as ready until it says "would block".
+//! Edge-triggered: it counts as ready until it says "would block". A connection that is still being made says so too.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 
-use super::subscribing::Change;
-use super::unread::Unread;
-use super::wire::Wire;
-use crate::client::{Connection, Shared};
-use crate::upstream::{SessionHandle, Time};
+use super::wire::{Seen, Wire};
 
-/// Most bytes read from one socket before the others get their turn.
-const READ_BYTES_PER_TURN: usize = 256 * 1024;
-/// Most bytes that are read and thrown away after an error that ends a connection: what Redis
-/// itself would take as one argument.
-const LINGER_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// How long a client may go on after such an error, in nanoseconds.
-const LINGER_TIMEOUT: Time = 10_000_000_000;
+/// Bytes that are to be written to a socket.
+pub(crate) trait Unwritten {
+    /// What is to be written first; empty if nothing is.
+    fn unwritten(&self) -> &[u8];
 
-/// How long a client may take to agree on TLS, in nanoseconds.
-const HANDSHAKE_TIMEOUT: Time = 5_000_000_000;
-
-/// A client with its sockets.
-pub(super) struct Client {
-    pub(super) connection: Connection,
-    pub(super) stream: Wire,
-    /// It has still to agree on TLS, and must have by then.
-    pub(super) handshake: Option<Time>,
-    pub(super) readable: bool,
-    /// The peer is known to have closed its sending side; the last bytes may still be unread.
-    pub(super) read_closed: bool,
-    pub(super) writable: bool,
-    /// Its connection has ended; so many bytes of what it still sends may be thrown away.
-    pub(super) lingering: Option<usize>,
-    /// Until when it may go on sending.
-    pub(super) lingers_until: Time,
-    /// The sending side of its socket is closed.
-    pub(super) shut: bool,
-    /// What it has left unread.
-    pub(super) unread: Unread,
-    pub(super) direct: Option<DirectSocket>,
-    /// Session under which the front finds this client.
-    pub(super) session: Option<SessionHandle>,
-    /// In the list of those whom the endpoint refused.
-    pub(super) waiting: bool,
-    /// Taken from that list: passes the turn on if it has no use for it.
-    pub(super) woken: bool,
-    /// The change of its subscriptions that is under way.
-    pub(super) subscribing: Option<Change>,
-    /// Its place among those who wait for lists and sorted sets.
-    pub(super) ticket: Option<u64>,
-    /// What counts of it among what clients have sent that have still to log in, in bytes.
-    pub(super) stranger_bytes: usize,
-    /// In the run queue.
-    pub(super) queued: bool,
-    /// In the list of those to be written to.
-    pub(super) dirty: bool,
+    /// `count` of these bytes were written.
+    fn wrote(&mut self, count: usize);
 }
 
-/// The connection to the store.
-pub(super) struct DirectSocket {
-    /// Which of its client's connections it is.
-    pub(super) number: u64,
-    pub(super) stream: Wire,
-    pub(super) connected: bool,
-    pub(super) readable: bool,
-    /// The peer is known to have closed its sending side; the last bytes may still be unread.
-    pub(super) read_closed: bool,
-    pub(super) writable: bool,
-    /// Tells this connection from earlier ones in the list of connect deadlines.
-    pub(super) serial: u64,
-}
-
-/// What became of a transfer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Transfer {
-    /// Nothing more to do for now.
-    Done,
+/// Why a socket is of no more use.
+#[derive(Debug)]
+pub(crate) enum Ended {
     /// The peer sends no more.
-    Eof,
-    /// The socket is of no more use.
-    Broken(String),
+    Closed,
+    /// It takes no bytes.
+    Unwritten,
+    Failed(io::Error),
 }
 
-impl Client {
-    /// Reads from the client what its connection wants.
-    pub(super) fn read(&mut self, scratch: &mut [u8]) -> Transfer {
-        let mut budget = READ_BYTES_PER_TURN;
-        while self.readable
-            && budget > 0
-            && (self.lingering.is_some() || self.connection.wants_input())
-        {
-            match self.stream.read(scratch) {
+impl Ended {
+    /// The reason in words. `closed`: if the peer sends no more.
+    pub(crate) fn why(&self, closed: &str) -> String {
+        match self {
+            Ended::Closed => closed.to_owned(),
+            Ended::Unwritten => "nothing written".to_owned(),
+            Ended::Failed(error) => error.to_string(),
+        }
+    }
+}
+
+pub(crate) struct Socket {
+    pub(crate) wire: Wire,
+    pub(crate) readable: bool,
+    /// The peer is known to have closed its sending side; the last bytes may still be unread.
+    pub(crate) read_closed: bool,
+    pub(crate) writable: bool,
+}
+
+impl Socket {
+    /// A socket that may be ready for anything.
+    pub(crate) fn new(wire: Wire) -> Socket {
+        Socket {
+            wire,
+            readable: true,
+            read_closed: false,
+            writable: true,
+        }
+    }
+
+    /// A connection that is still being made: an event will say what it is ready for.
+    pub(crate) fn unready(wire: Wire) -> Socket {
+        Socket {
+            readable: false,
+            writable: false,
+            ..Socket::new(wire)
+        }
+    }
+
+    /// Remembers what an event says.
+    pub(crate) fn note(&mut self, seen: &Seen) {
+        self.readable |= seen.readable;
+        self.read_closed |= seen.read_closed;
+        self.writable |= seen.writable;
+    }
+
+    /// Reads once. `None`: nothing is there now.
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Ended> {
+        while self.readable {
+            match self.wire.read(buffer) {
                 Ok(0) => {
                     self.readable = false;
-                    // Who has sent all may still read the error.
-                    let finished = self.connection.unwritten().is_empty();
-                    return match self.lingering {
-                        Some(_) if finished => Transfer::Broken("finished".into()),
-                        _ => Transfer::Eof,
-                    };
+                    return Err(Ended::Closed);
                 }
                 Ok(count) => {
-                    if let Some(left) = &mut self.lingering {
-                        let Some(less) = left.checked_sub(count) else {
-                            return Transfer::Broken("goes on after an error".into());
-                        };
-                        *left = less;
-                    } else {
-                        self.connection.receive(&scratch[..count]);
-                    }
-                    budget = budget.saturating_sub(count);
-                    // A short read has emptied the socket; the next byte is a new edge. But the end
-                    // may have come with the same edge.
+                    // A short read has emptied the socket; the next byte is a new edge. But the end may have come with the
+                    // same edge.
                     self.readable =
-                        self.stream.may_have_more(count, scratch.len()) || self.read_closed;
+                        self.wire.may_have_more(count, buffer.len()) || self.read_closed;
+                    return Ok(Some(count));
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
+                Err(error) if is_not_yet(error.kind()) => self.readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Transfer::Broken(error.to_string()),
+                Err(error) => return Err(Ended::Failed(error)),
             }
         }
-        Transfer::Done
+        Ok(None)
     }
 
-    /// Called when everything is answered and written: whether to wait for the client's end.
-    /// Closing a socket with unread input resets it, and a client that is still sending would find
-    /// that in place of the error that says why.
-    pub(super) fn lingers(&mut self, now: Time) -> bool {
-        if !self.connection.is_cut_off() {
-            return false;
-        }
-        if self.lingering.is_none() {
-            self.linger(now);
-        }
-        self.shut || {
-            self.shut = true;
-            self.stream.end().is_ok()
-        }
-    }
-
-    /// From now on what it sends is thrown away.
-    pub(super) fn linger(&mut self, now: Time) {
-        self.lingering = Some(LINGER_BYTES_MAX);
-        self.lingers_until = now.saturating_add(LINGER_TIMEOUT);
-    }
-
-    /// It has taken some of what there is for it.
-    pub(super) fn took(&mut self, now: Time) {
-        if self.lingering.is_some() {
-            self.lingers_until = now.saturating_add(LINGER_TIMEOUT);
-        }
-    }
-
-    /// Whether it had its time after an error.
-    pub(super) fn overstays(&self, now: Time) -> bool {
-        self.lingering.is_some() && now >= self.lingers_until
-    }
-
-    /// By when it must have agreed on TLS.
-    pub(super) fn handshake_until(now: Time) -> Time {
-        now.saturating_add(HANDSHAKE_TIMEOUT)
-    }
-
-    /// Whether that time is over.
-    pub(super) fn is_late_to_agree(&self, now: Time) -> bool {
-        self.handshake.is_some_and(|until| now >= until)
-    }
-
-    /// Whether it has agreed on TLS now, which it had not before.
-    pub(super) fn has_agreed(&mut self) -> bool {
-        self.handshake
-            .take_if(|_| !self.stream.is_handshaking())
-            .is_some()
-    }
-
-    /// Whether everything that was written has left.
-    pub(super) fn is_flushed(&self) -> bool {
-        !self.stream.has_unsent()
-    }
-
-    /// Writes to the client what is there.
-    pub(super) fn write(&mut self) -> Transfer {
-        while self.writable && !self.connection.unwritten().is_empty() {
-            match self.stream.write(self.connection.unwritten()) {
-                Ok(0) => return Transfer::Broken("nothing written".into()),
-                Ok(count) => self.connection.wrote(count),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
+    /// Writes what there is, as far as it goes.
+    pub(crate) fn write(&mut self, from: &mut impl Unwritten) -> Result<(), Ended> {
+        while self.writable && !from.unwritten().is_empty() {
+            match self.wire.write(from.unwritten()) {
+                Ok(0) => return Err(Ended::Unwritten),
+                Ok(count) => from.wrote(count),
+                Err(error) if is_not_yet(error.kind()) => self.writable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Transfer::Broken(error.to_string()),
+                Err(error) => return Err(Ended::Failed(error)),
             }
         }
         if self.writable {
-            match self.stream.flush() {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
+            match self.wire.flush() {
+                Err(error) if is_not_yet(error.kind()) => self.writable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Transfer::Broken(error.to_string()),
+                Err(error) => return Err(Ended::Failed(error)),
                 Ok(()) => {}
             }
         }
-        Transfer::Done
+        Ok(())
     }
+}
 
-    /// Reads from and writes to the store. A client that does not take what it gets holds its
-    /// store connection up, which is then the store's to deal with, as without us.
-    pub(super) fn serve_direct(&mut self, scratch: &mut [u8], shared: &Shared) -> Transfer {
-        let Some(direct) = &mut self.direct else {
-            return Transfer::Done;
-        };
-        if !direct.connected {
-            if !direct.writable {
-                return Transfer::Done;
-            }
-            match direct.stream.take_error() {
-                Ok(None) => {}
-                Ok(Some(error)) | Err(error) => return Transfer::Broken(error.to_string()),
-            }
-            match direct.stream.is_connected() {
-                Ok(true) => direct.connected = true,
-                Ok(false) => {
-                    direct.writable = false;
-                    return Transfer::Done;
-                }
-                Err(error) => return Transfer::Broken(error.to_string()),
-            }
-        }
-        let mut budget = READ_BYTES_PER_TURN;
-        while direct.readable && budget > 0 && self.connection.wants_direct() {
-            match direct.stream.read(scratch) {
-                Ok(0) => return Transfer::Broken("closed by the store".into()),
-                Ok(count) => {
-                    self.connection.direct_receive(&scratch[..count], shared);
-                    budget = budget.saturating_sub(count);
-                    direct.readable =
-                        direct.stream.may_have_more(count, scratch.len()) || direct.read_closed;
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => direct.readable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Transfer::Broken(error.to_string()),
-            }
-        }
-        while direct.writable && !self.connection.direct_unwritten().is_empty() {
-            match direct.stream.write(self.connection.direct_unwritten()) {
-                Ok(0) => return Transfer::Broken("nothing written".into()),
-                Ok(count) => self.connection.direct_wrote(count),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => direct.writable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Transfer::Broken(error.to_string()),
-            }
-        }
-        if direct.writable {
-            match direct.stream.flush() {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => direct.writable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Transfer::Broken(error.to_string()),
-                Ok(()) => {}
-            }
-        }
-        Transfer::Done
-    }
-
-    /// Whether there is something to do that no event will announce.
-    pub(super) fn has_more(&self) -> bool {
-        let direct = self
-            .direct
-            .as_ref()
-            .is_some_and(|direct| direct.connected && direct.readable);
-        (self.readable && (self.lingering.is_some() || self.connection.wants_input()))
-            || (direct && self.connection.wants_direct())
-    }
+fn is_not_yet(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::NotConnected)
 }

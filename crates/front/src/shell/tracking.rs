@@ -3,14 +3,12 @@
 //! It is there while a client has CLIENT TRACKING ON. Redis is asked every second for a sign of life, and the server which Redis it
 //! uses: when either is silent for too long, or names another, clients are told that all keys may have changed.
 
-use std::io::{ErrorKind, Read, Write};
-
 use mio::event::Event;
 
-use super::wire::Wire;
+use super::dial::{Dialed, Patience, leads_astray};
 use super::{Front, TRACKING};
 use crate::client::Shared;
-use crate::store::changes::{Heard, TrackingLink};
+use crate::store::changes::{ChangesLine, Heard};
 use crate::tracking::{LinkState, Told};
 use crate::upstream::{Time, Upstream};
 
@@ -20,8 +18,6 @@ const POKE_EVERY: Time = 1_000_000_000;
 const SILENCES_PER_TIMEOUT: Time = 3;
 /// Longest such time, in nanoseconds.
 const SILENCE_MAX: Time = 3_000_000_000;
-/// Until a connection that was lost is made again, in nanoseconds.
-const PAUSE: Time = 100_000_000;
 /// Most bytes read from it before the clients get their turn.
 const READ_BYTES_PER_TURN: usize = 1024 * 1024;
 /// A client may leave so many times `--unread-max` unread before it is closed because it is told more.
@@ -30,43 +26,31 @@ const NO_REDIS: &str = "the store is no Redis, and does not tell of changed keys
 
 /// The connection, and when what is due.
 pub(super) struct TrackingWire {
-    open: Option<Open>,
-    silence: Time,
-    /// When Redis last said something.
-    heard: Time,
+    open: Option<Dialed<ChangesLine>>,
+    patience: Patience,
     next_poke: Time,
-    connect_after: Time,
-}
-
-struct Open {
-    link: TrackingLink,
-    stream: Wire,
-    readable: bool,
-    closing: bool,
 }
 
 impl TrackingWire {
     pub(super) fn new(call_timeout: Time) -> TrackingWire {
+        let silence = (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX);
         TrackingWire {
             open: None,
-            silence: (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX),
-            heard: 0,
+            patience: Patience::new(silence),
             next_poke: 0,
-            connect_after: 0,
         }
     }
 
     /// Remembers what an event says about it.
     pub(super) fn note(&mut self, event: &Event) {
         if let Some(open) = &mut self.open {
-            open.readable = true;
-            open.closing |= event.is_read_closed() || event.is_error();
+            open.note(event);
         }
     }
 
     /// Whether there is something to read that no event will announce.
     pub(super) fn has_more(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.readable)
+        self.open.as_ref().is_some_and(Dialed::has_more)
     }
 
     /// When something is due although nothing arrives, if somebody needs it.
@@ -75,72 +59,43 @@ impl TrackingWire {
             // A client that waits is looked at in time anyway.
             return None;
         }
-        let silent = self.heard.saturating_add(self.silence);
         match &self.open {
-            Some(_) => Some(self.next_poke.min(silent)),
-            None => Some(self.next_poke.max(self.connect_after)),
+            Some(_) => Some(self.next_poke.min(self.patience.due())),
+            None => Some(self.next_poke.max(self.patience.connect_after())),
         }
     }
 
     /// Whether it leads elsewhere than to the store that the server uses now.
     fn leads_astray(&self, shared: &Shared) -> bool {
-        let (Some(open), Some(name), Some(store)) = (&self.open, &shared.name, &shared.store)
-        else {
-            return self.open.is_some();
-        };
-        let found = open.link.run_id.as_ref();
-        open.link.address != store.address || found.is_some_and(|found| *found != name.run_id)
+        let line = self.open.as_ref().map(|open| &open.line);
+        line.is_some_and(|line| leads_astray(line.address(), line.run_id(), None, shared))
     }
 
     fn receive(&mut self, scratch: &mut [u8], shared: &mut Shared) -> Result<(), Heard> {
         let Some(open) = &mut self.open else {
             return Ok(());
         };
-        let mut budget = READ_BYTES_PER_TURN;
-        while open.readable && budget > 0 {
-            match open.stream.read(scratch) {
-                Ok(0) => return Err(Heard::Lost("closed by Redis".into())),
-                Ok(count) => {
-                    self.heard = shared.now;
-                    let (name, tracking) = (shared.name.as_ref(), &mut shared.tracking);
-                    open.link.receive(&scratch[..count], name, tracking)?;
-                    budget = budget.saturating_sub(count);
-                    open.readable = open.stream.may_have_more(count, scratch.len()) || open.closing;
-                    if open.link.is_up {
-                        tracking.set_link(LinkState::Up);
-                    }
-                }
-                Err(error) if is_not_yet(error.kind()) => open.readable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(Heard::Lost(error.to_string())),
+        open.receive(scratch, READ_BYTES_PER_TURN, |line, bytes| {
+            self.patience.hear(shared.now);
+            let (name, tracking) = (shared.name.as_ref(), &mut shared.tracking);
+            line.receive(bytes, name, tracking)?;
+            if line.is_up {
+                tracking.set_link(LinkState::Up);
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn send(&mut self) -> Result<(), Heard> {
-        let Some(Open { link, stream, .. }) = &mut self.open else {
-            return Ok(());
-        };
-        let lost = |error: std::io::Error| Heard::Lost(error.to_string());
-        while !link.unwritten().is_empty() {
-            match stream.write(link.unwritten()) {
-                Ok(0) => return Err(Heard::Lost("nothing written".into())),
-                Ok(count) => link.wrote(count),
-                Err(error) if is_not_yet(error.kind()) => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(lost(error)),
-            }
-        }
-        match stream.flush() {
-            Err(error) if !is_not_yet(error.kind()) => Err(lost(error)),
-            _ => Ok(()),
+        match &mut self.open {
+            Some(open) => Ok(open.send()?),
+            None => Ok(()),
         }
     }
 
     fn give_up(&mut self, heard: Heard, shared: &mut Shared) {
         self.open = None;
-        self.connect_after = shared.now.saturating_add(PAUSE);
+        self.patience.lose(shared.now);
         match heard {
             Heard::Lost(why) => {
                 tracing::debug!(
@@ -157,7 +112,8 @@ impl TrackingWire {
                     why,
                     "Redis does not tell of changed keys, so CLIENT TRACKING is refused"
                 );
-                self.connect_after = shared.now.saturating_add(POKE_EVERY);
+                self.patience
+                    .wait_until(shared.now.saturating_add(POKE_EVERY));
                 let why = format!("Redis does not tell the front of changed keys ({why})");
                 shared.tracking.set_link(LinkState::Refused(why));
             }
@@ -207,7 +163,7 @@ impl<U: Upstream> Front<U> {
         if wire.leads_astray(&self.shared) {
             let why = "the pmnet server uses another Redis now".to_owned();
             wire.give_up(Heard::Lost(why), &mut self.shared);
-        } else if wire.open.is_some() && now >= wire.heard.saturating_add(wire.silence) {
+        } else if wire.open.is_some() && now >= wire.patience.due() {
             let why = "it does not answer in time".to_owned();
             wire.give_up(Heard::Lost(why), &mut self.shared);
         }
@@ -215,34 +171,23 @@ impl<U: Upstream> Front<U> {
             wire.next_poke = now.saturating_add(POKE_EVERY);
             self.shared.wants_store_name = true;
             if let Some(open) = &mut wire.open {
-                open.link.poke();
+                open.line.poke();
             }
         }
         if wire.open.is_none()
-            && now >= wire.connect_after
+            && now >= wire.patience.connect_after()
             && self.shared.name.is_some()
             && let Some(store) = &self.shared.store
         {
-            wire.heard = now;
-            match Wire::connect(
-                store.address,
-                store.tls.as_ref(),
-                self.poll.registry(),
-                TRACKING,
-            ) {
-                Ok(stream) => {
-                    wire.open = Some(Open {
-                        link: TrackingLink::new(store),
-                        stream,
-                        readable: false,
-                        closing: false,
-                    });
-                }
+            wire.patience.hear(now);
+            let line = ChangesLine::new(store);
+            match Dialed::connect(line, store, self.poll.registry(), TRACKING) {
+                Ok(open) => wire.open = Some(open),
                 Err(error) => wire.give_up(Heard::Lost(error.to_string()), &mut self.shared),
             }
         }
         if let Some(open) = &mut wire.open {
-            open.link.fence(self.shared.tracking.fences_asked());
+            open.line.fence(self.shared.tracking.fences_asked());
         }
         if let Err(heard) = wire.send() {
             wire.give_up(heard, &mut self.shared);
@@ -283,13 +228,9 @@ impl<U: Upstream> Front<U> {
             .shared
             .unread_client_max
             .saturating_mul(UNREAD_TIMES_MAX);
-        let over = |client: &super::socket::Client| client.connection.held() > limit;
+        let over = |client: &super::client::Client| client.connection.held() > limit;
         if self.clients[index].as_deref().is_some_and(over) {
             self.end_unread(index);
         }
     }
-}
-
-fn is_not_yet(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::WouldBlock | ErrorKind::NotConnected)
 }

@@ -7,7 +7,7 @@
 //! have left anything unread, and after [`PATIENCE_WITH_ALL`] the one with most that reads nothing is closed.
 
 use super::Front;
-use super::socket::Client;
+use super::client::Client;
 use crate::upstream::{Time, Upstream};
 
 /// For how long a client may read nothing while the front waits for it, in nanoseconds.

@@ -46,7 +46,7 @@ impl UserLinks {
     pub(super) fn note(&mut self, event: &Event, scratch: &mut [u8], shared: &Shared) {
         for lane in [&mut self.rights, &mut self.logins] {
             if lane.token == event.token() {
-                lane.receive(scratch, shared, &mut self.answers);
+                lane.receive(event, scratch, shared, &mut self.answers);
             }
         }
     }
@@ -56,7 +56,7 @@ impl UserLinks {
         let lanes = [&self.rights, &self.logins];
         let due = lanes.into_iter().filter_map(|lane| match lane.open {
             Some(_) => lane.due(),
-            None => (named && lane.waits()).then_some(lane.connect_after),
+            None => (named && lane.waits()).then(|| lane.connect_after()),
         });
         due.chain(clients.then_some(self.next_poll)).min()
     }
@@ -167,8 +167,8 @@ impl<U: Upstream> Front<U> {
                 return self.shared.busy.heard(answer, self.shared.now);
             }
             Ask::List(number, asked) => {
-                let link = self.users.rights.open.as_ref().map(|open| &open.link);
-                if let Some((_, version)) = link.and_then(|link| link.found.as_ref()) {
+                let line = self.users.rights.open.as_ref().map(|open| &open.line);
+                if let Some((_, version)) = line.and_then(|line| line.found.as_ref()) {
                     self.shared.users.found_version(*version);
                 }
                 self.forget_idle_users();

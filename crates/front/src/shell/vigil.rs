@@ -4,15 +4,16 @@
 //! store, on its own connection, whether it is alive, and the server, with a barrier on its own session,
 //! which store it uses. Both questions are asked once for all clients.
 
-use std::io::{ErrorKind, Read, Write};
-
 use bytes::Bytes;
 use mio::Registry;
+use mio::event::Event;
 use pmnet_wire::command::barrier;
 
-use super::wire::Wire;
+use super::dial::Dialed;
+use super::socket::Ended;
 use super::{Front, HEART};
-use crate::client::{Heart, Shared, named_by};
+use crate::client::Shared;
+use crate::store::{Heart, named_by};
 use crate::upstream::{CallId, Outcome, SessionHandle, Time, Upstream};
 
 /// Looks at the clock within the time of one command.
@@ -37,18 +38,12 @@ pub(super) struct Vigil {
     waited: Option<Time>,
     /// When it was last doubted that the store takes commands, and only the store is to be asked.
     doubted: Option<Time>,
-    heart: Option<Beating>,
+    heart: Option<Dialed<Heart>>,
     session: Option<SessionHandle>,
     call: Option<CallId>,
     /// Its session is used again and again: each one begun and ended is two entries of the log, which a store that is out of
     /// memory cannot apply.
     pub(super) keeps_session: bool,
-}
-
-/// The connection to the store, and its socket.
-struct Beating {
-    heart: Heart,
-    stream: Wire,
 }
 
 impl Vigil {
@@ -79,84 +74,57 @@ impl Vigil {
         let Some(store) = &shared.store else {
             return;
         };
-        let overdue = |beating: &Beating| {
-            let proof = beating.heart.proof();
-            shared.now >= proof.saturating_add(shared.call_timeout)
-                || beating.heart.address() != store.address
+        let overdue = |open: &Dialed<Heart>| {
+            shared.now >= open.line.proof().saturating_add(shared.call_timeout)
+                || open.line.address() != store.address
         };
         if self.heart.as_ref().is_some_and(overdue) {
             self.heart = None;
         }
         if self.heart.is_none() {
-            match Wire::connect(store.address, store.tls.as_ref(), registry, HEART) {
-                Ok(stream) => {
-                    let heart = Heart::new(store, shared.now);
-                    self.heart = Some(Beating { heart, stream });
-                }
+            let heart = Heart::new(store, shared.now);
+            match Dialed::connect(heart, store, registry, HEART) {
+                Ok(open) => self.heart = Some(open),
                 Err(error) => tracing::debug!(%error, "cannot ask the store whether it is alive"),
             }
         }
-        if let Some(Beating { heart, .. }) = &mut self.heart {
-            heart.beat();
+        if let Some(open) = &mut self.heart {
+            open.line.beat();
         }
     }
 
+    /// Remembers what an event says, and exchanges what there is.
+    pub(super) fn note(&mut self, event: &Event, scratch: &mut [u8], shared: &mut Shared) {
+        if let Some(open) = &mut self.heart {
+            open.note(event);
+        }
+        self.transfer(scratch, shared);
+    }
+
     /// Writes and reads what there is. Bounded: what is asked for is short.
-    pub(super) fn transfer(&mut self, scratch: &mut [u8], shared: &mut Shared) {
-        let Some(Beating { heart, stream }) = &mut self.heart else {
+    fn transfer(&mut self, scratch: &mut [u8], shared: &mut Shared) {
+        let Some(open) = &mut self.heart else {
             return;
         };
-        let mut exchange = || -> Result<(), String> {
-            let text = |error: std::io::Error| error.to_string();
-            while !heart.unwritten().is_empty() {
-                match stream.write(heart.unwritten()) {
-                    Ok(0) => return Err("nothing written".into()),
-                    Ok(count) => heart.wrote(count),
-                    Err(error)
-                        if matches!(
-                            error.kind(),
-                            ErrorKind::WouldBlock | ErrorKind::NotConnected
-                        ) =>
-                    {
-                        break;
-                    }
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) => return Err(text(error)),
-                }
-            }
-            match stream.flush() {
-                Err(error)
-                    if !matches!(
-                        error.kind(),
-                        ErrorKind::WouldBlock | ErrorKind::NotConnected
-                    ) =>
-                {
-                    return Err(text(error));
-                }
-                _ => {}
-            }
-            loop {
-                match stream.read(scratch) {
-                    Ok(0) => return Err("closed by the store".into()),
-                    Ok(count) => heart.receive(&scratch[..count], shared)?,
-                    Err(error)
-                        if matches!(
-                            error.kind(),
-                            ErrorKind::WouldBlock | ErrorKind::NotConnected
-                        ) =>
-                    {
-                        return Ok(());
-                    }
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) => return Err(text(error)),
-                }
-            }
-        };
-        if let Err(why) = exchange() {
+        let exchanged = open.send().map_err(Silent::from).and_then(|()| {
+            open.receive(scratch, usize::MAX, |heart, bytes| {
+                heart.receive(bytes, shared).map_err(Silent)
+            })
+        });
+        if let Err(Silent(why)) = exchanged {
             // Tried again at the next beat. That nothing answers is what counts.
             tracing::debug!(why, "asking the store whether it is alive");
             self.heart = None;
         }
+    }
+}
+
+/// Why the store cannot be asked whether it is alive.
+struct Silent(String);
+
+impl From<Ended> for Silent {
+    fn from(ended: Ended) -> Silent {
+        Silent(ended.why("closed by the store"))
     }
 }
 

@@ -80,7 +80,7 @@ impl Witnesses {
         let place = event.token().0.checked_sub(self.first_token);
         if let Some(Some(witness)) = place.and_then(|place| self.places.get_mut(place)) {
             let Witness { lane, answers, .. } = witness;
-            lane.receive(scratch, shared, answers);
+            lane.receive(event, scratch, shared, answers);
             self.touched = true;
         }
     }
@@ -149,7 +149,7 @@ impl Witness {
         match self.lane.open {
             Some(_) if self.lane.waits() => self.lane.due(),
             Some(_) => Some(self.next_poke),
-            None => Some(self.lane.connect_after),
+            None => Some(self.lane.connect_after()),
         }
     }
 

@@ -3,16 +3,16 @@
 //! First it says who it is: only the Redis that the pmnet server uses counts. Then the front asks for all keys (CLIENT TRACKING
 //! ON BCAST), and from that answer on nothing is missed. It is asked for a sign of life now and then.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use bytes::BytesMut;
-use pmnet_resp::{Scanner, read, write_command};
+use pmnet_resp::read;
 use pmnet_wire::StoreName;
 
 use super::StoreAddress;
-use super::identity::{ask_run_id, run_id_of};
+use super::identity::{ASK_RUN_ID, NO_RUN_ID, run_id_of};
+use super::line::{ELSEWHERE, Line, UNASKED};
 use crate::limits::REPLIES;
+use crate::shell::socket::{Ended, Unwritten};
 use crate::tracking::Tracking;
 
 /// What is asked for.
@@ -36,50 +36,51 @@ pub(crate) enum Heard {
     Refused(String),
 }
 
+impl From<Ended> for Heard {
+    fn from(ended: Ended) -> Heard {
+        Heard::Lost(ended.why("closed by Redis"))
+    }
+}
+
 /// The connection.
-pub(crate) struct TrackingLink {
-    pub(crate) address: SocketAddr,
-    outbox: Vec<u8>,
-    inbox: BytesMut,
-    scanner: Scanner,
-    asked: VecDeque<Asked>,
+pub(crate) struct ChangesLine {
+    line: Line<Asked>,
     /// Run id of the process at the other end.
-    pub(crate) run_id: Option<String>,
+    run_id: Option<String>,
     /// Redis tells the front of every changed key.
     pub(crate) is_up: bool,
     /// How many fences were sent.
     fences: u64,
 }
 
-impl TrackingLink {
-    pub(crate) fn new(store: &StoreAddress) -> TrackingLink {
-        let mut outbox = Vec::new();
-        let mut asked = VecDeque::new();
-        if let Some(auth) = store.auth() {
-            write_command(&mut outbox, &auth);
-            asked.push_back(Asked::Login);
-        }
-        write_command(&mut outbox, &["HELLO", "3"]);
-        ask_run_id(&mut outbox);
-        write_command(&mut outbox, &["CLIENT", "TRACKING", "ON", "BCAST"]);
-        asked.extend([Asked::Resp3, Asked::Info, Asked::Tracking]);
-        TrackingLink {
-            address: store.address,
-            outbox,
-            inbox: BytesMut::new(),
-            scanner: Scanner::new(REPLIES),
-            asked,
+impl ChangesLine {
+    pub(crate) fn new(store: &StoreAddress) -> ChangesLine {
+        let mut line = Line::new(store, REPLIES);
+        line.log_in(store, Asked::Login);
+        line.ask(Asked::Resp3, &["HELLO", "3"]);
+        line.ask(Asked::Info, &ASK_RUN_ID);
+        line.ask(Asked::Tracking, &["CLIENT", "TRACKING", "ON", "BCAST"]);
+        ChangesLine {
+            line,
             run_id: None,
             is_up: false,
             fences: 0,
         }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.line.address
+    }
+
+    /// The process at the other end, if it has said who it is.
+    pub(crate) fn run_id(&self) -> Option<&str> {
+        self.run_id.as_deref()
+    }
+
     /// Asks for a sign of life, unless an answer is still to come.
     pub(crate) fn poke(&mut self) {
-        if self.asked.is_empty() {
-            write_command(&mut self.outbox, &["PING"]);
-            self.asked.push_back(Asked::Life);
+        if self.line.asked().is_empty() {
+            self.line.ask(Asked::Life, &["PING"]);
         }
     }
 
@@ -87,17 +88,8 @@ impl TrackingLink {
     pub(crate) fn fence(&mut self, asked: u64) {
         if self.is_up && self.fences < asked {
             self.fences = asked;
-            write_command(&mut self.outbox, &["PING"]);
-            self.asked.push_back(Asked::Fence(asked));
+            self.line.ask(Asked::Fence(asked), &["PING"]);
         }
-    }
-
-    pub(crate) fn unwritten(&self) -> &[u8] {
-        &self.outbox
-    }
-
-    pub(crate) fn wrote(&mut self, count: usize) {
-        self.outbox.drain(..count.min(self.outbox.len()));
     }
 
     /// Takes in bytes from Redis; what it says of keys goes to `tracking`.
@@ -110,19 +102,18 @@ impl TrackingLink {
         name: Option<&StoreName>,
         tracking: &mut Tracking,
     ) -> Result<(), Heard> {
-        self.inbox.extend_from_slice(bytes);
+        self.line.receive(bytes);
         let lost = |error: pmnet_resp::Malformed| Heard::Lost(error.to_string());
-        while let Some(length) = self.scanner.poll(&self.inbox).map_err(lost)? {
-            let value = self.inbox.split_to(length).freeze();
+        while let Some(value) = self.line.next().map_err(lost)? {
             if value.starts_with(b">") {
                 told(&value, tracking)?;
-            } else if let Some(asked) = self.asked.pop_front() {
+            } else if let Some(asked) = self.line.answered() {
                 self.answered(asked, &value, name)?;
                 if let Asked::Fence(count) = asked {
                     tracking.passed_fences(count);
                 }
             } else {
-                return Err(Heard::Lost("it sent what nobody asked for".into()));
+                return Err(Heard::Lost(UNASKED.into()));
             }
         }
         Ok(())
@@ -148,12 +139,10 @@ impl TrackingLink {
         }
         match asked {
             Asked::Info => {
-                let run_id = run_id_of(value).ok_or_else(|| {
-                    Heard::Lost("its INFO has no run_id, so it cannot be recognised".into())
-                })?;
+                let lost = |why: &str| Heard::Lost(why.into());
+                let run_id = run_id_of(value).ok_or_else(|| lost(NO_RUN_ID))?;
                 if name.is_none_or(|name| name.run_id != run_id) {
-                    let why = "it is not the store that the pmnet server uses";
-                    return Err(Heard::Lost(why.into()));
+                    return Err(lost(ELSEWHERE));
                 }
                 self.run_id = Some(run_id);
             }
@@ -164,9 +153,19 @@ impl TrackingLink {
     }
 }
 
+impl Unwritten for ChangesLine {
+    fn unwritten(&self) -> &[u8] {
+        self.line.unwritten()
+    }
+
+    fn wrote(&mut self, count: usize) {
+        self.line.wrote(count);
+    }
+}
+
 /// Redis has said something about keys.
 fn told(value: &[u8], tracking: &mut Tracking) -> Result<(), Heard> {
-    let odd = || Heard::Lost("it sent what nobody asked for".into());
+    let odd = || Heard::Lost(UNASKED.into());
     let elements = read::elements(value).ok_or_else(odd)?;
     let [kind, what] = elements[..] else {
         return Err(odd());
@@ -204,7 +203,7 @@ mod tests {
 
     fn greet(said: &[&str]) -> (Result<(), Heard>, bool, Vec<(u64, Told)>) {
         let store = StoreAddress::parse("redis://u:secret@127.0.0.1:1").unwrap();
-        let mut link = TrackingLink::new(&store);
+        let mut link = ChangesLine::new(&store);
         let mut tracking = Tracking::default();
         tracking.begin(1, Wish::default()).unwrap();
         tracking.register(1, b"k");

@@ -5,7 +5,7 @@
 //! asks who is at the other end of a connection, and sends no client's command on it before the answer
 //! matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
 
-use pmnet_resp::{read, write_command};
+use pmnet_resp::{read, reply};
 use pmnet_wire::StoreName;
 
 /// Longest answer to INFO that is looked at, in bytes.
@@ -64,22 +64,19 @@ impl Found {
     }
 }
 
-/// Writes the question who it is; the answer is an [`Own::Info`].
-pub(crate) fn ask_run_id(out: &mut Vec<u8>) {
-    write_command(out, &["INFO", "server"]);
+/// The question who it is; the answer is an [`Own::Info`].
+pub(crate) const ASK_RUN_ID: [&str; 2] = ["INFO", "server"];
+/// The question which client the connection is; the answer is an [`Own::Client`].
+pub(crate) const ASK_CLIENT: [&str; 2] = ["CLIENT", "ID"];
+/// Why a store is of no use that does not say who it is.
+pub(crate) const NO_RUN_ID: &str = "its INFO has no run_id, so it cannot be recognised";
+
+/// The question who owns `records` there; the answer is an [`Own::Owner`].
+pub(crate) fn ask_owner(records: &str) -> [&str; 3] {
+    ["HGET", records, "owner"]
 }
 
-/// Writes the question who owns `records` there; the answer is an [`Own::Owner`].
-pub(crate) fn ask_owner(records: &str, out: &mut Vec<u8>) {
-    write_command(out, &["HGET", records, "owner"]);
-}
-
-/// Writes the question which client the connection is; the answer is an [`Own::Client`].
-pub(crate) fn ask_client(out: &mut Vec<u8>) {
-    write_command(out, &["CLIENT", "ID"]);
-}
-
-/// The run id in an answer to [`ask_run_id`].
+/// The run id in an answer to [`ASK_RUN_ID`].
 pub(crate) fn run_id_of(reply: &[u8]) -> Option<String> {
     let info = read::bulk(reply).filter(|info| info.len() <= INFO_BYTES_MAX)?;
     let line = info
@@ -89,7 +86,7 @@ pub(crate) fn run_id_of(reply: &[u8]) -> Option<String> {
     (!run_id.is_empty()).then_some(run_id)
 }
 
-/// Major and minor version of Redis in an answer to [`ask_run_id`]; of another server, that of the Redis which it is like.
+/// Major and minor version of Redis in an answer to [`ASK_RUN_ID`]; of another server, that of the Redis which it is like.
 pub(crate) fn version_of(reply: &[u8]) -> Option<(u32, u32)> {
     let info = read::bulk(reply)?;
     let line = info
@@ -103,6 +100,21 @@ pub(crate) fn version_of(reply: &[u8]) -> Option<(u32, u32)> {
 /// The owner in an answer to [`ask_owner`].
 pub(crate) fn owner_of(reply: &[u8]) -> Option<String> {
     read::bulk(reply).map(|owner| String::from_utf8_lossy(owner).into_owned())
+}
+
+/// The name in the reply to a barrier, or why there is none.
+pub(crate) fn store_name(reply: &[u8]) -> Result<StoreName, String> {
+    if reply == &reply::OK[..] {
+        return Err("the pmnet server's store is another one".to_owned());
+    }
+    let text = read::bulk(reply).ok_or_else(|| {
+        let text = String::from_utf8_lossy(reply.strip_prefix(b"-").unwrap_or(reply));
+        let text = text.trim().trim_start_matches("ERR ");
+        // The front's error, which quotes this, begins so already.
+        text.trim_start_matches("pmnet: ").to_owned()
+    })?;
+    StoreName::parse(text)
+        .map_err(|error| format!("{:?} is {error}", String::from_utf8_lossy(text)))
 }
 
 #[cfg(test)]

@@ -6,8 +6,11 @@
 
 mod address;
 pub(crate) mod changes;
+mod heart;
 pub(crate) mod identity;
+pub(crate) mod line;
 pub(crate) mod reads;
 pub(crate) mod rights;
 
 pub use address::{StoreAddress, StoreAddressError};
+pub(crate) use heart::{Heart, named_by};

@@ -18,15 +18,17 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use bytes::{Bytes, BytesMut};
-use pmnet_resp::{ReplyLimits, Scanner, parse_integer, read, write_command};
+use bytes::Bytes;
+use pmnet_resp::{ReplyLimits, parse_integer, read, write_command};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::Protocol;
 
 use super::StoreAddress;
-use super::identity::{Found, Match, Own, ask_owner, ask_run_id, owner_of, run_id_of};
+use super::identity::{ASK_RUN_ID, Found, Match, NO_RUN_ID, Own, ask_owner, owner_of, run_id_of};
+use super::line::{ELSEWHERE, Line, UNASKED};
 use crate::client::{BATCH_REPLY_BYTES_MAX, Freshness, StoreRead, Unread, says_busy};
 use crate::limits::BULK_BYTES_MAX;
+use crate::shell::socket::Unwritten;
 use crate::upstream::Time;
 
 /// Transactions without a reply, at most.
@@ -131,17 +133,13 @@ struct Transaction {
 }
 
 /// The connection.
-pub(crate) struct Link {
-    pub(crate) address: SocketAddr,
+pub(crate) struct ReadsLine {
+    /// It asks for the greeting alone; the steps of transactions are known by their order.
+    line: Line<Own>,
     /// It leads to a replica of the store that calls itself so; `None`: to the store itself.
     replica_of: Option<String>,
     protocol: Protocol,
-    outbox: Vec<u8>,
-    inbox: BytesMut,
-    scanner: Scanner,
-    /// Replies to come to what the front says first.
-    greeting: VecDeque<Own>,
-    pub(crate) found: Found,
+    found: Found,
     transactions: VecDeque<Transaction>,
     /// A transaction was answered.
     pub(crate) proven: bool,
@@ -149,38 +147,27 @@ pub(crate) struct Link {
     pub(crate) busy: Option<Bytes>,
 }
 
-impl Link {
+impl ReadsLine {
     pub(crate) fn new(
         store: &StoreAddress,
         records: &str,
         protocol: Protocol,
         replica_of: Option<String>,
-    ) -> Link {
-        let mut outbox = Vec::new();
-        let mut greeting = VecDeque::new();
-        if let Some(auth) = store.auth() {
-            write_command(&mut outbox, &auth);
-            greeting.push_back(Own::Setting);
-        }
+    ) -> ReadsLine {
+        let mut line = Line::new(store, REPLIES);
+        line.log_in(store, Own::Setting);
         if protocol == Protocol::Resp3 {
-            write_command(&mut outbox, &["HELLO", "3"]);
-            greeting.push_back(Own::Setting);
+            line.ask(Own::Setting, &["HELLO", "3"]);
         }
-        ask_run_id(&mut outbox);
-        greeting.push_back(Own::Info);
+        line.ask(Own::Info, &ASK_RUN_ID);
         // A replica shows whose it is in each transaction.
         if replica_of.is_none() {
-            ask_owner(records, &mut outbox);
-            greeting.push_back(Own::Owner);
+            line.ask(Own::Owner, &ask_owner(records));
         }
-        Link {
-            address: store.address,
+        ReadsLine {
+            line,
             replica_of,
             protocol,
-            outbox,
-            inbox: BytesMut::new(),
-            scanner: Scanner::new(REPLIES),
-            greeting,
             found: Found::default(),
             transactions: VecDeque::new(),
             proven: false,
@@ -188,15 +175,19 @@ impl Link {
         }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.line.address
+    }
+
     /// Whether it has said which store it leads to.
     pub(crate) fn is_known(&self) -> bool {
-        self.greeting.is_empty()
+        self.line.asked().is_empty()
     }
 
     /// What the store calls itself to which it leads, or of which it leads to a replica; `None`: not known yet.
-    pub(crate) fn leads_to(&self) -> Option<&String> {
+    pub(crate) fn leads_to(&self) -> Option<&str> {
         let found = Some(&self.found.run_id).filter(|_| self.is_known());
-        self.replica_of.as_ref().or(found)
+        self.replica_of.as_ref().or(found).map(|run_id| &run_id[..])
     }
 
     /// Since when the oldest of those waits who are being read for.
@@ -210,14 +201,6 @@ impl Link {
         self.is_known() && self.transactions.len() < TRANSACTIONS_MAX
     }
 
-    pub(crate) fn unwritten(&self) -> &[u8] {
-        &self.outbox
-    }
-
-    pub(crate) fn wrote(&mut self, count: usize) {
-        self.outbox.drain(..count.min(self.outbox.len()));
-    }
-
     /// Begins a transaction for those who wait, as many as it takes. `asks_role`: the store is to name its replicas.
     pub(crate) fn begin(
         &mut self,
@@ -225,7 +208,7 @@ impl Link {
         asks_role: bool,
         waiting: &mut VecDeque<Waiting>,
     ) {
-        let out = &mut self.outbox;
+        let out = self.line.outbox();
         write_command(out, &["MULTI"]);
         write_command(out, &["HMGET", records, "watermark", "chain", "store"]);
         let (mut steps, mut members) = (vec![Step::Record], Vec::new());
@@ -272,7 +255,7 @@ impl Link {
     /// Takes in bytes from the store. `again`: those who are to be read in another transaction.
     ///
     /// # Errors
-    /// Why the connection is of no use; who is in a transaction of it has then to be told by [`Link::end`].
+    /// Why the connection is of no use; who is in a transaction of it has then to be told by [`ReadsLine::end`].
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
@@ -280,21 +263,21 @@ impl Link {
         told: &mut Vec<Told>,
         again: &mut VecDeque<Waiting>,
     ) -> Result<(), String> {
-        self.inbox.extend_from_slice(bytes);
-        while !self.inbox.is_empty() {
+        self.line.receive(bytes);
+        while !self.line.inbox().is_empty() {
             let exec = self
                 .transactions
                 .front()
                 .is_some_and(|transaction| transaction.phase == Phase::Exec);
-            let value = if self.greeting.is_empty() && exec {
-                let Some(line) = line(&self.inbox)? else {
+            let value = if self.is_known() && exec {
+                let Some(line) = line(self.line.inbox())? else {
                     return Ok(());
                 };
-                self.inbox.split_to(line).freeze()
+                self.line.take(line)
             } else {
-                match self.scanner.poll(&self.inbox) {
+                match self.line.next() {
                     Ok(None) => return Ok(()),
-                    Ok(Some(length)) => self.inbox.split_to(length).freeze(),
+                    Ok(Some(value)) => value,
                     Err(error) => {
                         self.too_large(told);
                         return Err(error.to_string());
@@ -304,12 +287,12 @@ impl Link {
             if says_busy(&value) {
                 self.busy = Some(value.clone());
             }
-            if let Some(own) = self.greeting.pop_front() {
+            if let Some(own) = self.line.answered() {
                 self.greeted(own, &value, name)?;
                 continue;
             }
             let Some(transaction) = self.transactions.front_mut() else {
-                return Err("it sent what nobody asked for".into());
+                return Err(UNASKED.into());
             };
             let run_id = self.replica_of.as_ref().unwrap_or(&self.found.run_id);
             if transaction.take(&value, run_id, self.protocol, told)? {
@@ -332,15 +315,14 @@ impl Link {
         match own {
             Own::Setting | Own::Marker | Own::Login | Own::Client | Own::Fence => return Ok(()),
             Own::Info => {
-                self.found.run_id =
-                    run_id_of(value).ok_or("its INFO has no run_id, so it cannot be recognised")?;
+                self.found.run_id = run_id_of(value).ok_or(NO_RUN_ID)?;
                 return Ok(());
             }
             Own::Owner => self.found.owner = owner_of(value),
         }
         match name.map(|name| self.found.compare(name)) {
             Some(Match::Same) => Ok(()),
-            _ => Err("it is not the store that the pmnet server uses".into()),
+            _ => Err(ELSEWHERE.into()),
         }
     }
 
@@ -361,6 +343,16 @@ impl Link {
                 member.unread(Unread::Unfit, told);
             }
         }
+    }
+}
+
+impl Unwritten for ReadsLine {
+    fn unwritten(&self) -> &[u8] {
+        self.line.unwritten()
+    }
+
+    fn wrote(&mut self, count: usize) {
+        self.line.wrote(count);
     }
 }
 

@@ -4,21 +4,20 @@
 //! is. Then it asks one thing after the other. There are two such connections: a password is tried on one of its own, because a
 //! connection that has logged in as a client may do only what that client may.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
-use pmnet_resp::{ReplyLimits, Scanner, read, write_command};
+use bytes::Bytes;
+use pmnet_resp::{ReplyLimits, read, write_command};
 use pmnet_wire::StoreName;
 
 use super::StoreAddress;
-use super::identity::{ask_run_id, run_id_of, version_of};
+use super::identity::{ASK_RUN_ID, NO_RUN_ID, run_id_of, version_of};
+use super::line::{ELSEWHERE, Line, UNASKED};
+use crate::shell::socket::Unwritten;
 use crate::upstream::Time;
 use crate::users::{Credentials, Place, Ruling, Secret};
 
-/// Why a connection to another Redis is of no use.
-pub(crate) const ELSEWHERE: &str = "it is not the store that the pmnet server uses";
 /// Questions without an answer, at most.
 const ASKED_MAX: usize = 256;
 /// The first Redis that may leave a wrong password without an answer.
@@ -89,45 +88,42 @@ pub(crate) enum Ask {
     Poke,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Greeting {
+/// What was sent: the greeting comes first.
+#[derive(Debug)]
+enum Sent {
     Login,
     Info,
+    Ask(Ask),
 }
 
 /// The connection.
-pub(crate) struct Link {
-    pub(crate) address: SocketAddr,
-    outbox: Vec<u8>,
-    inbox: BytesMut,
-    scanner: Scanner,
-    greeting: VecDeque<Greeting>,
+pub(crate) struct RightsLine {
+    line: Line<Sent>,
     /// Run id of the process at the other end, and its version.
     pub(crate) found: Option<(String, (u32, u32))>,
-    asked: VecDeque<Ask>,
     /// The database that is selected by what was asked last.
     database: u32,
 }
 
-impl Link {
-    pub(crate) fn new(store: &StoreAddress) -> Link {
-        let (mut outbox, mut greeting) = (Vec::new(), VecDeque::new());
-        if let Some(auth) = store.auth() {
-            write_command(&mut outbox, &auth);
-            greeting.push_back(Greeting::Login);
-        }
-        ask_run_id(&mut outbox);
-        greeting.push_back(Greeting::Info);
-        Link {
-            address: store.address,
-            outbox,
-            inbox: BytesMut::new(),
-            scanner: Scanner::new(REPLIES),
-            greeting,
+impl RightsLine {
+    pub(crate) fn new(store: &StoreAddress) -> RightsLine {
+        let mut line = Line::new(store, REPLIES);
+        line.log_in(store, Sent::Login);
+        line.ask(Sent::Info, &ASK_RUN_ID);
+        RightsLine {
+            line,
             found: None,
-            asked: VecDeque::new(),
             database: 0,
         }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.line.address
+    }
+
+    /// The process at the other end, if it has said who it is.
+    pub(crate) fn run_id(&self) -> Option<&str> {
+        self.found.as_ref().map(|(run_id, _)| &run_id[..])
     }
 
     /// Whether this may be asked now.
@@ -136,16 +132,18 @@ impl Link {
     /// answer, to the login of another client, would then be taken for the answer to this one.
     pub(crate) fn takes(&self, ask: &Ask) -> bool {
         let is_silent = |(_, version): &(String, (u32, u32))| *version >= SILENT_VERSION;
+        let asked = self.line.asked();
+        let tries = |sent: &Sent| matches!(sent, Sent::Ask(ask) if tries_password(ask));
         let follows = !self.found.as_ref().is_some_and(is_silent)
-            || !(tries_password(ask) || self.asked.back().is_some_and(tries_password));
-        self.greeting.is_empty()
-            && self.asked.len() < ASKED_MAX
-            && (self.asked.is_empty() || follows)
+            || !(tries_password(ask) || asked.back().is_some_and(tries));
+        // All is asked after the greeting has its answers.
+        let greeted = self.found.is_some();
+        greeted && asked.len() < ASKED_MAX && (asked.is_empty() || follows)
     }
 
     /// Whether an answer is to come.
     pub(crate) fn waits(&self) -> bool {
-        !self.greeting.is_empty() || !self.asked.is_empty()
+        !self.line.asked().is_empty()
     }
 
     pub(crate) fn ask(&mut self, ask: Ask) {
@@ -156,7 +154,7 @@ impl Link {
             self.database = database;
             self.ask(Ask::Select(database));
         }
-        let out = &mut self.outbox;
+        let out = self.line.outbox();
         match &ask {
             Ask::List(..) => write_command(out, &["ACL", "LIST"]),
             Ask::Client(ticket) => match &ticket.question.about {
@@ -176,15 +174,7 @@ impl Link {
             }
             Ask::Poke => write_command(out, &["HELLO"]),
         }
-        self.asked.push_back(ask);
-    }
-
-    pub(crate) fn unwritten(&self) -> &[u8] {
-        &self.outbox
-    }
-
-    pub(crate) fn wrote(&mut self, count: usize) {
-        self.outbox.drain(..count.min(self.outbox.len()));
+        self.line.sent(Sent::Ask(ask));
     }
 
     /// Takes in bytes from Redis. `answers`: what was asked, with the reply.
@@ -197,26 +187,18 @@ impl Link {
         name: Option<&StoreName>,
         answers: &mut Vec<(Ask, Bytes)>,
     ) -> Result<(), String> {
-        self.inbox.extend_from_slice(bytes);
-        while let Some(length) = self
-            .scanner
-            .poll(&self.inbox)
-            .map_err(|error| error.to_string())?
-        {
-            let value = self.inbox.split_to(length).freeze();
-            if let Some(greeting) = self.greeting.pop_front() {
-                self.greeted(greeting, &value, name)?;
-            } else if let Some(ask) = self.asked.pop_front() {
-                if let Ask::Select(database) = ask {
+        self.line.receive(bytes);
+        while let Some(value) = self.line.next().map_err(|error| error.to_string())? {
+            match self.line.answered() {
+                Some(Sent::Ask(Ask::Select(database))) => {
                     // The questions after it would be about another database.
                     if value != "+OK\r\n" {
                         return Err(format!("database {database} cannot be selected"));
                     }
-                    continue;
                 }
-                answers.push((ask, value));
-            } else {
-                return Err("it sent what nobody asked for".into());
+                Some(Sent::Ask(ask)) => answers.push((ask, value)),
+                Some(greeting) => self.greeted(&greeting, &value, name)?,
+                None => return Err(UNASKED.into()),
             }
         }
         Ok(())
@@ -224,28 +206,40 @@ impl Link {
 
     fn greeted(
         &mut self,
-        greeting: Greeting,
+        greeting: &Sent,
         value: &[u8],
         name: Option<&StoreName>,
     ) -> Result<(), String> {
         if let Some(error) = read::error(value) {
             return Err(format!("the front itself cannot log in: {error}"));
         }
-        if greeting == Greeting::Login {
-            return Ok(());
+        if matches!(greeting, Sent::Info) {
+            let run_id = run_id_of(value).ok_or(NO_RUN_ID)?;
+            if name.is_none_or(|name| name.run_id != run_id) {
+                return Err(ELSEWHERE.into());
+            }
+            self.found = Some((run_id, version_of(value).unwrap_or_default()));
         }
-        let run_id =
-            run_id_of(value).ok_or("its INFO has no run_id, so it cannot be recognised")?;
-        if name.is_none_or(|name| name.run_id != run_id) {
-            return Err(ELSEWHERE.into());
-        }
-        self.found = Some((run_id, version_of(value).unwrap_or_default()));
         Ok(())
     }
 
     /// The connection is given up: what had no answer.
-    pub(crate) fn end(self) -> VecDeque<Ask> {
-        self.asked
+    pub(crate) fn end(self) -> impl Iterator<Item = Ask> {
+        let asked = self.line.into_asked().into_iter();
+        asked.filter_map(|sent| match sent {
+            Sent::Ask(ask) => Some(ask),
+            Sent::Login | Sent::Info => None,
+        })
+    }
+}
+
+impl Unwritten for RightsLine {
+    fn unwritten(&self) -> &[u8] {
+        self.line.unwritten()
+    }
+
+    fn wrote(&mut self, count: usize) {
+        self.line.wrote(count);
     }
 }
 
@@ -275,7 +269,7 @@ mod tests {
         let info = "run_id:a\r\nredis_version:7.0.15";
         let hello = format!("+OK\r\n${}\r\n{info}\r\n", info.len());
         let greet = |name: Option<&StoreName>, said: &[u8]| {
-            let mut link = Link::new(&store);
+            let mut link = RightsLine::new(&store);
             assert!(!link.takes(&Ask::Poke) && link.waits());
             let result = link.receive(said, name, &mut Vec::new());
             (result, link.takes(&Ask::Poke))

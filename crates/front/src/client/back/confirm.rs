@@ -10,8 +10,9 @@ use pmnet_resp::reply;
 
 use super::calls::outcome_reply;
 use super::pass::Effect;
-use super::passage::{Passage, Stage, store_name};
+use super::passage::{Passage, Stage};
 use crate::client::{Connection, Shared};
+use crate::store::identity::store_name;
 use crate::table::Pass;
 use crate::upstream::{CallId, Outcome, Time};
 

@@ -3,12 +3,11 @@
 //! Invariants: what is for the client leaves in the order in which the store sent it, between replies
 //! and never inside one; replies to the front's own AUTH, HELLO and SELECT never reach the client.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
-use pmnet_resp::{Scanner, read, reply, write_command};
+use bytes::Bytes;
+use pmnet_resp::{read, reply};
 use pmnet_tls::ClientTls;
 use pmnet_wire::command::Protocol;
 
@@ -17,10 +16,12 @@ use super::passage::{Passage, Stage};
 use super::subscription::subscription;
 use crate::client::{Connection, Shared};
 use crate::limits::REPLIES;
+use crate::shell::socket::Unwritten;
 use crate::store::StoreAddress;
 use crate::store::identity::{
-    Found, Own, ask_client, ask_owner, ask_run_id, owner_of, run_id_of, version_of,
+    ASK_CLIENT, ASK_RUN_ID, Found, NO_RUN_ID, Own, ask_owner, owner_of, run_id_of, version_of,
 };
+use crate::store::line::{Line, UNASKED};
 use crate::upstream::Time;
 use crate::users::Credentials;
 
@@ -37,18 +38,14 @@ const FENCE: &str = "pmnet-fence";
 pub(in crate::client) struct Direct {
     /// Tells it from earlier ones of this client.
     serial: u64,
-    pub(in crate::client) address: SocketAddr,
+    /// Asks for the front's own commands, a few for each passage; replies to others are known by their order.
+    pub(in crate::client) line: Line<Own>,
     tls: Option<ClientTls>,
-    pub(in crate::client) outbox: Vec<u8>,
     /// Something was written since the last command was put into the outbox, so the store may have
     /// acted on that.
     pub(in crate::client) used: bool,
-    pub(in crate::client) inbox: BytesMut,
-    pub(in crate::client) scanner: Scanner,
     pub(in crate::client) database: u32,
     pub(in crate::client) protocol: Protocol,
-    /// Replies to come that are to the front's own commands, in order; a few for each passage.
-    own: VecDeque<Own>,
     /// Who is at the other end, once it has said so.
     pub(in crate::client) found: Option<Found>,
     asked: Found,
@@ -102,15 +99,11 @@ impl Direct {
         let own_auth = store.auth().unwrap_or_default();
         let mut direct = Direct {
             serial,
-            address: store.address,
+            line: Line::new(store, REPLIES),
             tls: store.tls.clone(),
-            outbox: Vec::new(),
             used: false,
-            inbox: BytesMut::new(),
-            scanner: Scanner::new(REPLIES),
             database: 0,
             protocol: Protocol::Resp2,
-            own: VecDeque::new(),
             found: None,
             asked: Found::default(),
             heard: false,
@@ -135,8 +128,7 @@ impl Direct {
 
     /// Adds a command of the front's own that must succeed.
     pub(in crate::client) fn set<A: AsRef<[u8]>>(&mut self, command: &[A]) {
-        write_command(&mut self.outbox, command);
-        self.own.push_back(Own::Setting);
+        self.line.ask(Own::Setting, command);
     }
 
     /// What is added next is a command of the front's own, for which the client may have no right.
@@ -170,7 +162,7 @@ impl Direct {
         if self.client.is_empty() || self.is_client {
             return true;
         }
-        if self.tried == 0 && self.own.is_empty() {
+        if self.tried == 0 && self.line.asked().is_empty() {
             self.log_in();
         }
         false
@@ -183,8 +175,7 @@ impl Direct {
         };
         self.tried += 1;
         let auth = [&b"AUTH"[..], &client.user, client.password.bytes()];
-        write_command(&mut self.outbox, &auth);
-        self.own.push_back(Own::Login);
+        self.line.ask(Own::Login, &auth);
         true
     }
 
@@ -198,11 +189,9 @@ impl Direct {
         }
         self.found = None;
         // A user who may not ask cannot be unblocked, that is all.
-        ask_client(&mut self.outbox);
-        self.own.push_back(Own::Client);
-        self.ask_run_id();
-        ask_owner(records, &mut self.outbox);
-        self.own.push_back(Own::Owner);
+        self.line.ask(Own::Client, &ASK_CLIENT);
+        self.line.ask(Own::Info, &ASK_RUN_ID);
+        self.line.ask(Own::Owner, &ask_owner(records));
     }
 
     /// Makes WAIT and WAITAOF wait for the earlier writes of other connections. Redis 7.0 waits for these if any command has
@@ -214,54 +203,36 @@ impl Direct {
         if self.found.as_ref().is_some_and(writes) {
             let key = format!("{}:wait", self.records);
             // It does not stay if the connection breaks between the two.
-            write_command(&mut self.outbox, &["SET", &key, "", "PX", "1000"]);
-            write_command(&mut self.outbox, &["DEL", &key]);
-            self.own.extend([Own::Marker; 2]);
+            self.line.ask(Own::Marker, &["SET", &key, "", "PX", "1000"]);
+            self.line.ask(Own::Marker, &["DEL", &key]);
         }
-    }
-
-    /// Adds the question who is at the other end.
-    pub(in crate::client) fn ask_run_id(&mut self) {
-        ask_run_id(&mut self.outbox);
-        self.own.push_back(Own::Info);
     }
 
     /// Adds a question whose answer comes behind the messages that are there by now ([`super::fence`]).
     pub(in crate::client) fn fence(&mut self) {
-        write_command(&mut self.outbox, &[FENCE]);
-        self.own.push_back(Own::Fence);
+        self.line.ask(Own::Fence, &[FENCE]);
     }
 
     /// Whether the answer to such a question is on its way.
     pub(in crate::client) fn has_fence(&self) -> bool {
-        self.own.contains(&Own::Fence)
+        self.line.asked().contains(&Own::Fence)
     }
 
     /// Whether an answer about the other end is on its way.
     pub(in crate::client) fn identifies(&self) -> bool {
-        self.own.contains(&Own::Info) || self.own.contains(&Own::Owner)
-    }
-
-    /// The store has refused a command of the front's own for now; false if it answers none.
-    pub(in crate::client) fn skip_own(&mut self) -> bool {
-        self.own.pop_front().is_some()
+        let asked = self.line.asked();
+        asked.contains(&Own::Info) || asked.contains(&Own::Owner)
     }
 
     /// Whether `value` answers a command of the front's own; if so, takes it in.
     ///
     /// # Errors
     /// Why it is of no use.
-    pub(in crate::client) fn take_own(&mut self, value: &[u8]) -> Result<bool, String> {
-        self.take_answer(value).map_err(|failure| match failure {
-            Failure::Lost(why) | Failure::Refused(why) => why,
-        })
-    }
-
     fn take_answer(&mut self, value: &[u8]) -> Result<bool, Failure> {
         if value.starts_with(b">") {
             return Ok(false);
         }
-        let Some(own) = self.own.pop_front() else {
+        let Some(own) = self.line.answered() else {
             return Ok(false);
         };
         if value.starts_with(b"-") && !matches!(own, Own::Fence | Own::Client) {
@@ -281,9 +252,7 @@ impl Direct {
             Own::Login => self.is_client = true,
             Own::Fence => self.passed_fence = true,
             Own::Info => {
-                self.asked.run_id = run_id_of(value).ok_or_else(|| {
-                    "its INFO has no run_id, so it cannot be recognised".to_owned()
-                })?;
+                self.asked.run_id = run_id_of(value).ok_or_else(|| NO_RUN_ID.to_owned())?;
                 self.asked.version = version_of(value).unwrap_or_default();
             }
             Own::Owner => self.asked.owner = owner_of(value),
@@ -302,7 +271,7 @@ impl Connection {
     #[must_use]
     pub fn direct_target(&self) -> Option<(u64, SocketAddr)> {
         let direct = self.passing.direct.as_ref()?;
-        Some((direct.serial, direct.address))
+        Some((direct.serial, direct.line.address))
     }
 
     /// How that connection speaks TLS, if it does.
@@ -317,7 +286,7 @@ impl Connection {
         self.passing
             .direct
             .as_ref()
-            .map(|direct| &direct.outbox[..])
+            .map(|direct| direct.line.unwritten())
             .unwrap_or_default()
     }
 
@@ -325,7 +294,7 @@ impl Connection {
     pub fn direct_wrote(&mut self, count: usize) {
         if let Some(direct) = &mut self.passing.direct {
             direct.used = true;
-            direct.outbox.drain(..count.min(direct.outbox.len()));
+            direct.line.wrote(count);
         }
     }
 
@@ -371,13 +340,12 @@ impl Connection {
             return;
         };
         direct.heard = true;
-        direct.inbox.extend_from_slice(bytes);
+        direct.line.receive(bytes);
         let mut result = Ok(());
         while result.is_ok() {
-            match direct.scanner.poll(&direct.inbox) {
+            match direct.line.next() {
                 Ok(None) => break,
-                Ok(Some(len)) => {
-                    let value = direct.inbox.split_to(len).freeze();
+                Ok(Some(value)) => {
                     result = self.direct_value(&mut direct, &value, shared);
                 }
                 Err(_) => result = Err(NOT_RESP.to_owned().into()),
@@ -435,7 +403,7 @@ impl Connection {
         let Some(passage) = self.passing.passage.as_mut().filter(|_| sent) else {
             if !(subscribes || self.mode.monitors() || value.starts_with(b">")) {
                 // Given to the client, it would be taken for the reply to something.
-                return Err("it sent what nobody asked for".to_owned().into());
+                return Err(UNASKED.to_owned().into());
             }
             // It comes from before the command that waits to be sent, if one does.
             self.hand_on(value);

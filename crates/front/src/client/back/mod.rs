@@ -8,7 +8,6 @@ pub(in crate::client) mod confirm;
 pub(in crate::client) mod direct;
 pub(in crate::client) mod embedded;
 mod fence;
-pub(in crate::client) mod heart;
 pub(in crate::client) mod mark;
 pub(in crate::client) mod own_keys;
 pub(in crate::client) mod own_write;

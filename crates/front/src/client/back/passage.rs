@@ -6,7 +6,7 @@
 //! reply, unless the command blocks ([`crate::client::deadline`]).
 
 use bytes::Bytes;
-use pmnet_resp::{read, reply, write_command};
+use pmnet_resp::{reply, write_command};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Form, NO_ADDRESS, Protocol, preamble};
 
@@ -19,7 +19,7 @@ use crate::client::mode::Mode;
 use crate::client::replies::Slot;
 use crate::client::transaction::EXECABORT;
 use crate::client::{Connection, Later, Shared};
-use crate::store::identity::Match;
+use crate::store::identity::{Match, store_name};
 use crate::upstream::{CallId, Outcome, Time, Upstream};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -306,7 +306,7 @@ impl Connection {
                 return;
             }
             // Made in advance, to where the store was before.
-            Some(direct) if !stateful && direct.address != store.address => Match::Other,
+            Some(direct) if !stateful && direct.line.address != store.address => Match::Other,
             Some(direct) if direct.identifies() => return,
             Some(direct) => match &direct.found {
                 Some(found) => found.compare(name),
@@ -374,7 +374,7 @@ impl Connection {
             .passing
             .direct
             .as_ref()
-            .map_or(name.address, |direct| direct.address);
+            .map_or(name.address, |direct| direct.line.address);
         self.refuse_passage(reply::error(&format!(
             "ERR pmnet: the Redis at {address} is not the store that the pmnet server uses (run_id {}); the command was \
              not executed",
@@ -416,9 +416,9 @@ impl Connection {
             // A command that Redis does not know makes it abort the transaction; DISCARD would need a right.
             direct.fence();
         }
-        direct.outbox.append(&mut passage.frame);
+        direct.line.outbox().append(&mut passage.frame);
         if !passage.sentinel.is_empty() {
-            write_command(&mut direct.outbox, &[&passage.sentinel]);
+            write_command(direct.line.outbox(), &[&passage.sentinel]);
         }
         direct.used = false;
         // From now on it has time to answer.
@@ -431,7 +431,7 @@ impl Connection {
     fn send_kill(&mut self, shared: &Shared) {
         let stateful = self.stateful();
         let Some(store) = &shared.store else { return };
-        let leads_there = |direct: &Direct| stateful || direct.address == store.address;
+        let leads_there = |direct: &Direct| stateful || direct.line.address == store.address;
         if !self.passing.direct.as_ref().is_some_and(leads_there) {
             self.passing.new_direct(store, shared.now);
         }
@@ -443,7 +443,7 @@ impl Connection {
             passage.stage = Stage::Login;
             return;
         }
-        direct.outbox.append(&mut passage.frame);
+        direct.line.outbox().append(&mut passage.frame);
         direct.used = false;
         direct.heard = true;
         passage.stage = Stage::Sent;
@@ -520,19 +520,4 @@ impl Connection {
         }
         self.replies.drain();
     }
-}
-
-/// The name in the reply to a barrier, or why there is none.
-pub(in crate::client) fn store_name(reply: &[u8]) -> Result<StoreName, String> {
-    if reply == &reply::OK[..] {
-        return Err("the pmnet server's store is another one".to_owned());
-    }
-    let text = read::bulk(reply).ok_or_else(|| {
-        let text = String::from_utf8_lossy(reply.strip_prefix(b"-").unwrap_or(reply));
-        let text = text.trim().trim_start_matches("ERR ");
-        // The front's error, which quotes this, begins so already.
-        text.trim_start_matches("pmnet: ").to_owned()
-    })?;
-    StoreName::parse(text)
-        .map_err(|error| format!("{:?} is {error}", String::from_utf8_lossy(text)))
 }

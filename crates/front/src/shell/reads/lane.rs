@@ -4,7 +4,6 @@
 //! when it can answer at once.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 
 use bytes::Bytes;
@@ -13,8 +12,9 @@ use mio::{Registry, Token};
 use pmnet_wire::command::Protocol;
 
 use crate::client::{Shared, StoreRead, Unread, lane};
-use crate::shell::wire::Wire;
-use crate::store::reads::{Link, Told, Waiting};
+use crate::shell::dial::{Dialed, Patience, leads_astray};
+use crate::shell::socket::Ended;
+use crate::store::reads::{ReadsLine, Told, Waiting};
 use crate::upstream::Time;
 
 /// Part of a command's time for which the store may say nothing while somebody waits here.
@@ -27,8 +27,7 @@ const REPLICA_WAIT_MAX: Time = 50_000_000;
 const MAKING_PER_SILENCE: Time = 4;
 /// Part of a command's time after which a read is given up here, whatever the store says.
 const WAITS_PER_TIMEOUT: Time = 2;
-/// Shortest and longest time until a connection that was lost is made again, in nanoseconds.
-const PAUSE_MIN: Time = 100_000_000;
+/// Longest time until a connection that was lost is made again, in nanoseconds.
 const PAUSE_MAX: Time = 2_000_000_000;
 /// Most bytes read from one of the connections before the clients get their turn.
 const READ_BYTES_PER_TURN: usize = 1024 * 1024;
@@ -39,24 +38,12 @@ pub(super) struct Lane {
     token: Token,
     /// The replica that it is for; `None`: it is for the store itself.
     replica: Option<SocketAddr>,
-    open: Option<Open>,
+    open: Option<Dialed<ReadsLine>>,
     /// Who waits for a transaction, oldest first.
     waiting: VecDeque<Waiting>,
-    /// How long the store may say nothing, and how long it may take.
-    silence: Time,
+    /// How long the store may take.
     wait: Time,
-    /// When the store last said something.
-    heard: Time,
-    pause: Time,
-    connect_after: Time,
-}
-
-struct Open {
-    link: Link,
-    stream: Wire,
-    readable: bool,
-    /// The store will send nothing more: what is there is read to its end.
-    closing: bool,
+    patience: Patience,
 }
 
 impl Lane {
@@ -71,17 +58,15 @@ impl Lane {
             None => (SILENCE_MAX, Time::MAX),
             Some(_) => (REPLICA_WAIT_MAX, REPLICA_WAIT_MAX),
         };
+        let silence = (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, silence_max);
         Lane {
             protocol,
             token,
             replica,
             open: None,
             waiting: VecDeque::new(),
-            silence: (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, silence_max),
             wait: (call_timeout / WAITS_PER_TIMEOUT).clamp(1, wait_max),
-            heard: 0,
-            pause: PAUSE_MIN,
-            connect_after: 0,
+            patience: Patience::new(silence).with_pause_max(PAUSE_MAX),
         }
     }
 
@@ -92,7 +77,7 @@ impl Lane {
 
     /// Whether there is something to read that no event will announce.
     pub(super) fn has_more(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.readable)
+        self.open.as_ref().is_some_and(Dialed::has_more)
     }
 
     /// Remembers what an event says about the connection, if it is about this one.
@@ -100,8 +85,7 @@ impl Lane {
         if self.token == event.token()
             && let Some(open) = &mut self.open
         {
-            open.readable = true;
-            open.closing |= event.is_read_closed() || event.is_error();
+            open.note(event);
         }
     }
 
@@ -117,15 +101,15 @@ impl Lane {
 
     /// By when the store must have said something, or be done with the oldest read.
     pub(super) fn due(&self) -> Option<Time> {
-        let sent = self.open.as_ref().and_then(|open| open.link.oldest());
+        let sent = self.open.as_ref().and_then(|open| open.line.oldest());
         let oldest = sent.or_else(|| Some(self.waiting.front()?.since))?;
-        let made = self.open.as_ref().is_some_and(|open| open.link.is_known());
+        let made = self.open.as_ref().is_some_and(|open| open.line.is_known());
         let silence = if made {
-            self.silence
+            self.patience.silence()
         } else {
-            self.silence / MAKING_PER_SILENCE
+            self.patience.silence() / MAKING_PER_SILENCE
         };
-        let silent = self.heard.max(oldest).saturating_add(silence);
+        let silent = self.patience.heard().max(oldest).saturating_add(silence);
         Some(silent.min(oldest.saturating_add(self.wait)))
     }
 
@@ -133,9 +117,9 @@ impl Lane {
     /// answered.
     pub(super) fn is_fit(&self, shared: &Shared) -> bool {
         let ready = match (&self.open, self.replica) {
-            (Some(open), Some(_)) => open.link.is_known(),
+            (Some(open), Some(_)) => open.line.is_known(),
             (None, Some(_)) => false,
-            (open, None) => open.is_some() || shared.now >= self.connect_after,
+            (open, None) => open.is_some() || shared.now >= self.patience.connect_after(),
         };
         may_read(shared) && shared.store.is_some() && ready
     }
@@ -143,10 +127,9 @@ impl Lane {
     /// Gives the connection up; it is made again after a while.
     pub(super) fn give_up(&mut self, why: &str, now: Time, told: &mut Vec<Told>) {
         tracing::debug!(why, replica = ?self.replica, "the connection for reads to the store ends");
-        self.connect_after = now.saturating_add(self.pause);
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.patience.lose(now);
         if let Some(open) = self.open.take() {
-            open.link.end(told);
+            open.line.end(told);
         }
         self.turn_away(told);
     }
@@ -160,14 +143,10 @@ impl Lane {
 
     /// Whether the connection leads elsewhere than the server's name for its store.
     fn leads_astray(&self, shared: &Shared) -> bool {
-        let (Some(open), Some(name), Some(store)) = (&self.open, &shared.name, &shared.store)
-        else {
-            return self.open.is_some();
-        };
-        let address = self.replica.unwrap_or(store.address);
-        let leads_to = open.link.leads_to();
-        let other = leads_to.is_some_and(|run_id| *run_id != name.run_id);
-        !name.reads || open.link.address != address || other
+        let line = self.open.as_ref().map(|open| &open.line);
+        line.is_some_and(|line| {
+            !may_read(shared) || leads_astray(line.address(), line.leads_to(), self.replica, shared)
+        })
     }
 
     fn connect(&mut self, registry: &Registry, shared: &Shared) -> Result<(), String> {
@@ -178,26 +157,17 @@ impl Lane {
             Some(address) => &store.at(address),
             None => store,
         };
-        let stream = Wire::connect(store.address, store.tls.as_ref(), registry, self.token)
-            .map_err(|error| error.to_string())?;
-        self.open = Some(Open {
-            link: Link::new(
-                store,
-                &name.records,
-                self.protocol,
-                self.replica.map(|_| name.run_id.clone()),
-            ),
-            stream,
-            readable: false,
-            closing: false,
-        });
+        let replica_of = self.replica.map(|_| name.run_id.clone());
+        let line = ReadsLine::new(store, &name.records, self.protocol, replica_of);
+        let open = Dialed::connect(line, store, registry, self.token);
+        self.open = Some(open.map_err(|error| error.to_string())?);
         Ok(())
     }
 
     /// The store has said that it is busy since this was asked last.
     pub(super) fn take_busy(&mut self) -> Option<Bytes> {
         let open = self.open.as_mut().filter(|_| self.replica.is_none())?;
-        open.link.busy.take()
+        open.line.busy.take()
     }
 
     /// Takes in what has come.
@@ -207,30 +177,28 @@ impl Lane {
         shared: &Shared,
         told: &mut Vec<Told>,
     ) -> Result<(), String> {
-        let Some(open) = &mut self.open else {
+        let Lane {
+            open: Some(open),
+            patience,
+            waiting,
+            ..
+        } = self
+        else {
             return Ok(());
         };
-        let mut budget = READ_BYTES_PER_TURN;
-        while open.readable && budget > 0 {
-            match open.stream.read(scratch) {
-                Ok(0) => return Err("closed by the store".into()),
-                Ok(count) => {
-                    let name = shared.name.as_ref();
-                    let waiting = &mut self.waiting;
-                    self.heard = shared.now;
-                    open.link.receive(&scratch[..count], name, told, waiting)?;
-                    budget = budget.saturating_sub(count);
-                    open.readable = open.stream.may_have_more(count, scratch.len()) || open.closing;
-                    if open.link.proven {
-                        self.pause = PAUSE_MIN;
-                    }
-                }
-                Err(error) if is_not_yet(error.kind()) => open.readable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.to_string()),
+        let received = open.receive(scratch, READ_BYTES_PER_TURN, |line, bytes| {
+            patience.hear(shared.now);
+            line.receive(bytes, shared.name.as_ref(), told, waiting)
+                .map_err(Failed::Line)?;
+            if line.proven {
+                patience.prove();
             }
-        }
-        Ok(())
+            Ok(())
+        });
+        received.map_err(|failed| match failed {
+            Failed::Line(why) => why,
+            Failed::Socket(ended) => why(&ended),
+        })
     }
 
     /// The end of a turn: makes the connection, sends what waits, and ends what takes too long. `asks_role`: the store is to name its
@@ -248,7 +216,7 @@ impl Lane {
             self.give_up("the server works on another store", now, told);
         } else if self.due().is_some_and(|due| now >= due) {
             self.give_up("the store does not answer in time", now, told);
-        } else if self.open.is_none() && now < self.connect_after {
+        } else if self.open.is_none() && now < self.patience.connect_after() {
             self.turn_away(told);
         } else if let Err(why) = self.send(registry, shared, asks_role) {
             self.give_up(&why, now, told);
@@ -273,31 +241,31 @@ impl Lane {
         let (Some(open), Some(name)) = (&mut self.open, &shared.name) else {
             return Ok(());
         };
-        while !self.waiting.is_empty() && open.link.has_room() {
+        while !self.waiting.is_empty() && open.line.has_room() {
             let asks = std::mem::take(&mut asks_role);
-            open.link.begin(&name.records, asks, &mut self.waiting);
+            open.line.begin(&name.records, asks, &mut self.waiting);
         }
-        while !open.link.unwritten().is_empty() {
-            match open.stream.write(open.link.unwritten()) {
-                Ok(0) => return Err("nothing written".into()),
-                Ok(count) => open.link.wrote(count),
-                Err(error) if is_not_yet(error.kind()) => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-        match open.stream.flush() {
-            Err(error) if !is_not_yet(error.kind()) => Err(error.to_string()),
-            _ => Ok(()),
-        }
+        open.send().map_err(|ended| why(&ended))
     }
+}
+
+/// Why a connection is of no more use.
+enum Failed {
+    Line(String),
+    Socket(Ended),
+}
+
+impl From<Ended> for Failed {
+    fn from(ended: Ended) -> Failed {
+        Failed::Socket(ended)
+    }
+}
+
+fn why(ended: &Ended) -> String {
+    ended.why("closed by the store")
 }
 
 /// Whether the server lets fronts read by themselves.
 fn may_read(shared: &Shared) -> bool {
     shared.name.as_ref().is_some_and(|name| name.reads)
-}
-
-fn is_not_yet(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::WouldBlock | ErrorKind::NotConnected)
 }

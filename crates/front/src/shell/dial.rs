@@ -1,0 +1,176 @@
+//! Connections of the front's own to Redis, with their sockets: how they are made, when they are made again, and when they have
+//! been silent for too long.
+
+use std::net::SocketAddr;
+
+use mio::event::Event;
+use mio::{Registry, Token};
+
+use super::socket::{Ended, Socket, Unwritten};
+use super::wire::{Seen, Wire};
+use crate::client::Shared;
+use crate::store::StoreAddress;
+use crate::upstream::Time;
+
+/// A connection that there is, and its socket.
+pub(super) struct Dialed<L> {
+    pub(super) line: L,
+    socket: Socket,
+}
+
+impl<L: Unwritten> Dialed<L> {
+    pub(super) fn connect(
+        line: L,
+        store: &StoreAddress,
+        registry: &Registry,
+        token: Token,
+    ) -> Result<Dialed<L>, std::io::Error> {
+        let wire = Wire::connect(store.address, store.tls.as_ref(), registry, token)?;
+        let socket = Socket::unready(wire);
+        Ok(Dialed { line, socket })
+    }
+
+    /// Remembers what an event says.
+    pub(super) fn note(&mut self, event: &Event) {
+        self.socket.note(&Seen::of(event));
+    }
+
+    /// Whether there is something to read that no event will announce.
+    pub(super) fn has_more(&self) -> bool {
+        self.socket.readable
+    }
+
+    /// Sends what waits, as far as it goes.
+    pub(super) fn send(&mut self) -> Result<(), Ended> {
+        self.socket.write(&mut self.line)
+    }
+
+    /// Takes in what has come, in parts, until about `most` bytes were read.
+    pub(super) fn receive<E: From<Ended>>(
+        &mut self,
+        scratch: &mut [u8],
+        most: usize,
+        mut take: impl FnMut(&mut L, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut budget = most;
+        while budget > 0
+            && let Some(count) = self.socket.read(scratch)?
+        {
+            take(&mut self.line, &scratch[..count])?;
+            budget = budget.saturating_sub(count);
+        }
+        Ok(())
+    }
+}
+
+/// How long Redis may be silent on a connection, and when the connection is made again.
+pub(super) struct Patience {
+    /// How long Redis may say nothing.
+    silence: Time,
+    /// When Redis last said something, or could first have said something.
+    heard: Time,
+    /// Until a connection that is lost is made again; longer each time, up to a limit.
+    pause: Time,
+    pause_max: Time,
+    connect_after: Time,
+}
+
+/// Until a connection that was lost is made again, in nanoseconds.
+const PAUSE: Time = 100_000_000;
+
+impl Patience {
+    /// `silence`: how long Redis may say nothing.
+    pub(super) fn new(silence: Time) -> Patience {
+        Patience {
+            silence,
+            heard: 0,
+            pause: PAUSE,
+            pause_max: PAUSE,
+            connect_after: 0,
+        }
+    }
+
+    /// The same with a pause that doubles, up to `pause_max`.
+    pub(super) fn with_pause_max(self, pause_max: Time) -> Patience {
+        Patience { pause_max, ..self }
+    }
+
+    pub(super) fn silence(&self) -> Time {
+        self.silence
+    }
+
+    /// When Redis last said something.
+    pub(super) fn heard(&self) -> Time {
+        self.heard
+    }
+
+    /// Redis has said something, or it is asked for the first time.
+    pub(super) fn hear(&mut self, now: Time) {
+        self.heard = now;
+    }
+
+    /// By when Redis must have said something.
+    pub(super) fn due(&self) -> Time {
+        self.heard.saturating_add(self.silence)
+    }
+
+    /// The connection is lost.
+    pub(super) fn lose(&mut self, now: Time) {
+        self.connect_after = now.saturating_add(self.pause);
+        self.pause = (self.pause * 2).min(self.pause_max);
+    }
+
+    /// It is not made again before this time.
+    pub(super) fn connect_after(&self) -> Time {
+        self.connect_after
+    }
+
+    pub(super) fn wait_until(&mut self, time: Time) {
+        self.connect_after = time;
+    }
+
+    /// The connection was of use.
+    pub(super) fn prove(&mut self) {
+        self.pause = PAUSE;
+    }
+}
+
+/// Whether a connection to `address`, at whose other end the process `run_id` is (if it has said so), leads elsewhere than to the
+/// store that the server uses now. `replica`: it is for that replica of the store.
+pub(super) fn leads_astray(
+    address: SocketAddr,
+    run_id: Option<&str>,
+    replica: Option<SocketAddr>,
+    shared: &Shared,
+) -> bool {
+    let (Some(name), Some(store)) = (&shared.name, &shared.store) else {
+        return true;
+    };
+    address != replica.unwrap_or(store.address) || run_id.is_some_and(|found| found != name.run_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_limit_until_a_connection_was_of_use() {
+        let mut patience = Patience::new(50).with_pause_max(3 * PAUSE);
+        patience.hear(7);
+        assert_eq!((patience.due(), patience.connect_after()), (57, 0));
+        let mut pauses = Vec::new();
+        for _ in 0..3 {
+            patience.lose(1000);
+            pauses.push(patience.connect_after() - 1000);
+        }
+        assert_eq!(pauses, [PAUSE, 2 * PAUSE, 3 * PAUSE]);
+        patience.prove();
+        patience.lose(0);
+        assert_eq!(patience.connect_after(), PAUSE);
+        let mut fixed = Patience::new(1);
+        for _ in 0..2 {
+            fixed.lose(0);
+            assert_eq!(fixed.connect_after(), PAUSE);
+        }
+    }
+}

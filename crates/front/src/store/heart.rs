@@ -1,0 +1,124 @@
+//! Asks a store, on a connection of the front's own, whether it is alive and which store it is.
+//!
+//! While a client waits for something that may take long, its own connection cannot distinguish a
+//! store that has nothing to send from one that has stopped.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use pmnet_wire::StoreName;
+
+use super::StoreAddress;
+use super::identity::{ASK_RUN_ID, NO_RUN_ID, run_id_of, store_name};
+use super::line::{Line, UNASKED};
+use crate::client::{Shared, says_busy};
+use crate::limits::REPLIES;
+use crate::shell::socket::Unwritten;
+use crate::upstream::{Outcome, Time};
+
+/// Redis's answer to a connection above its limit.
+const FULL: &[u8] = b"-ERR max number of clients";
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beat {
+    Login,
+    Info,
+}
+
+/// A connection to the store that is asked now and then, without its socket.
+pub(crate) struct Heart {
+    line: Line<Beat>,
+    proof: Time,
+}
+
+impl Heart {
+    /// A connection that is to be made.
+    pub(crate) fn new(store: &StoreAddress, now: Time) -> Heart {
+        let mut line = Line::new(store, REPLIES);
+        line.log_in(store, Beat::Login);
+        Heart { line, proof: now }
+    }
+
+    /// Where it leads.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.line.address
+    }
+
+    /// Asks, unless an answer is still missing.
+    pub(crate) fn beat(&mut self) {
+        if !self.line.asked().contains(&Beat::Info) {
+            self.line.ask(Beat::Info, &ASK_RUN_ID);
+        }
+    }
+
+    /// Takes in bytes from the store; an answer is a sign of life.
+    ///
+    /// # Errors
+    /// Why the connection is of no use.
+    pub(crate) fn receive(&mut self, bytes: &[u8], shared: &mut Shared) -> Result<(), String> {
+        self.proof = shared.now;
+        self.line.receive(bytes);
+        while let Some(value) = self.line.next().map_err(|error| error.to_string())? {
+            self.take(&value, shared)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, value: &Bytes, shared: &mut Shared) -> Result<(), String> {
+        // Earlier connections have seen which store it is.
+        let known = shared.name.as_ref().map(|name| name.run_id.clone());
+        if value.starts_with(FULL)
+            && let Some(run_id) = known.clone()
+        {
+            // Only a live store answers this.
+            shared.alive = Some((run_id, shared.now));
+            return Err("it takes no more connections".into());
+        }
+        // A push answers nothing.
+        let answers = |_: &Beat| !value.starts_with(b">");
+        let Some(beat) = self.line.answered().filter(answers) else {
+            return Err(UNASKED.into());
+        };
+        if says_busy(value) {
+            if let Some(run_id) = known {
+                shared.alive = Some((run_id, shared.now));
+            }
+            shared.busy.heard(value, shared.now);
+            return Ok(());
+        }
+        if value.starts_with(b"-") {
+            let text = String::from_utf8_lossy(value.trim_ascii());
+            return Err(format!("it said {text}"));
+        }
+        if beat == Beat::Info {
+            let run_id = run_id_of(value).ok_or(NO_RUN_ID)?;
+            shared.alive = Some((run_id, shared.now));
+            shared.busy.over(shared.now);
+        }
+        Ok(())
+    }
+
+    /// When the store last gave a sign of life here, or the connection was begun.
+    pub(crate) fn proof(&self) -> Time {
+        self.proof
+    }
+}
+
+impl Unwritten for Heart {
+    fn unwritten(&self) -> &[u8] {
+        self.line.unwritten()
+    }
+
+    fn wrote(&mut self, count: usize) {
+        self.line.wrote(count);
+    }
+}
+
+/// The store that the outcome of a barrier names, if it names one.
+pub(crate) fn named_by(outcome: Outcome) -> Option<StoreName> {
+    match outcome {
+        Outcome::Reply(reply) => store_name(&reply).ok(),
+        _ => None,
+    }
+}
