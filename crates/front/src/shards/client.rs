@@ -4,12 +4,10 @@
 //! sent once; commands for one shard reach it in the order in which they came.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 
-use bytes::{Buf, Bytes, BytesMut};
-use mio::net::UnixStream;
-use mio::{Interest, Registry, Token};
+use bytes::{Bytes, BytesMut};
+use mio::{Registry, Token};
 use pmnet_resp::{Parser, reply};
 
 use super::answer::{Slot, Wait};
@@ -20,6 +18,7 @@ use super::subscribe::Subscriptions;
 use super::transaction::Transaction;
 use crate::client::{COMMANDS_PER_TURN, HALF_CLOSED_TIMEOUT, INPUT_BYTES_SOFT_MAX};
 use crate::limits::REQUESTS;
+use crate::shell::socket::{Ended, Socket};
 use crate::shell::wire::Wire;
 use crate::shell::{Entrance, Handed};
 use crate::table::Table;
@@ -74,12 +73,8 @@ pub(super) struct Client {
     pub(super) id: u64,
     pub(super) peer: SocketAddr,
     token: usize,
-    wire: Wire,
+    pub(super) socket: Socket,
     handshake: Option<Time>,
-    pub(super) readable: bool,
-    /// It is known to have closed its sending side; the last bytes may still be unread.
-    pub(super) read_closed: bool,
-    pub(super) writable: bool,
     pub(super) input: BytesMut,
     pub(super) parser: Parser,
     pub(super) starved: bool,
@@ -155,10 +150,7 @@ impl Client {
             peer,
             token,
             handshake: wire.is_handshaking().then_some(until),
-            wire,
-            readable: true,
-            read_closed: false,
-            writable: true,
+            socket: Socket::new(wire),
             input: BytesMut::new(),
             parser: Parser::new(REQUESTS),
             starved: true,
@@ -201,7 +193,7 @@ impl Client {
 
     /// Where it connected to.
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
-        self.wire.local_addr()
+        self.socket.wire.local_addr()
     }
 
     /// Whether it has still to agree on TLS.
@@ -232,7 +224,7 @@ impl Client {
             return Turn::Closed;
         }
         if self.handshake.is_some() {
-            if self.wire.is_handshaking() {
+            if self.socket.wire.is_handshaking() {
                 return Turn::Idle;
             }
             self.handshake = None;
@@ -266,7 +258,7 @@ impl Client {
             return Turn::Closed;
         }
         if self.out.is_empty() && (self.done || (self.ending && self.slots.is_empty())) {
-            if self.wire.has_unsent() {
+            if self.socket.wire.has_unsent() {
                 return Turn::Idle;
             }
             if !self.lingers || self.eof {
@@ -277,7 +269,7 @@ impl Client {
             }
             self.slots.clear();
             self.lingering = Some((LINGER_BYTES_MAX, now.saturating_add(LINGER_TIMEOUT)));
-            if self.wire.end().is_err() {
+            if self.socket.wire.end().is_err() {
                 return Turn::Closed;
             }
             return self.linger(scratch);
@@ -287,7 +279,7 @@ impl Client {
             let link = self.links[shard].as_ref();
             link.is_none_or(|link| !link.is_full())
         });
-        let has_input = budget == 0 || (self.readable && self.wants_input());
+        let has_input = budget == 0 || (self.socket.readable && self.wants_input());
         let has_replies = !self.is_congested() && {
             let mut links = self.links.iter().flatten();
             links.any(|link| link.has_more())
@@ -302,7 +294,7 @@ impl Client {
     /// Whoever has closed the sending side, and perhaps is gone, may wait for something that never comes, with commands behind it that
     /// cannot be taken before. Only behind all of them a front would see that nothing follows. So there is a time for the next reply.
     fn note_stuck(&mut self, went_on: bool, now: Time) {
-        let closed = self.eof || self.read_closed;
+        let closed = self.eof || self.socket.read_closed;
         if !closed || self.starved || self.ending || self.is_congested() {
             self.stuck = None;
         } else if went_on || self.stuck.is_none() {
@@ -312,19 +304,16 @@ impl Client {
 
     /// Throws away what it still sends after an error.
     fn linger(&mut self, scratch: &mut [u8]) -> Turn {
-        while self.readable {
-            match self.wire.read(scratch) {
-                Ok(0) => return Turn::Closed,
-                Ok(count) => match &mut self.lingering {
+        loop {
+            match self.socket.read(scratch) {
+                Ok(None) => return Turn::Idle,
+                Ok(Some(count)) => match &mut self.lingering {
                     Some((left, _)) if *left >= count => *left -= count,
                     _ => return Turn::Closed,
                 },
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return Turn::Closed,
             }
         }
-        Turn::Idle
     }
 
     fn wants_input(&self) -> bool {
@@ -335,47 +324,28 @@ impl Client {
         !self.eof && !self.ending && self.input.len() < most.max(self.parser.wanted())
     }
 
-    fn read(&mut self, scratch: &mut [u8]) -> std::io::Result<()> {
+    fn read(&mut self, scratch: &mut [u8]) -> Result<(), Ended> {
         let mut budget = READ_BYTES_PER_TURN;
-        while self.readable && budget > 0 && self.wants_input() {
-            match self.wire.read(scratch) {
-                Ok(0) => (self.readable, self.eof) = (false, true),
-                Ok(count) => {
+        while self.socket.readable && budget > 0 && self.wants_input() {
+            match self.socket.read(scratch) {
+                Ok(None) => break,
+                Ok(Some(count)) => {
                     // Grows with what has arrived, not with what was announced.
                     self.input.extend_from_slice(&scratch[..count]);
                     self.starved = false;
                     budget = budget.saturating_sub(count);
-                    // As in a link.
-                    self.readable =
-                        self.wire.may_have_more(count, scratch.len()) || self.read_closed;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(Ended::Closed) => self.eof = true,
+                Err(ended) => return Err(ended),
             }
         }
         Ok(())
     }
 
-    fn write(&mut self) -> std::io::Result<()> {
-        while self.writable && !self.out.is_empty() {
-            match self.wire.write(&self.out) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => self.out.advance(count),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+    fn write(&mut self) -> Result<(), Ended> {
+        self.socket.write(&mut self.out)?;
         if self.out.is_empty() && self.out.capacity() > KEPT_BYTES_MAX {
             self.out = BytesMut::new();
-        }
-        if self.writable {
-            match self.wire.flush() {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                other => return other,
-            }
         }
         Ok(())
     }
@@ -389,11 +359,9 @@ impl Client {
         }
         let made = || -> std::io::Result<Link> {
             let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-            ours.set_nonblocking(true)?;
-            let mut ours = UnixStream::from_std(ours);
+            let mut ours = Wire::pair(ours, None)?;
             let token = Token(self.token + 1 + shard);
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            common.registry.register(&mut ours, token, interest)?;
+            ours.register(&common.registry, token)?;
             common.entrances[shard].hand_over(Handed {
                 id: self.id,
                 peer: self.peer,

@@ -4,14 +4,13 @@
 //! overtake it.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
-use std::net::Shutdown;
 
-use bytes::{Buf, Bytes, BytesMut};
-use mio::net::UnixStream;
+use bytes::{Bytes, BytesMut};
 use pmnet_resp::{Scanner, read};
 
 use crate::limits::REPLIES;
+use crate::shell::socket::Socket;
+use crate::shell::wire::Wire;
 
 /// Held replies of one link above which no more is read from it, unless one reply needs more, in bytes; and above which no
 /// further command is sent on it.
@@ -37,11 +36,7 @@ pub(super) enum Owed {
 }
 
 pub(super) struct Link {
-    stream: UnixStream,
-    pub(super) readable: bool,
-    /// The front is known to have closed it; the last bytes may still be unread.
-    pub(super) read_closed: bool,
-    pub(super) writable: bool,
+    pub(super) socket: Socket,
     /// Nothing more will come.
     pub(super) ended: bool,
     input: BytesMut,
@@ -60,12 +55,9 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(stream: UnixStream) -> Link {
+    pub(super) fn new(wire: Wire) -> Link {
         Link {
-            stream,
-            readable: true,
-            read_closed: false,
-            writable: true,
+            socket: Socket::new(wire),
             ended: false,
             input: BytesMut::new(),
             scanner: Scanner::new(REPLIES),
@@ -122,20 +114,13 @@ impl Link {
 
     /// Reads what has come, as far as it may.
     pub(super) fn fill(&mut self, scratch: &mut [u8]) {
-        while self.readable
+        while self.socket.readable
             && !self.ended
             && (self.input.len() <= HELD_BYTES_SOFT_MAX || self.has_head().is_none())
         {
-            match self.stream.read(scratch) {
-                Ok(0) => self.ended = true,
-                Ok(count) => {
-                    self.input.extend_from_slice(&scratch[..count]);
-                    // A short read has emptied the socket; the next byte is a new edge. But the end may have come with the
-                    // same edge.
-                    self.readable = count == scratch.len() || self.read_closed;
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            match self.socket.read(scratch) {
+                Ok(None) => break,
+                Ok(Some(count)) => self.input.extend_from_slice(&scratch[..count]),
                 Err(_) => self.ended = true,
             }
         }
@@ -143,7 +128,7 @@ impl Link {
 
     /// Whether there is something to read that may be read.
     pub(super) fn has_more(&self) -> bool {
-        self.readable && !self.ended && self.input.len() <= HELD_BYTES_SOFT_MAX
+        self.socket.readable && !self.ended && self.input.len() <= HELD_BYTES_SOFT_MAX
     }
 
     /// Length of the whole reply at the head.
@@ -190,17 +175,10 @@ impl Link {
 
     /// Sends what waits, as far as it goes.
     pub(super) fn flush(&mut self, eof: bool) {
-        while self.writable && !self.out.is_empty() && !self.ended {
-            match self.stream.write(&self.out) {
-                Ok(count) => self.out.advance(count),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // What the front has answered is still there to be read.
-                Err(_) => {
-                    self.out.clear();
-                    self.writable = false;
-                }
-            }
+        if !self.ended && self.socket.write(&mut self.out).is_err() {
+            // What the front has answered is still there to be read.
+            self.out.clear();
+            self.socket.writable = false;
         }
         if self.out.is_empty() {
             if self.out.capacity() > KEPT_BYTES_MAX {
@@ -209,7 +187,7 @@ impl Link {
             if (eof || self.closing) && !self.shut {
                 self.shut = true;
                 // The front then answers what it has, and closes.
-                let _ = self.stream.shutdown(Shutdown::Write);
+                let _ = self.socket.wire.end();
             }
         }
     }
@@ -237,13 +215,14 @@ const MESSAGES: [&[u8]; 3] = [b"message", b"pmessage", b"smessage"];
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn link_with(bytes: &[u8]) -> Link {
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
         theirs.write_all(bytes).unwrap();
-        let mut link = Link::new(UnixStream::from_std(ours));
+        let mut link = Link::new(Wire::pair(ours, None).unwrap());
         link.fill(&mut [0; 1024]);
         link
     }

@@ -330,14 +330,10 @@ impl Router {
         let seen = Seen::of(event);
         if let Some(shard) = socket.checked_sub(1) {
             if let Some(link) = &mut client.links[shard] {
-                link.readable |= seen.readable;
-                link.read_closed |= seen.read_closed;
-                link.writable |= seen.writable;
+                link.socket.note(&seen);
             }
         } else {
-            client.readable |= seen.readable;
-            client.read_closed |= seen.read_closed;
-            client.writable |= seen.writable;
+            client.socket.note(&seen);
             if seen.hung_up {
                 return self.close(index);
             }

@@ -4,6 +4,8 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 
+use bytes::{Buf, BytesMut};
+
 use super::wire::{Seen, Wire};
 
 /// Bytes that are to be written to a socket.
@@ -13,6 +15,16 @@ pub(crate) trait Unwritten {
 
     /// `count` of these bytes were written.
     fn wrote(&mut self, count: usize);
+}
+
+impl Unwritten for BytesMut {
+    fn unwritten(&self) -> &[u8] {
+        self
+    }
+
+    fn wrote(&mut self, count: usize) {
+        self.advance(count);
+    }
 }
 
 /// Why a socket is of no more use.
