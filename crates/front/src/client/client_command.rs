@@ -12,6 +12,7 @@ use pmnet_resp::{Arguments, parse_integer, read, write_command};
 use pmnet_wire::command::{Form, Protocol, preamble};
 
 use super::back::calls::{Purpose, Submit, outcome_reply};
+use super::back::pack::{Company, Kind, Part};
 use super::back::passage::Stage;
 use super::clients_asked::{self, Parsed, Which};
 use super::local::{BAD_NAME, valid_name};
@@ -195,7 +196,13 @@ impl Connection {
             "CLIENT|HELP" => {
                 let mut frame = Vec::new();
                 write_command(&mut frame, &["CLIENT", "HELP"]);
-                return self.pack_frame(&frame, 0, true, true, up, shared);
+                let part = Part {
+                    frame: &frame,
+                    key_hash: 0,
+                    kind: Kind::Reads,
+                    company: Company::Alone,
+                };
+                return self.pack_part(part, up, shared);
             }
             "CLIENT|TRACKING" if arguments.is(2, "ON") => {
                 let may = self.may_track(arguments, shared)?;
@@ -459,7 +466,7 @@ impl Connection {
 
     /// Name of its user.
     pub(crate) fn user(&self) -> &[u8] {
-        self.gate.name()
+        self.rights.name()
     }
 
     /// No further command is taken; what is outstanding is answered.
@@ -525,7 +532,7 @@ impl Connection {
                 Some(facts) => facts.name.to_ascii_lowercase(),
                 None => "NULL".to_owned(),
             },
-            "user" => text(self.gate.name()),
+            "user" => text(self.rights.name()),
             "redir" => Tracker::shown_redirect(tracker).to_string(),
             "resp" => match self.settings.protocol {
                 Protocol::Resp2 => "2".to_owned(),

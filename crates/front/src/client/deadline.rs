@@ -27,7 +27,7 @@ impl Connection {
     pub fn is_timed(&self) -> bool {
         self.passing.passage.is_some()
             || self.waits_on_store()
-            || self.gate.waits()
+            || self.rights.waits()
             || self.waits_for_tracking()
             || self.asks_store()
     }
@@ -51,7 +51,7 @@ impl Connection {
             self.abandon();
             return true;
         }
-        if self.gate.waits() && self.gate_is_overdue(shared) {
+        if self.rights.waits() && self.rights_are_overdue(shared) {
             return true;
         }
         if self.tracking_is_overdue(shared) {

@@ -9,15 +9,15 @@ use crate::upstream::Time;
 /// How far its end has come.
 #[derive(Default)]
 pub(super) struct End {
-    front: Front,
-    client: Client,
+    front: Takes,
+    client: Sends,
 }
 
 /// Whether the front takes further commands.
 #[derive(Default)]
-enum Front {
+enum Takes {
     #[default]
-    Serves,
+    All,
     /// Updates that were acknowledged are lost: this is the answer to the next command, and the end.
     Lost(Bytes),
     /// No further command is taken; close once everything is answered and written.
@@ -28,41 +28,48 @@ enum Front {
 
 /// Whether the client sends further commands.
 #[derive(Default)]
-enum Client {
+enum Sends {
     #[default]
-    Sends,
+    On,
     /// It has closed its sending side. `read`: all that it sent before was received. `since`: when that was first seen
     /// while it waited.
     Closed { read: bool, since: Option<Time> },
 }
 
+/// Whether all was received that a client had sent when it closed its sending side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Read,
+    MayFollow,
+}
+
 impl End {
     /// No further command is taken.
     pub(super) fn ends(&self) -> bool {
-        matches!(self.front, Front::Ends | Front::CutOff)
+        matches!(self.front, Takes::Ends | Takes::CutOff)
     }
 
     pub(super) fn end(&mut self) {
         if !self.ends() {
-            self.front = Front::Ends;
+            self.front = Takes::Ends;
         }
     }
 
     /// Ends the connection, behind an error that says why.
     pub(super) fn cut_off(&mut self) {
-        self.front = Front::CutOff;
+        self.front = Takes::CutOff;
     }
 
     /// The next command has this answer, and is the last.
     pub(super) fn lose(&mut self, error: Bytes) {
         if !self.ends() {
-            self.front = Front::Lost(error);
+            self.front = Takes::Lost(error);
         }
     }
 
     /// The answer to the command that is next, if it is the last because of a loss.
     pub(super) fn take_loss(&mut self) -> Option<Bytes> {
-        let Front::Lost(error) = &mut self.front else {
+        let Takes::Lost(error) = &mut self.front else {
             return None;
         };
         let error = std::mem::take(error);
@@ -72,27 +79,28 @@ impl End {
 
     /// The client will send no more.
     pub(super) fn eof(&self) -> bool {
-        matches!(self.client, Client::Closed { read: true, .. })
+        matches!(self.client, Sends::Closed { read: true, .. })
     }
 
     /// The same, but something that it sent before may still have to be read.
     pub(super) fn closed(&self) -> bool {
-        matches!(self.client, Client::Closed { .. })
+        matches!(self.client, Sends::Closed { .. })
     }
 
     /// Since when the client, which waits, has been seen closed; `None` if it is not.
     pub(super) fn closed_since(&mut self, now: Time) -> Option<Time> {
         match &mut self.client {
-            Client::Sends => None,
-            Client::Closed { since, .. } => Some(*since.get_or_insert(now)),
+            Sends::On => None,
+            Sends::Closed { since, .. } => Some(*since.get_or_insert(now)),
         }
     }
 
-    fn close(&mut self, all_read: bool) {
+    fn close(&mut self, sent: Sent) {
+        let all_read = sent == Sent::Read;
         match &mut self.client {
-            Client::Closed { read, .. } => *read |= all_read,
-            sends @ Client::Sends => {
-                *sends = Client::Closed {
+            Sends::Closed { read, .. } => *read |= all_read,
+            on @ Sends::On => {
+                *on = Sends::Closed {
                     read: all_read,
                     since: None,
                 };
@@ -105,17 +113,17 @@ impl Connection {
     /// The client closed its sending side. What it sent before is still executed and answered,
     /// unless it waits for something that may never come.
     pub fn receive_eof(&mut self) {
-        self.close(true);
+        self.close(Sent::Read);
     }
 
     /// The client has closed its sending side, and perhaps is gone; bytes of it may still have to be
     /// taken in. It waits for nothing that may never come.
     pub fn client_closed(&mut self) {
-        self.close(false);
+        self.close(Sent::MayFollow);
     }
 
-    fn close(&mut self, all_read: bool) {
-        self.end.close(all_read);
+    fn close(&mut self, sent: Sent) {
+        self.end.close(sent);
         if self.endless() {
             self.abandon();
         }
@@ -135,7 +143,7 @@ impl Connection {
     /// Whether the connection ends with an error, and the client may not have sent everything yet.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
-        matches!(self.end.front, Front::CutOff) && !self.end.eof()
+        matches!(self.end.front, Takes::CutOff) && !self.end.eof()
     }
 
     /// Drops what is outstanding: there is nobody to answer.

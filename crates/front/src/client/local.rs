@@ -129,7 +129,7 @@ impl Connection {
             ..Settings::default()
         };
         self.tracks.on = false;
-        self.gate.reset(users);
+        self.rights.reset(users);
         Bytes::from_static(b"+RESET\r\n")
     }
 

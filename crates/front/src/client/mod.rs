@@ -15,13 +15,14 @@ mod client_command;
 mod clients_asked;
 mod deadline;
 mod end;
-mod gate;
+mod gates;
 mod guard;
 mod input;
 mod local;
 mod mode;
 mod pause;
 mod replies;
+mod rights;
 mod shared;
 mod times;
 mod tracking;
@@ -31,15 +32,14 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, ProtocolError, Status, reply};
-use pmnet_wire::command::Protocol;
 
-use crate::table::{Action, Facts, Local, MODULE, Pass, Sub, Verdict};
+use crate::table::{Action, Facts, Local, Sub, Verdict};
 use crate::upstream::{SessionHandle, Upstream};
 use crate::users::Users;
 use back::embedded::Watching;
 pub(crate) use back::embedded::integers;
 pub use back::mark::Mark;
-use back::pack::Pack;
+use back::pack::{Company, Kind, Pack};
 use back::passing::Passing;
 use back::reads::Reads;
 pub use back::reads::{BATCH_REPLY_BYTES_MAX, Freshness, StoreRead, Unread};
@@ -49,12 +49,13 @@ pub(crate) use client_command::{ClientSocket, ClientsAsk, ClientsTold};
 use client_command::{Life, Skip};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::End;
-use gate::Gate;
+use gates::{Command, Stop};
 use input::Input;
 use local::Settings;
 use mode::Mode;
 pub use pause::Pause;
 use replies::Replies;
+use rights::Rights;
 pub use shared::{Counters, Shared, lane};
 use times::Times;
 use tracking::Tracks;
@@ -141,7 +142,7 @@ const ABOUT_SUBSCRIPTIONS: [&str; 3] = ["PUBLISH", "SPUBLISH", "PUBSUB"];
 pub struct Connection {
     id: u64,
     peer: String,
-    gate: Gate,
+    rights: Rights,
     settings: Settings,
     input: Input,
     times: Times,
@@ -177,7 +178,7 @@ impl Connection {
         Connection {
             id,
             peer: peer.to_string(),
-            gate: Gate::new(peer.ip()),
+            rights: Rights::new(peer.ip()),
             settings: Settings::default(),
             input: Input::default(),
             times: Times::default(),
@@ -387,7 +388,7 @@ impl Connection {
                         }
                     }
                     input.consume();
-                    self.gate.command_over();
+                    self.rights.command_over();
                     self.skip.command_over();
                 }
                 Err(error) => {
@@ -410,7 +411,7 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<Result<Status, ProtocolError>, Later> {
-        let unknown = self.gate.may_be_stranger(&shared.users);
+        let unknown = self.rights.may_be_stranger(&shared.users);
         let polled = input.poll(unknown);
         if let Err(ProtocolError::StrangerMultibulk | ProtocolError::StrangerBulk) = polled {
             self.times.begin(input.arrived().unwrap_or(shared.now));
@@ -423,7 +424,7 @@ impl Connection {
 
     /// Bytes that it has sent and that nobody has looked at, if it has still to log in.
     pub(crate) fn stranger_bytes(&self, users: &Users) -> usize {
-        if self.gate.may_be_stranger(users) && !self.gate.is_admitted() {
+        if self.rights.may_be_stranger(users) && !self.rights.is_admitted() {
             self.input.len()
         } else {
             0
@@ -443,123 +444,63 @@ impl Connection {
             Sub::Known(sub) => Some(sub),
             Sub::No | Sub::Unknown => verdict.facts,
         };
-        if arguments.is(0, "POST") || arguments.is(0, "HOST:") {
-            // A web page that makes a browser talk to us; Redis, too, closes without an answer.
-            tracing::warn!(
-                client = self.peer,
-                "closing: HTTP request, possibly an attack through a browser"
-            );
-            self.abandon();
-            return Ok(());
+        let command = Command {
+            arguments,
+            frame,
+            verdict,
+        };
+        match self.pass_gates(&command, up, shared) {
+            Ok(()) => self.carry_out(&command, up, shared),
+            Err(Stop::Answered) => Ok(()),
+            Err(Stop::Wait(later)) => Err(later),
         }
-        // Of a module that was loaded since, or of none: the store is asked again, now and then.
-        let may_have_come = |facts: &Facts| facts.has(MODULE) && !verdict.is_named();
-        shared.commands.wanted |= verdict.facts.is_none_or(may_have_come);
-        if !self.admit(&verdict, arguments, up, shared)? {
-            return Ok(());
-        }
-        if verdict.arity_fits(arguments) {
-            let pause = shared.pause;
-            self.wait_for_pause(&verdict, &pause, shared.now)
-                .or_else(|later| self.flush_pack(up, shared).and(Err(later)))?;
-        }
-        if let Some(busy) = self.held_up_by_script(&verdict, arguments, shared) {
-            self.deny(busy, verdict.facts, up, shared)?;
-            return Ok(());
-        }
-        let kills = verdict.action == Action::Pass(Pass::Kill) && verdict.arity_fits(arguments);
-        if kills && self.may_kill() {
-            self.flush_pack(up, shared)?;
-            self.start_passage(Pass::Kill, verdict.facts, arguments, frame);
-            return Ok(());
-        }
-        if self.tracks.on && self.track(&verdict, arguments, up, shared)? {
-            return Ok(());
-        }
-        if self.mode.watches()
-            || self.mode.monitors()
-            || (self.passing.subscriptions() > 0 && self.settings.protocol == Protocol::Resp2)
-        {
-            self.flush_pack(up, shared)?;
-            if self.mode.watches()
-                && !self.mode.passed_multi()
-                && matches!(verdict.action, Action::Local(Local::Client))
-            {
-                if let Some(error) = arity_error(&verdict, arguments) {
-                    self.reply(error);
-                    return Ok(());
-                }
-                return self.client(verdict.sub, arguments, up, shared);
-            }
-            if self.goes_by_server_watching(&verdict) && arity_error(&verdict, arguments).is_none()
-            {
-                let reads = matches!(
-                    verdict.action,
-                    Action::Bypass {
-                        read_only: true,
-                        ..
-                    }
-                );
-                return self.pack_bypass(frame, verdict.facts, arguments, reads, true, up, shared);
-            }
-            return self.pass_command(arguments, frame, &verdict, &shared.users);
-        }
-        if self.mode.transaction().is_some() {
-            return self.queue_command(arguments, frame, &verdict, up, shared);
-        }
-        let Verdict { action, facts, .. } = verdict;
-        if let Some(error) = arity_error(&verdict, arguments)
-            && !matches!(action, Action::Refuse(_))
-        {
-            self.make_room_for_reply(up, shared)?;
-            self.reply(error);
-            return Ok(());
-        }
-        match action {
-            Action::Update | Action::Bypass { .. } | Action::Refuse(_) => {}
-            // It may change a key, or what the next command means.
-            Action::Local(_) | Action::Pass(_) => shared.own_writes.forget(),
-        }
+    }
+
+    /// Carries out a command that has passed all gates.
+    fn carry_out<U: Upstream>(
+        &mut self,
+        command: &Command<'_>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        let Command {
+            arguments,
+            frame,
+            verdict: Verdict { action, facts, sub },
+        } = *command;
         match action {
             Action::Update => self.submit_update(frame, facts, arguments, up, shared),
-            Action::Bypass { read_only, alone } => {
-                if read_only && self.read_own_write(facts, arguments, shared) {
-                    return Ok(());
-                }
+            Action::Bypass {
+                read_only: true,
+                alone,
+            } => self.read(command, Company::of(alone), up, shared),
+            Action::Bypass {
+                read_only: false,
+                alone,
+            } => {
                 shared.own_writes.forget();
                 if is_about_subscriptions(facts) {
                     self.wait_for_subscriptions(up, shared)?;
-                    if !read_only && self.passing.subscriptions() > 0 {
+                    if self.passing.subscriptions() > 0 {
                         self.flush_pack(up, shared)?;
                         return self.publish_to_itself(frame, arguments, up, shared);
                     }
                 }
-                if read_only && self.goes_beside_writes(frame, facts, shared.now) {
-                    shared.counters.bypassed_reads += 1;
-                    self.pack_bypass(frame, facts, arguments, false, alone, up, shared)?;
-                    self.in_a_row += 1;
-                    return Ok(());
-                }
-                if read_only && !alone && self.batch_read(frame, facts, arguments, up, shared)? {
-                    return Ok(());
-                }
-                if let Some(busy) = shared.busy.error(shared.now).cloned() {
-                    self.deny(busy, facts, up, shared)?;
-                    return Ok(());
-                }
-                self.pack_bypass(frame, facts, arguments, read_only, alone, up, shared)?;
-                self.in_a_row = 0;
-                Ok(())
+                self.bypass(command, Kind::Writes, Company::of(alone), up, shared)
             }
             Action::Local(local) => {
+                // It may change what the next command means.
+                shared.own_writes.forget();
                 if local == Local::Multi {
                     self.make_room_for_reply(up, shared)?;
                 } else {
                     self.flush_pack(up, shared)?;
                 }
-                self.local(local, verdict.sub, arguments, up, shared)
+                self.local(local, sub, arguments, up, shared)
             }
             Action::Pass(kind) => {
+                // It may change a key.
+                shared.own_writes.forget();
                 self.flush_pack(up, shared)?;
                 self.start_passage(kind, facts, arguments, frame);
                 Ok(())
@@ -570,6 +511,56 @@ impl Connection {
                 Ok(())
             }
         }
+    }
+
+    /// A command that only reads: what can answer it, the nearest first.
+    fn read<U: Upstream>(
+        &mut self,
+        command: &Command<'_>,
+        company: Company,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        let Command {
+            arguments,
+            frame,
+            verdict: Verdict { facts, .. },
+        } = *command;
+        if self.read_own_write(facts, arguments, shared) {
+            return Ok(());
+        }
+        shared.own_writes.forget();
+        if is_about_subscriptions(facts) {
+            self.wait_for_subscriptions(up, shared)?;
+        }
+        if self.goes_beside_writes(frame, facts, shared.now) {
+            shared.counters.bypassed_reads += 1;
+            self.pack_bypass(command, Kind::Writes, company, up, shared)?;
+            self.in_a_row += 1;
+            return Ok(());
+        }
+        if company == Company::Any && self.batch_read(frame, facts, arguments, up, shared)? {
+            return Ok(());
+        }
+        self.bypass(command, Kind::Reads, company, up, shared)
+    }
+
+    /// A command that Redis executes, unless it says that it is busy.
+    fn bypass<U: Upstream>(
+        &mut self,
+        command: &Command<'_>,
+        kind: Kind,
+        company: Company,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        if let Some(busy) = shared.busy.error(shared.now).cloned() {
+            self.deny(busy, command.verdict.facts, up, shared)?;
+            return Ok(());
+        }
+        self.pack_bypass(command, kind, company, up, shared)?;
+        self.in_a_row = 0;
+        Ok(())
     }
 
     /// Whether it waits for changes of subscriptions of other clients.

@@ -7,13 +7,15 @@ use pmnet_resp::{Arguments, Parser, Status, read, reply, write_header};
 use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol};
 
 use super::back::calls::{Purpose, Submit};
+use super::back::pack::Kind;
 use super::busy::runs_code;
 use super::client_command::is_set_info;
+use super::gates::Command;
 use super::local::{Hello, parse_database};
 use super::mode::Mode;
 use super::{Connection, Later, Shared, Wait, arity_error, refusal, shown};
 use crate::limits::{COMMAND_BYTES_MAX, REQUESTS};
-use crate::table::{Action, Local, MODULE, NO_MULTI, Pass, Sub, Verdict};
+use crate::table::{Action, Facts, Local, MODULE, NO_MULTI, Pass, Sub, Verdict};
 use crate::upstream::Upstream;
 use recheck::Recheck;
 pub(super) use recheck::not_allowed_any_more;
@@ -157,17 +159,19 @@ impl Connection {
     /// A command between MULTI and EXEC.
     pub(super) fn queue_command<U: Upstream>(
         &mut self,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-        verdict: &Verdict,
+        command: &Command<'_>,
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
+        let Command {
+            arguments,
+            frame,
+            verdict,
+        } = command;
         let Some(facts) = verdict.facts else {
             let unknown = unknown_command(arguments);
             return self.queue_unknown(arguments.get(0), unknown, frame, up, shared);
         };
-        let unsupported = "it is not supported inside MULTI";
         if facts.name == "EXEC" && arguments.len() != 1 {
             // The only arity error that ends the transaction.
             self.mode = Mode::Ordinary;
@@ -175,98 +179,103 @@ impl Connection {
             self.reply(EXEC_ARITY);
             return Ok(());
         }
-        let error = if let Some(error) = arity_error(verdict, arguments) {
-            error
-        } else if matches!(verdict.sub, Sub::Unknown)
+        if let Some(error) = arity_error(verdict, arguments) {
+            return self.fail_command(error);
+        }
+        if matches!(verdict.sub, Sub::Unknown)
             && !(facts.name == "CLIENT" && is_set_info(arguments))
         {
             let unknown = unknown_subcommand(arguments);
             if !matches!(verdict.action, Action::Bypass { .. }) {
-                self.fail_transaction();
-                self.reply(unknown);
-                return Ok(());
+                return self.fail_command(unknown);
             }
             let name = [arguments.get(0), b"|", arguments.get(1)].concat();
             return self.queue_unknown(&name, unknown, frame, up, shared);
-        } else if let Some(name) = not_in_multi(verdict) {
+        }
+        if let Some(name) = not_in_multi(verdict) {
             let name = if shared.table.names_what_is_not_allowed() {
                 format!("'{}' ", name.to_ascii_lowercase())
             } else {
                 String::new()
             };
-            reply::error(&format!(
+            return self.fail_command(reply::error(&format!(
                 "ERR Command {name}not allowed inside a transaction"
-            ))
-        } else {
-            match verdict.action {
-                Action::Bypass { .. } | Action::Pass(Pass::Blocking)
-                    if facts.has(MODULE) && self.passing.has_state() =>
-                {
-                    let why = "commands of this client have set a state of its connection, which a MULTI does not see unless the \
-                               client has sent WATCH before";
-                    refusal(arguments, why)
-                }
-                // Blocking commands do not block inside a transaction; Redis sees to it.
-                Action::Update | Action::Pass(Pass::Blocking) => {
-                    let queued = self.queue_frame(frame, false);
-                    self.reply(queued);
-                    return Ok(());
-                }
-                Action::Bypass { read_only, .. } => {
-                    let queued = self.queue_frame(frame, read_only);
-                    if let Some(transaction) = self.mode.transaction() {
-                        transaction.code |= runs_code(Some(facts));
-                    }
-                    self.reply(queued);
-                    return Ok(());
-                }
-                Action::Local(Local::Ping | Local::Echo) => {
-                    let queued = self.queue_frame(frame, true);
-                    self.reply(queued);
-                    return Ok(());
-                }
-                Action::Local(
-                    local @ (Local::Exec
-                    | Local::Discard
-                    | Local::Multi
-                    | Local::Quit
-                    | Local::Reset),
-                ) => {
-                    if matches!(local, Local::Quit | Local::Reset) {
-                        self.flush_pack(up, shared)?;
-                    }
-                    return self.local(local, verdict.sub, arguments, up, shared);
-                }
-                Action::Pass(Pass::Watch) => {
-                    // Not an error of the transaction: Redis goes on with it.
-                    self.reply(reply::error("ERR WATCH inside MULTI is not allowed"));
-                    return Ok(());
-                }
-                Action::Local(Local::Unwatch) => {
-                    return self.queue_own(Own::Command(frame.to_vec()));
-                }
-                Action::Local(Local::Client) if may_queue_client(verdict.sub, arguments) => {
-                    return self.queue_own(Own::Command(frame.to_vec()));
-                }
-                Action::Local(Local::Hello) if self.may_queue_hello(arguments) => {
-                    return self.queue_hello(arguments, frame);
-                }
-                Action::Local(Local::Select) => {
-                    return self.queue_select(arguments, frame, up, shared);
-                }
-                // Between MULTI and EXEC it does not wait; Redis sees to it.
-                Action::Pass(Pass::Wait) => {
-                    let queued = self.queue_frame(frame, false);
-                    self.reply(queued);
-                    return Ok(());
-                }
-                Action::Local(_) | Action::Pass(_) => refusal(arguments, unsupported),
-                Action::Refuse(why) => refusal(arguments, why),
+            )));
+        }
+        self.queue_by_action(facts, command, up, shared)
+    }
+
+    fn queue_by_action<U: Upstream>(
+        &mut self,
+        facts: &'static Facts,
+        command: &Command<'_>,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        let Command {
+            arguments,
+            frame,
+            verdict,
+        } = *command;
+        match verdict.action {
+            Action::Bypass { .. } | Action::Pass(Pass::Blocking)
+                if facts.has(MODULE) && self.passing.has_state() =>
+            {
+                let why = "commands of this client have set a state of its connection, which a MULTI does not see unless the \
+                           client has sent WATCH before";
+                self.fail_command(refusal(arguments, why))
             }
-        };
-        self.fail_transaction();
-        self.reply(error);
-        Ok(())
+            // Blocking commands do not block inside a transaction; Redis sees to it.
+            Action::Update | Action::Pass(Pass::Blocking) => {
+                let queued = self.queue_frame(frame, Kind::Writes);
+                self.reply(queued);
+                Ok(())
+            }
+            Action::Bypass { read_only, .. } => {
+                let queued = self.queue_frame(frame, Kind::of(read_only));
+                if let Some(transaction) = self.mode.transaction() {
+                    transaction.code |= runs_code(Some(facts));
+                }
+                self.reply(queued);
+                Ok(())
+            }
+            Action::Local(Local::Ping | Local::Echo) => {
+                let queued = self.queue_frame(frame, Kind::Reads);
+                self.reply(queued);
+                Ok(())
+            }
+            Action::Local(
+                local @ (Local::Exec | Local::Discard | Local::Multi | Local::Quit | Local::Reset),
+            ) => {
+                if matches!(local, Local::Quit | Local::Reset) {
+                    self.flush_pack(up, shared)?;
+                }
+                self.local(local, verdict.sub, arguments, up, shared)
+            }
+            Action::Pass(Pass::Watch) => {
+                // Not an error of the transaction: Redis goes on with it.
+                self.reply(reply::error("ERR WATCH inside MULTI is not allowed"));
+                Ok(())
+            }
+            Action::Local(Local::Unwatch) => self.queue_own(Own::Command(frame.to_vec())),
+            Action::Local(Local::Client) if may_queue_client(verdict.sub, arguments) => {
+                self.queue_own(Own::Command(frame.to_vec()))
+            }
+            Action::Local(Local::Hello) if self.may_queue_hello(arguments) => {
+                self.queue_hello(arguments, frame)
+            }
+            Action::Local(Local::Select) => self.queue_select(arguments, frame, up, shared),
+            // Between MULTI and EXEC it does not wait; Redis sees to it.
+            Action::Pass(Pass::Wait) => {
+                let queued = self.queue_frame(frame, Kind::Writes);
+                self.reply(queued);
+                Ok(())
+            }
+            Action::Local(_) | Action::Pass(_) => {
+                self.fail_command(refusal(arguments, "it is not supported inside MULTI"))
+            }
+            Action::Refuse(why) => self.fail_command(refusal(arguments, why)),
+        }
     }
 
     /// A command of this name, with a subcommand behind `|`, that is not in the table may be a module's or a newer one: the
@@ -280,12 +289,10 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<(), Later> {
         if name.len() > 64 || shared.probed.get(name) == Some(&false) {
-            self.fail_transaction();
-            self.reply(unknown);
-            return Ok(());
+            return self.fail_command(unknown);
         }
         if shared.probed.get(name) == Some(&true) {
-            let queued = self.queue_frame(frame, false);
+            let queued = self.queue_frame(frame, Kind::Writes);
             self.reply(queued);
             return Ok(());
         }
@@ -381,7 +388,7 @@ impl Connection {
     }
 
     fn queue_known_select(&mut self, database: u32, frame: &[u8]) -> Bytes {
-        let queued = self.queue_frame(frame, false);
+        let queued = self.queue_frame(frame, Kind::Writes);
         if let Some(transaction) = self.mode.transaction() {
             transaction.database = Some(database);
         }
@@ -483,7 +490,7 @@ impl Connection {
     }
 
     /// Queues one command; returns the reply to it.
-    pub(super) fn queue_frame(&mut self, frame: &[u8], read_only: bool) -> Bytes {
+    pub(super) fn queue_frame(&mut self, frame: &[u8], kind: Kind) -> Bytes {
         let present = self.settings.protocol;
         let Some(transaction) = self.mode.transaction() else {
             return reply::error("ERR pmnet: the transaction is gone");
@@ -507,7 +514,7 @@ impl Connection {
         }
         transaction.payload.extend_from_slice(frame);
         transaction.commands += 1;
-        transaction.read_only &= read_only;
+        transaction.read_only &= kind == Kind::Reads;
         QUEUED
     }
 
@@ -545,7 +552,7 @@ impl Connection {
         }
         if packs && self.has_room_for_transaction(bytes) {
             let commands = &transaction.payload[PREAMBLE_LEN..];
-            self.pack_transaction(commands, transaction.read_only);
+            self.pack_transaction(commands, Kind::of(transaction.read_only));
             self.in_a_row = 0;
             return Ok(());
         }

@@ -6,7 +6,7 @@
 
 use pmnet_wire::command::{PREAMBLE_LEN, Protocol};
 
-use super::pack::PACK_BYTES_MAX;
+use super::pack::{Kind, PACK_BYTES_MAX};
 use crate::client::Connection;
 use crate::table::Facts;
 use crate::upstream::Time;
@@ -99,7 +99,9 @@ impl Connection {
         let has_room = match &self.pack {
             // Code can be ended as long as nothing is in front of it or behind it.
             Some(pack) => {
-                !pack.code && !pack.is_transaction_of_reads() && pack.has_room(false, frame.len())
+                !pack.code
+                    && !pack.is_transaction_of_reads()
+                    && pack.has_room(Kind::Writes, frame.len())
             }
             None => self.may_open_pack(frame.len()),
         };

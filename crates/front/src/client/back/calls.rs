@@ -5,7 +5,7 @@ use pmnet_resp::{Arguments, reply, scan::count, write_command};
 use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 
 use super::beside::{LONG_READ, PAUSE};
-use super::pack::{Pack, Packed};
+use super::pack::{Company, Kind, Pack, Packed, Part};
 use crate::client::client_command::ClientsAsk;
 use crate::client::replies::Slot;
 use crate::client::transaction::Rest;
@@ -223,14 +223,20 @@ impl Connection {
         let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
         // Its turn comes when the writes in front of it have their replies, so it may as well go with them. An assumed
         // command may not: its reply is always OK.
-        let has_room = |pack: &Pack| pack.has_room(false, frame.len());
+        let has_room = |pack: &Pack| pack.has_room(Kind::Writes, frame.len());
         let packs = match &self.pack {
             Some(pack) => has_room(pack),
             None => self.may_open_pack(frame.len()),
         };
         if packs && early_ack(arguments) {
             shared.own_writes.forget();
-            self.pack_frame(frame, key_hash, false, false, up, shared)?;
+            let part = Part {
+                frame,
+                key_hash,
+                kind: Kind::Writes,
+                company: Company::Any,
+            };
+            self.pack_part(part, up, shared)?;
             self.in_a_row += 1;
             return Ok(());
         }
@@ -389,7 +395,7 @@ impl Connection {
                             && !reply.starts_with(b"*1\r\n*-1\r\n") =>
                     {
                         shared.remember_probe(name, true);
-                        self.queue_frame(&frame, false)
+                        self.queue_frame(&frame, Kind::Writes)
                     }
                     Ok(reply) => {
                         if !reply.starts_with(b"-") {

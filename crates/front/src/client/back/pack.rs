@@ -9,16 +9,17 @@
 //! the commands of a pack stays in its place.
 
 use bytes::Bytes;
-use pmnet_resp::{Arguments, Parser, Status, read, reply, scan};
+use pmnet_resp::{Parser, Status, read, reply, scan};
 use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Commands, EXEC, Form, MULTI, PREAMBLE_LEN, preamble};
 
 use super::calls::{Purpose, Submit, outcome_reply};
 use crate::client::busy::runs_code;
+use crate::client::gates::Command;
 use crate::client::replies::Slot;
 use crate::client::{Connection, Later, Shared, Wait};
 use crate::limits::REQUESTS;
-use crate::table::{self, Action, Facts};
+use crate::table::{self, Action};
 use crate::upstream::{Outcome, Time, Upstream};
 
 /// Most parts of a pack, which are commands or transactions. Bounds how long others wait for it at the store, and how many replies travel together.
@@ -27,18 +28,46 @@ pub const PACK_PARTS_MAX: u32 = 256;
 /// a pack that is small costs a way to the store and back, and more than this many fragments add nothing to that.
 pub const PACK_BYTES_MAX: usize = 48 * FRAGMENT_BYTES;
 
+/// What a pack is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::client) enum Kind {
+    /// Reads alone.
+    Reads,
+    /// Writes, and the reads and transactions between them.
+    Writes,
+}
+
+impl Kind {
+    pub(in crate::client) fn of(read_only: bool) -> Kind {
+        if read_only { Kind::Reads } else { Kind::Writes }
+    }
+}
+
+/// Whether others may travel with a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::client) enum Company {
+    Any,
+    Alone,
+}
+
+impl Company {
+    pub(in crate::client) fn of(alone: bool) -> Company {
+        if alone { Company::Alone } else { Company::Any }
+    }
+}
+
 /// Bypasses that are to travel as one.
 pub(in crate::client) struct Pack {
     /// Preamble and parts; the preamble's form is set at the end.
     payload: Vec<u8>,
     parts: u32,
-    pub(in crate::client) read_only: bool,
+    pub(in crate::client) kind: Kind,
     /// One of them runs code.
     pub(in crate::client) code: bool,
-    /// Its only part is a transaction, without MULTI and EXEC; whether that only reads.
-    transaction: Option<bool>,
-    /// Nothing may be added.
-    closed: bool,
+    /// Its only part is a transaction, without MULTI and EXEC; what that is made of.
+    transaction: Option<Kind>,
+    /// Whether more may be added.
+    company: Company,
     /// What the front has answered behind so many parts.
     own: Vec<(u32, Vec<u8>)>,
     key_hash: u64,
@@ -48,16 +77,16 @@ pub(in crate::client) struct Pack {
 
 impl Pack {
     /// Whether so many bytes more go with those that are in it.
-    pub(in crate::client) fn has_room(&self, read_only: bool, bytes: usize) -> bool {
-        !self.closed
-            && self.read_only == read_only
+    pub(in crate::client) fn has_room(&self, kind: Kind, bytes: usize) -> bool {
+        self.company == Company::Any
+            && self.kind == kind
             && self.parts < PACK_PARTS_MAX
             && self.payload.len() + bytes <= PACK_BYTES_MAX
     }
 
     /// Whether it is a transaction that only reads.
     pub(in crate::client) fn is_transaction_of_reads(&self) -> bool {
-        self.transaction == Some(true)
+        self.transaction == Some(Kind::Reads)
     }
 
     /// Another part comes: a transaction that was alone is one of several.
@@ -73,10 +102,19 @@ impl Pack {
         match (self.transaction, self.parts) {
             (Some(_), _) => Form::Transaction,
             (None, 1) => Form::Single,
-            (None, _) if self.read_only => Form::Pipeline,
+            (None, _) if self.kind == Kind::Reads => Form::Pipeline,
             (None, _) => Form::Pack,
         }
     }
+}
+
+/// A command that is to go into a pack.
+#[derive(Clone, Copy)]
+pub(in crate::client) struct Part<'a> {
+    pub(in crate::client) frame: &'a [u8],
+    pub(in crate::client) key_hash: u64,
+    pub(in crate::client) kind: Kind,
+    pub(in crate::client) company: Company,
 }
 
 /// A pack that was submitted.
@@ -180,22 +218,23 @@ impl Packed {
 
 impl Connection {
     /// Adds a bypass to the pack, after sending the pack if it does not fit.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the parts of one command and where it goes"
-    )]
     pub(in crate::client) fn pack_bypass<U: Upstream>(
         &mut self,
-        frame: &[u8],
-        facts: Option<&Facts>,
-        arguments: &Arguments<'_>,
-        read_only: bool,
-        alone: bool,
+        command: &Command<'_>,
+        kind: Kind,
+        company: Company,
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        let key_hash = facts.map_or(0, |facts| table::key_hash(facts, arguments));
-        self.pack_frame(frame, key_hash, read_only, alone, up, shared)?;
+        let facts = command.verdict.facts;
+        let key_hash = facts.map_or(0, |facts| table::key_hash(facts, command.arguments));
+        let part = Part {
+            frame: command.frame,
+            key_hash,
+            kind,
+            company,
+        };
+        self.pack_part(part, up, shared)?;
         if let Some(pack) = &mut self.pack {
             pack.code |= runs_code(facts);
         }
@@ -203,21 +242,24 @@ impl Connection {
     }
 
     /// Adds a command to the pack, after sending the pack if it does not fit.
-    pub(in crate::client) fn pack_frame<U: Upstream>(
+    pub(in crate::client) fn pack_part<U: Upstream>(
         &mut self,
-        frame: &[u8],
-        key_hash: u64,
-        read_only: bool,
-        alone: bool,
+        part: Part<'_>,
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        let has_room = |pack: &Pack| pack.has_room(read_only, frame.len());
-        if alone || !self.pack.as_ref().is_some_and(has_room) {
+        let Part {
+            frame,
+            key_hash,
+            kind,
+            company,
+        } = part;
+        let has_room = |pack: &Pack| pack.has_room(kind, frame.len());
+        if company == Company::Alone || !self.pack.as_ref().is_some_and(has_room) {
             self.begin_pack(up, shared)?;
         }
-        shared.counters.bypassed_reads += u64::from(read_only);
-        let pack = self.open_pack(read_only, alone, key_hash, frame.len());
+        shared.counters.bypassed_reads += u64::from(kind == Kind::Reads);
+        let pack = self.open_pack(part);
         pack.payload.extend_from_slice(frame);
         pack.parts += 1;
         if pack.key_hash != key_hash {
@@ -226,27 +268,22 @@ impl Connection {
         Ok(())
     }
 
-    /// The pack that the next part goes to.
-    fn open_pack(
-        &mut self,
-        read_only: bool,
-        closed: bool,
-        key_hash: u64,
-        bytes: usize,
-    ) -> &mut Pack {
+    /// The pack that this part goes to.
+    fn open_pack(&mut self, part: Part<'_>) -> &mut Pack {
         let (head, begun) = (self.preamble(Form::Single), self.times.begun);
         let pack = self.pack.get_or_insert_with(|| {
-            let mut payload = Vec::with_capacity(FRAGMENT_BYTES.max(PREAMBLE_LEN + bytes));
+            let length = FRAGMENT_BYTES.max(PREAMBLE_LEN + part.frame.len());
+            let mut payload = Vec::with_capacity(length);
             payload.extend_from_slice(&head);
             Pack {
                 payload,
                 parts: 0,
-                read_only,
+                kind: part.kind,
                 code: false,
                 transaction: None,
-                closed,
+                company: part.company,
                 own: Vec::new(),
-                key_hash,
+                key_hash: part.key_hash,
                 begun,
             }
         });
@@ -255,10 +292,15 @@ impl Connection {
     }
 
     /// Adds a transaction, which `has_room_for_transaction`, to the pack: these commands.
-    pub(in crate::client) fn pack_transaction(&mut self, commands: &[u8], read_only: bool) {
-        let pack = self.open_pack(false, false, 0, commands.len());
+    pub(in crate::client) fn pack_transaction(&mut self, commands: &[u8], kind: Kind) {
+        let pack = self.open_pack(Part {
+            frame: commands,
+            key_hash: 0,
+            kind: Kind::Writes,
+            company: Company::Any,
+        });
         if pack.parts == 0 {
-            pack.transaction = Some(read_only);
+            pack.transaction = Some(kind);
             pack.payload.extend_from_slice(commands);
         } else {
             for bytes in [MULTI, commands, EXEC] {
@@ -273,7 +315,7 @@ impl Connection {
     pub(in crate::client) fn has_room_for_transaction(&self, bytes: usize) -> bool {
         let whole = bytes + 2 * (MULTI.len() + EXEC.len());
         match &self.pack {
-            Some(pack) => !pack.code && pack.has_room(false, whole),
+            Some(pack) => !pack.code && pack.has_room(Kind::Writes, whole),
             None => PREAMBLE_LEN + whole <= PACK_BYTES_MAX,
         }
     }
@@ -284,7 +326,10 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        let reads = self.pack.as_ref().is_some_and(|pack| pack.read_only);
+        let reads = self
+            .pack
+            .as_ref()
+            .is_some_and(|pack| pack.kind == Kind::Reads);
         if reads || self.reads.batch.is_some() {
             self.flush_pack(up, shared)?;
         }
@@ -294,7 +339,7 @@ impl Connection {
     /// Puts a reply behind all that are outstanding.
     pub(in crate::client) fn reply(&mut self, bytes: Bytes) {
         match &mut self.pack {
-            Some(pack) if !pack.read_only => match pack.own.last_mut() {
+            Some(pack) if pack.kind == Kind::Writes => match pack.own.last_mut() {
                 Some((behind, own)) if *behind == pack.parts => own.extend_from_slice(&bytes),
                 _ => pack.own.push((pack.parts, bytes.to_vec())),
             },
@@ -349,7 +394,7 @@ impl Connection {
         pack.payload[..PREAMBLE_LEN].copy_from_slice(&head);
         let bytes = pack.payload.len();
         let payload = Bytes::from(pack.payload);
-        let read_only = pack.transaction.unwrap_or(pack.read_only);
+        let read_only = pack.transaction.unwrap_or(pack.kind) == Kind::Reads;
         let how = Submit::Bypass { read_only };
         // It may have waited for the one before it.
         let begun = pack.begun.max(self.times.answered);
@@ -376,7 +421,7 @@ impl Connection {
                             1
                         },
                         again,
-                        plain: pack.read_only && !pack.code,
+                        plain: pack.kind == Kind::Reads && !pack.code,
                     }
                 };
                 self.expect(submitted, purpose, bytes);
@@ -392,7 +437,7 @@ impl Connection {
                 // The replies to what is packed have no slot yet, so it must be the next thing sent.
                 self.pack = Some(Pack {
                     payload: payload.into(),
-                    closed: true,
+                    company: Company::Alone,
                     ..pack
                 });
                 Err(later)

@@ -213,12 +213,12 @@ impl Connection {
                     && action != Action::Local(Local::Exec)
                     && let Some(error) = arity_error(verdict, arguments) =>
             {
-                return self.fail_passed(error);
+                return self.fail_command(error);
             }
-            _ if let Some(error) = objection(arguments) => return self.fail_passed(error),
+            _ if let Some(error) = objection(arguments) => return self.fail_command(error),
             // A command that the front has not heard of could do anything.
             _ if self.mode.watches() && verdict.facts.is_none() => {
-                return self.fail_passed(unknown_command(arguments));
+                return self.fail_command(unknown_command(arguments));
             }
             // Redis itself runs nothing then but what has to do with subscriptions.
             _ if !self.mode.watches() => Effect::Subscribe,
@@ -230,7 +230,7 @@ impl Connection {
                 );
             }
             Action::Local(Local::Client) if matches!(verdict.sub, Sub::Unknown) => {
-                return self.fail_passed(unknown_subcommand(arguments));
+                return self.fail_command(unknown_subcommand(arguments));
             }
             Action::Local(Local::Client) => {
                 return self.refuse_passed(arguments, "it is not supported inside MULTI");
@@ -258,11 +258,11 @@ impl Connection {
     }
 
     fn refuse_passed(&mut self, arguments: &Arguments<'_>, why: &str) -> Result<(), Later> {
-        self.fail_passed(refusal(arguments, why))
+        self.fail_command(refusal(arguments, why))
     }
 
-    /// Answers a command that is not passed with an error, which also fails a passed MULTI.
-    fn fail_passed(&mut self, error: Bytes) -> Result<(), Later> {
+    /// Answers a command with an error, which also makes a transaction fail.
+    pub(in crate::client) fn fail_command(&mut self, error: Bytes) -> Result<(), Later> {
         self.fail_transaction();
         self.reply(error);
         Ok(())

@@ -22,6 +22,11 @@ use crate::client::{Connection, Later, Shared};
 use crate::store::identity::{Match, store_name};
 use crate::upstream::{CallId, Outcome, Time, Upstream};
 
+/// A barrier that changes nothing, and may be repeated.
+const READ: Submit = Submit::Bypass { read_only: true };
+/// A barrier that the server records in its store, and so finds out whether it still has it.
+const RECORDED: Submit = Submit::Bypass { read_only: false };
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Stage {
     /// Needs the store's name; asked for with this call.
@@ -102,7 +107,7 @@ impl Connection {
             if shared.store.is_some() {
                 *stage = if *kills { Stage::Kill } else { Stage::Mark };
             } else {
-                let call = self.ask(Form::StoreAddress, true, up, shared)?;
+                let call = self.ask(Form::StoreAddress, READ, up, shared)?;
                 self.set_stage(call.map(Stage::Address));
             }
         }
@@ -135,7 +140,7 @@ impl Connection {
                     .new_direct(store, shared.now)
                     .identify(&name.records);
             }
-            let call = self.ask(Form::Barrier, true, up, shared)?;
+            let call = self.ask(Form::Barrier, READ, up, shared)?;
             self.set_stage(call.map(Stage::Barrier));
         }
         if let Some(Passage {
@@ -164,7 +169,7 @@ impl Connection {
             && passage.stage == Stage::Confirm(None)
         {
             passage.time_confirmation(shared.now);
-            match self.ask(Form::Barrier, false, up, shared)? {
+            match self.ask(Form::Barrier, RECORDED, up, shared)? {
                 Ok(call) => self.set_stage(Ok(Stage::Confirm(call))),
                 Err(error) => {
                     let why = String::from_utf8_lossy(error.trim_ascii()).into_owned();
@@ -178,12 +183,11 @@ impl Connection {
     fn ask<U: Upstream>(
         &mut self,
         form: Form,
-        read_only: bool,
+        how: Submit,
         up: &mut U,
         shared: &Shared,
     ) -> Result<Result<Option<CallId>, Bytes>, Later> {
         let payload = Bytes::from(preamble(form, Protocol::Resp2, 0).to_vec());
-        let how = Submit::Bypass { read_only };
         let begun = self
             .passing
             .passage

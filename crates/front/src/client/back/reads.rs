@@ -20,6 +20,7 @@ use pmnet_wire::command::{Commands, Form, Protocol, key_hash};
 use pmnet_wire::packet::READ_KEYS_MAX;
 
 use super::own_keys::{Listing, listing, without_own};
+use super::pack::{Company, Kind, Part};
 use super::read_before::{Asked, Before, Missed, Progress, Version};
 use crate::client::{COMMANDS_PER_TURN, Connection, Later, Shared, Wait, lane};
 use crate::limits::BULK_BYTES_MAX;
@@ -278,7 +279,7 @@ impl Connection {
             && shared.now >= self.reads.no_batch_before
             && frame.len() <= READ_BYTES_MAX
             // It goes with those in front of it that are bypasses.
-            && !self.pack.as_ref().is_some_and(|pack| pack.read_only)
+            && !self.pack.as_ref().is_some_and(|pack| pack.kind == Kind::Reads)
             && self.passing.subscriptions() == 0
     }
 
@@ -331,7 +332,13 @@ impl Connection {
                 self.reply(busy.clone());
                 Ok(())
             } else {
-                self.pack_frame(batch.frame(batch.done), key_hash, true, false, up, shared)
+                let part = Part {
+                    frame: batch.frame(batch.done),
+                    key_hash,
+                    kind: Kind::Reads,
+                    company: Company::Any,
+                };
+                self.pack_part(part, up, shared)
             };
             batch.done += usize::from(result.is_ok());
         }

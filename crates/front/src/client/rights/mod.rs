@@ -18,7 +18,7 @@ use crate::upstream::Time;
 use crate::users::{Access, Credentials, DEFAULT, Ruling, Secret, Users};
 
 /// Who the client is, and what it has asked.
-pub(super) struct Gate {
+pub(super) struct Rights {
     address: IpAddr,
     /// Who it is, if it has logged in.
     user: Option<Login>,
@@ -76,9 +76,9 @@ enum Standing {
     Unknown,
 }
 
-impl Gate {
-    pub(super) fn new(address: IpAddr) -> Gate {
-        Gate {
+impl Rights {
+    pub(super) fn new(address: IpAddr) -> Rights {
+        Rights {
             address: address.to_canonical(),
             user: None,
             place: None,
@@ -263,54 +263,54 @@ impl Gate {
 impl Connection {
     /// As whom it has logged in, if it has; and which of all logins that was.
     pub(crate) fn login(&self) -> Option<(&Credentials, u64)> {
-        let login = self.gate.user.as_ref()?;
+        let login = self.rights.user.as_ref()?;
         Some((&login.credentials, login.number))
     }
 
     /// Its next question to Redis about itself, once.
     pub(crate) fn take_question(&mut self) -> Option<Question> {
-        if !matches!(self.gate.stage, Stage::New(_)) {
+        if !matches!(self.rights.stage, Stage::New(_)) {
             return None;
         }
-        let Stage::New(about) = std::mem::replace(&mut self.gate.stage, Stage::Asked) else {
+        let Stage::New(about) = std::mem::replace(&mut self.rights.stage, Stage::Asked) else {
             return None;
         };
-        self.gate.questions += 1;
+        self.rights.questions += 1;
         Some(Question {
             connection: self.id,
-            number: self.gate.questions,
+            number: self.rights.questions,
             about,
         })
     }
 
     /// Whether it waits until it is known what its client may do.
     pub(crate) fn waits_for_rights(&self) -> bool {
-        self.gate.waits()
+        self.rights.waits()
     }
 
     /// Redis has answered the question of this number.
     pub(crate) fn question_answered(&mut self, number: u64, answer: Answer) {
-        if matches!(self.gate.stage, Stage::Asked) && self.gate.questions == number {
-            self.gate.stage = Stage::Answered(answer);
+        if matches!(self.rights.stage, Stage::Asked) && self.rights.questions == number {
+            self.rights.stage = Stage::Answered(answer);
         }
     }
 
     /// The list of users came or changed. Whether its user is gone, and it with that.
     pub(crate) fn users_changed(&mut self, shared: &mut Shared) -> bool {
-        if matches!(self.gate.stage, Stage::List) {
-            self.gate.stage = Stage::Nothing;
+        if matches!(self.rights.stage, Stage::List) {
+            self.rights.stage = Stage::Nothing;
         }
         // The list before this change is forgotten at the next one.
-        self.gate.was_let_in(&shared.users);
+        self.rights.was_let_in(&shared.users);
         let standing = self
-            .gate
+            .rights
             .standing(&mut shared.users, shared.now, shared.call_timeout);
         matches!(standing, Standing::Gone)
     }
 
     /// It comes now.
     pub(crate) fn comes(&mut self, users: &Users) {
-        self.gate.reset(users);
+        self.rights.reset(users);
     }
 }
 
@@ -332,8 +332,8 @@ mod tests {
 
     /// What is known of a client with this address, logged in as this user if there is one.
     fn standing(users: &mut Users, address: &str, user: Option<&str>) -> &'static str {
-        let mut gate = Gate::new(address.parse().unwrap());
-        gate.user = user.map(|user| {
+        let mut rights = Rights::new(address.parse().unwrap());
+        rights.user = user.map(|user| {
             let credentials = Credentials {
                 user: user.as_bytes().into(),
                 password: Secret::new(b""),
@@ -344,7 +344,7 @@ mod tests {
                 number: 1,
             }
         });
-        match gate.standing(users, 1, 10) {
+        match rights.standing(users, 1, 10) {
             Standing::All { .. } => "all",
             Standing::Some { .. } => "some",
             Standing::NotLoggedIn => "not logged in",

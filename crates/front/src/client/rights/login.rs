@@ -33,9 +33,9 @@ impl Connection {
              configuration is correct?",
         );
         let too_long = name.len().max(password.len()) > crate::users::CREDENTIAL_BYTES_MAX;
-        if let Stage::Answered(Answer::Login(_)) = &self.gate.stage
+        if let Stage::Answered(Answer::Login(_)) = &self.rights.stage
             && let Stage::Answered(Answer::Login(answer)) =
-                std::mem::replace(&mut self.gate.stage, Stage::Nothing)
+                std::mem::replace(&mut self.rights.stage, Stage::Nothing)
         {
             return Ok(Some(self.logged_in(answer, name, password, shared)));
         }
@@ -50,7 +50,7 @@ impl Connection {
                  it, or log in on another connection",
             )));
         }
-        if shared.users.holds_logins(self.gate.address, shared.now) {
+        if shared.users.holds_logins(self.rights.address, shared.now) {
             return Ok(Some(reply::error(
                 "ERR pmnet: too many failed logins from this address; try again in a second",
             )));
@@ -111,16 +111,16 @@ impl Connection {
                 password: Secret::new(password),
             });
             let number = shared.users.note_login(&credentials);
-            self.gate.user = Some(Login {
+            self.rights.user = Some(Login {
                 credentials,
                 asked: shared.users.asked,
                 number,
             });
-            self.gate.place = None;
+            self.rights.place = None;
             // It was made for another user.
             self.passing.direct = None;
         } else if answer.starts_with(b"-WRONGPASS") {
-            shared.users.login_failed(self.gate.address, shared.now);
+            shared.users.login_failed(self.rights.address, shared.now);
         }
         answer
     }
@@ -135,14 +135,14 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<bool, Later> {
         match self
-            .gate
+            .rights
             .standing(&mut shared.users, shared.now, shared.call_timeout)
         {
             Standing::NotLoggedIn => {
                 self.reply(reply::error(HELLO_NOAUTH));
                 Ok(false)
             }
-            Standing::Unknown if self.gate.user.is_none() => {
+            Standing::Unknown if self.rights.user.is_none() => {
                 self.await_answer(Stage::List, None, up, shared)
             }
             // What comes next finds out.
@@ -160,17 +160,17 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<bool, Later> {
         let standing = self
-            .gate
+            .rights
             .standing(&mut shared.users, shared.now, shared.call_timeout);
         if matches!(standing, Standing::Unknown)
-            && self.gate.user.is_none()
-            && !self.gate_is_overdue(shared)
+            && self.rights.user.is_none()
+            && !self.rights_are_overdue(shared)
         {
             self.flush_pack(up, shared)?;
-            self.gate.stage = Stage::List;
+            self.rights.stage = Stage::List;
             return Err(Later::Rights);
         }
-        let is_stranger = self.gate.user.is_none() && matches!(standing, Standing::Unknown);
+        let is_stranger = self.rights.user.is_none() && matches!(standing, Standing::Unknown);
         Ok(is_stranger || matches!(standing, Standing::NotLoggedIn | Standing::Remote))
     }
 }

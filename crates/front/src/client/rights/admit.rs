@@ -44,16 +44,16 @@ impl Connection {
             return Ok(true);
         }
         if let Action::Pass(_) = verdict.action {
-            let acts_as = self.gate.acts_as(&shared.users, shared.store.as_ref());
+            let acts_as = self.rights.acts_as(&shared.users, shared.store.as_ref());
             self.passing.set_acts_as(acts_as);
         }
         let standing = self
-            .gate
+            .rights
             .standing(&mut shared.users, shared.now, shared.call_timeout);
         let facts = verdict.facts;
         match standing {
             Standing::All { changed } => {
-                self.gate.forget_ruling();
+                self.rights.forget_ruling();
                 self.admit_in_time(changed, None, facts, arguments, up, shared)
             }
             _ if is_free(verdict, arguments) => Ok(true),
@@ -75,7 +75,7 @@ impl Connection {
             // It runs on a connection that logs in as the client, even while Redis is busy and says nothing about users.
             Standing::Unknown
                 if verdict.action == Action::Pass(Pass::Kill)
-                    && self.gate.user.is_some()
+                    && self.rights.user.is_some()
                     && shared.users.is_known() =>
             {
                 Ok(true)
@@ -98,7 +98,7 @@ impl Connection {
             && matches!(self.mode, Mode::Ordinary);
         if may_look
             && let Standing::Some { .. } =
-                self.gate
+                self.rights
                     .standing(&mut shared.users, shared.now, shared.call_timeout)
         {
             verdict.action = Action::Pass(Pass::User);
@@ -107,7 +107,7 @@ impl Connection {
     }
 
     /// What it sends runs on a connection of its own, where Redis looks.
-    fn is_passed_on(&self) -> bool {
+    pub(in crate::client) fn is_passed_on(&self) -> bool {
         self.mode.watches()
             || self.mode.monitors()
             || (self.passing.subscriptions() > 0 && self.settings.protocol == Protocol::Resp2)
@@ -124,18 +124,18 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<bool, Later> {
         match facts.map(|facts| facts.name) {
-            Some("MULTI") if self.mode.transaction().is_none() => self.gate.multi = changed,
-            Some("EXEC") if self.mode.transaction().is_some() && self.gate.multi != changed => {
+            Some("MULTI") if self.mode.transaction().is_none() => self.rights.multi = changed,
+            Some("EXEC") if self.mode.transaction().is_some() && self.rights.multi != changed => {
                 if let Some(at) = at
                     && !self.check_queue(at, facts, up, shared)?
                 {
                     return Ok(false);
                 }
-                self.gate.multi = changed;
+                self.rights.multi = changed;
             }
             // The store would name the user of the pmnet server.
             Some("ACL") if arguments.is(1, "WHOAMI") && arguments.len() == 2 => {
-                let name = reply::bulk(self.gate.name());
+                let name = reply::bulk(self.rights.name());
                 if self.mode.transaction().is_some() {
                     self.queue_own(Own::Reply(name))?;
                     return Ok(false);
@@ -177,7 +177,7 @@ impl Connection {
         {
             // It was allowed, and now its commands are looked at.
             Ruling::Allowed
-        } else if let Some(ruling) = self.gate.take_ruling() {
+        } else if let Some(ruling) = self.rights.take_ruling() {
             ruling
         } else if let Err((major, minor)) = shared.users.can_be_asked() {
             let error = reply::error(&format!(
@@ -185,7 +185,8 @@ impl Connection {
                  (~* &* +@all) can use the front; Redis 7.0 and newer say it"
             ));
             return self.deny(error, facts, up, shared);
-        } else if let Some(about) = user.unknown(facts, arguments, database, self.gate.asks_others)
+        } else if let Some(about) =
+            user.unknown(facts, arguments, database, self.rights.asks_others)
         {
             return self.await_answer(Stage::New(about), facts, up, shared);
         } else {
@@ -193,11 +194,11 @@ impl Connection {
         };
         if ruling == Ruling::Allowed
             && reads == Reads::Some
-            && !self.gate.asks_others
+            && !self.rights.asks_others
             && reads_others(facts, arguments).is_some()
         {
             // Redis, too, looks at its key first, and at those of its options when it runs.
-            self.gate.asks_others = true;
+            self.rights.asks_others = true;
             return self.rule(at, verdict, arguments, up, shared);
         }
         match ruling {
@@ -210,7 +211,7 @@ impl Connection {
                 self.deny(unknown_subcommand(arguments), facts, up, shared)
             }
             Ruling::Denied(error) => {
-                let of_options = reads_others(facts, arguments).filter(|_| self.gate.asks_others);
+                let of_options = reads_others(facts, arguments).filter(|_| self.rights.asks_others);
                 match of_options {
                     Some(error) => self.fail_when_run(error, facts, up, shared),
                     None => self.deny(error, facts, up, shared),
@@ -220,7 +221,7 @@ impl Connection {
                 let runs = runs_others_code(verdict, arguments);
                 let reads = reads_others(facts, arguments).filter(|_| reads == Reads::None);
                 if (runs.is_some() || reads.is_some())
-                    && self.gate.needs_newer_list(&mut shared.users)
+                    && self.rights.needs_newer_list(&mut shared.users)
                 {
                     return self.await_answer(Stage::List, facts, up, shared);
                 }
@@ -273,7 +274,7 @@ impl Connection {
             let others = reads_others(verdict.facts, &arguments);
             let asks_others = others.is_some() && reads == Reads::Some;
             // First what was asked: it may be remembered as well.
-            let ruling = if let Some(ruling) = self.gate.take_ruling() {
+            let ruling = if let Some(ruling) = self.rights.take_ruling() {
                 ruling
             } else if is_free(&verdict, &arguments) {
                 Ruling::Allowed
@@ -288,7 +289,7 @@ impl Connection {
                 .or(others.clone().filter(|_| reads == Reads::None));
             if ruling == Ruling::Allowed
                 && by_list.is_some()
-                && self.gate.needs_newer_list(&mut shared.users)
+                && self.rights.needs_newer_list(&mut shared.users)
             {
                 return self.await_answer(Stage::List, exec, up, shared);
             }
@@ -359,11 +360,11 @@ impl Connection {
         let logs_in = matches!(stage, Stage::New(About::Login { .. }));
         if !logs_in && let Some(busy) = shared.busy.error(shared.now).cloned() {
             // Redis says nothing about rights now, but it would say this.
-            self.gate.stage = Stage::Nothing;
+            self.rights.stage = Stage::Nothing;
             return self.deny(busy, facts, up, shared);
         }
-        if self.gate_is_overdue(shared) {
-            self.gate.stage = Stage::Nothing;
+        if self.rights_are_overdue(shared) {
+            self.rights.stage = Stage::Nothing;
             self.times.answered = 0;
             let error = reply::error(&format!(
                 "ERR pmnet: it is not known what this client may do: the front could not ask Redis{}; the command was not \
@@ -373,14 +374,14 @@ impl Connection {
             return self.deny(error, facts, up, shared);
         }
         // It has one question at a time: that is its answer which is under way.
-        if !matches!(self.gate.stage, Stage::Asked | Stage::New(_)) {
-            self.gate.stage = stage;
+        if !matches!(self.rights.stage, Stage::Asked | Stage::New(_)) {
+            self.rights.stage = stage;
         }
         Err(Later::Rights)
     }
 
     /// Whether its command has waited for an answer as long as it may.
-    pub(in crate::client) fn gate_is_overdue(&self, shared: &Shared) -> bool {
+    pub(in crate::client) fn rights_are_overdue(&self, shared: &Shared) -> bool {
         shared.now >= self.times.begun.saturating_add(shared.call_timeout)
     }
 }
