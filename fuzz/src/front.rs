@@ -234,6 +234,8 @@ struct World {
     connection: Connection,
     shared: Shared,
     up: Fake,
+    /// The front's mark is to be open.
+    mark_wanted: bool,
     /// What is being read from the store, and how many replies there were.
     /// Questions to the store, and how many replies each has.
     store_reads: VecDeque<(StoreRead, usize)>,
@@ -276,6 +278,7 @@ pub fn transcript(data: &[u8]) -> Transcript {
         ),
         connection: Connection::new(1, ([10, 0, 0, 1], 4711).into()),
         store_reads: VecDeque::new(),
+        mark_wanted: false,
         up: Fake {
             most: input.pick(&[1000, 2]),
             ..Fake::default()
@@ -352,10 +355,22 @@ impl World {
                 break;
             }
         }
+        self.take_outputs();
         // Nothing behind a SELECT or a WATCH without an answer is answered.
         self.one_to_one &= !self.connection.is_cut_off();
         let most = WAITING_INPUT_BYTES_SOFT_MAX + 3 * INPUT_BYTES_SOFT_MAX;
         assert!(!self.connection.wants_input() || self.asked.len() <= most);
+    }
+
+    /// What the connection wants of the front.
+    fn take_outputs(&mut self) {
+        self.mark_wanted |= self.shared.mark.wanted;
+        while let Some(read) = self.connection.take_store_read() {
+            self.stored
+                .extend_from_slice(format!("{read:?}\n").as_bytes());
+            self.store_reads.push_back((read, 0));
+            assert!(self.store_reads.len() <= 2, "one, and one asked before");
+        }
     }
 
     fn write(&mut self, most: usize) {
@@ -407,12 +422,6 @@ impl World {
             };
             self.connection
                 .read_answered(call, answer, &mut self.shared);
-        }
-        if let Some(read) = self.connection.take_store_read() {
-            self.stored
-                .extend_from_slice(format!("{read:?}\n").as_bytes());
-            self.store_reads.push_back((read, 0));
-            assert!(self.store_reads.len() <= 2, "one, and one asked before");
         }
         let Some((read, replies)) = self.store_reads.front_mut() else {
             return;
@@ -530,7 +539,7 @@ impl World {
             self.shared.mark.open = false;
             self.connection.mark_lost();
         } else {
-            self.shared.mark.open |= self.shared.mark.wanted;
+            self.shared.mark.open |= self.mark_wanted;
         }
     }
 

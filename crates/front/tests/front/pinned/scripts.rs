@@ -306,7 +306,7 @@ impl Stage {
         for _ in 0..1000 {
             self.shared.now += 1000;
             while self.connection.advance(&mut self.net, &mut self.shared) == Turn::More {}
-            self.shared.mark.open |= self.shared.mark.wanted;
+            self.take_outputs();
             let moved = [
                 self.write(),
                 self.answer_call(),
@@ -316,6 +316,15 @@ impl Stage {
             if moved == [false; 4] {
                 return;
             }
+        }
+    }
+
+    /// What the connection wants of the front.
+    fn take_outputs(&mut self) {
+        self.shared.mark.open |= self.shared.mark.wanted;
+        while let Some(read) = self.connection.take_store_read() {
+            self.sent[1].extend_from_slice(format!("{read:?}\n").as_bytes());
+            self.reads.push_back(read);
         }
     }
 
@@ -372,11 +381,6 @@ impl Stage {
     }
 
     fn answer_read(&mut self) -> bool {
-        if let Some(read) = self.connection.take_store_read() {
-            self.sent[1].extend_from_slice(format!("{read:?}\n").as_bytes());
-            self.reads.push_back(read);
-            return true;
-        }
         if let Some(call) = self.net.asked.take() {
             let answer = match call.0 % 3 {
                 0 => ReadAnswer::None,
