@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use pmnet_front::client::{
-    Connection, Freshness, INPUT_BYTES_SOFT_MAX, Shared, StoreRead, Turn, Unread,
+    Connection, Freshness, INPUT_BYTES_SOFT_MAX, Output, Shared, StoreRead, Turn, Unread,
     WAITING_INPUT_BYTES_SOFT_MAX,
 };
 use pmnet_front::limits::REQUESTS;
@@ -364,12 +364,17 @@ impl World {
 
     /// What the connection wants of the front.
     fn take_outputs(&mut self) {
-        self.mark_wanted |= self.shared.mark.wanted;
-        while let Some(read) = self.connection.take_store_read() {
-            self.stored
-                .extend_from_slice(format!("{read:?}\n").as_bytes());
-            self.store_reads.push_back((read, 0));
-            assert!(self.store_reads.len() <= 2, "one, and one asked before");
+        while let Some(output) = self.connection.poll_output() {
+            match output {
+                Output::OpenMark => self.mark_wanted = true,
+                Output::Read(read) => {
+                    self.stored
+                        .extend_from_slice(format!("{read:?}\n").as_bytes());
+                    self.store_reads.push_back((read, 0));
+                    assert!(self.store_reads.len() <= 2, "one, and one asked before");
+                }
+                _ => {}
+            }
         }
     }
 
@@ -534,12 +539,12 @@ impl World {
             self.connection.store_named(&name);
         }
         self.connection.look(&self.shared, false);
-        if self.shared.mark.open && input.rarely(8) {
+        if self.shared.mark_open && input.rarely(8) {
             self.one_to_one &= !self.connection.needs_mark();
-            self.shared.mark.open = false;
+            self.shared.mark_open = false;
             self.connection.mark_lost();
         } else {
-            self.shared.mark.open |= self.mark_wanted;
+            self.shared.mark_open |= self.mark_wanted;
         }
     }
 
@@ -561,7 +566,7 @@ impl World {
 
     /// Everything outstanding is answered and written.
     fn wind_up(&mut self) {
-        self.shared.mark.open = true;
+        self.shared.mark_open = true;
         for _ in 0..2000 {
             self.advance();
             self.write(usize::MAX);

@@ -115,7 +115,7 @@ impl ClientKind {
 
 /// What a client wants of the front's clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ClientsAsk {
+pub enum ClientsAsk {
     /// CLIENT INFO.
     Info,
     /// CLIENT LIST.
@@ -383,11 +383,6 @@ impl Connection {
     pub(super) fn wait_for_clients(&mut self, ask: ClientsAsk) {
         self.wait = Wait::Outcome;
         self.clients_ask = Some(ask);
-    }
-
-    /// What it wants to know of the front's clients, once.
-    pub(crate) fn take_clients_ask(&mut self) -> Option<ClientsAsk> {
-        self.clients_ask.take()
     }
 
     /// The front has answered.

@@ -17,7 +17,7 @@ const SECOND: Time = 1_000_000_000;
 
 /// Clients for which all of this holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Which {
+pub struct Which {
     conditions: Vec<Condition>,
     /// Not the one that asks.
     pub(crate) skips_me: bool,

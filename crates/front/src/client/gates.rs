@@ -89,7 +89,9 @@ impl Connection {
         let verdict = &command.verdict;
         // Of a module that was loaded since, or of none: the store is asked again, now and then.
         let may_have_come = |facts: &Facts| facts.has(MODULE) && !verdict.is_named();
-        shared.commands.wanted |= verdict.facts.is_none_or(may_have_come);
+        if verdict.facts.is_none_or(may_have_come) {
+            self.wishes.learn_commands();
+        }
         if self.admit(verdict, command.arguments, up, shared)? {
             Ok(())
         } else {

@@ -20,6 +20,7 @@ mod guard;
 mod input;
 mod local;
 mod mode;
+mod output;
 mod pause;
 mod replies;
 mod rights;
@@ -38,7 +39,6 @@ use crate::upstream::{SessionHandle, Upstream};
 use crate::users::Users;
 use back::embedded::Watching;
 pub(crate) use back::embedded::integers;
-pub use back::mark::Mark;
 use back::pack::{Company, Kind, Pack};
 use back::passing::Passing;
 use back::reads::Reads;
@@ -53,6 +53,8 @@ use gates::{Command, Stop};
 use input::Input;
 use local::Settings;
 use mode::Mode;
+pub use output::{Output, Waiting};
+use output::{Reported, Wishes};
 pub use pause::Pause;
 use replies::Replies;
 use rights::Rights;
@@ -167,6 +169,8 @@ pub struct Connection {
     tracks: Tracks,
     /// What the front has to ask its other clients for.
     clients_ask: Option<ClientsAsk>,
+    wishes: Wishes,
+    reported: Reported,
     /// Its next command waits for the end of a pause.
     paused: bool,
 }
@@ -198,6 +202,8 @@ impl Connection {
             skip: Skip::default(),
             tracks: Tracks::default(),
             clients_ask: None,
+            wishes: Wishes::default(),
+            reported: Reported::default(),
             paused: false,
         }
     }
@@ -563,12 +569,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether it waits for changes of subscriptions of other clients.
-    #[must_use]
-    pub fn waits_for_subscriptions(&self) -> bool {
-        matches!(self.behind, Behind::Changes(_))
-    }
-
     /// What comes now is behind the changes of subscriptions that are under way.
     fn wait_for_subscriptions<U: Upstream>(
         &mut self,
@@ -587,6 +587,7 @@ impl Connection {
         };
         if !shared.subscribing.are_over(count) {
             self.behind = Behind::Changes(count);
+            self.wishes.come_behind_subscriptions();
             return Err(Later::Subscriptions);
         }
         self.behind = Behind::Nothing;

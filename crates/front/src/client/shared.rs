@@ -1,6 +1,5 @@
 //! What the connections of one front have in common.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use pmnet_wire::StoreName;
@@ -8,7 +7,6 @@ use pmnet_wire::command::Protocol;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::about::About;
-use super::back::mark::Mark;
 use super::back::own_write::OwnWrites;
 use super::back::read_before::Heard;
 use super::{Busy, Pause, ReadFrom, ReplicaReads};
@@ -91,22 +89,14 @@ pub fn lane(protocol: Protocol) -> usize {
     usize::from(protocol == Protocol::Resp3)
 }
 
-/// Where the commands in the table come from.
-#[derive(Debug, Default)]
-pub(crate) struct Commands {
-    /// Run id of the store process that has said which it has.
-    of: Option<String>,
-    /// Somebody has sent one that the table does not have.
-    pub(crate) wanted: bool,
-}
-
 /// What the connections of one front have in common.
 pub struct Shared {
     /// Who may do what.
     pub(crate) users: Users,
     /// The command matrix, which is another one when the store has said which commands it has.
     pub table: Table,
-    pub(crate) commands: Commands,
+    /// Run id of the store process that has said which commands the table has.
+    commands_of: Option<String>,
     /// Who is to be told of changed keys.
     pub(crate) tracking: Tracking,
     /// Time of this turn of the event loop.
@@ -129,8 +119,8 @@ pub struct Shared {
     pub busy: Busy,
     /// Whether clients wait.
     pub pause: Pause,
-    /// The front's mark.
-    pub mark: Mark,
+    /// Every device of the chain knows of the front's mark: what changes the store may pass.
+    pub mark_open: bool,
     /// Changes of subscriptions that are under way.
     pub subscribing: Subscribing,
     /// Bytes of replies that one client may leave unread.
@@ -147,10 +137,6 @@ pub struct Shared {
     pub replicas: ReplicaReads,
     /// Whether reads may be handed out for the store itself, in RESP2 and in RESP3.
     pub store_reads: [bool; 2],
-    /// There are reads for which it matters which store the server works on.
-    pub wants_store_name: bool,
-    /// Somebody has found another Redis than the server is said to work on: the server is to look, before it says again where it works.
-    pub store_doubted: Cell<bool>,
     /// What the connection that takes commands now has set in this turn.
     pub(super) own_writes: OwnWrites,
     /// No listing of keys is read from the store before this time.
@@ -186,7 +172,7 @@ impl Shared {
             // Whoever makes connections says who may use them.
             users: Users::new(Access::Anyone),
             table,
-            commands: Commands::default(),
+            commands_of: None,
             tracking: Tracking::default(),
             now: 0,
             call_timeout,
@@ -198,7 +184,7 @@ impl Shared {
             counters: Counters::default(),
             busy: Busy::default(),
             pause: Pause::default(),
-            mark: Mark::default(),
+            mark_open: false,
             subscribing: Subscribing::default(),
             unread_client_max,
             unread_over: false,
@@ -207,8 +193,6 @@ impl Shared {
             heard: Heard::default(),
             replicas: ReplicaReads::new(read_from),
             store_reads: [false; 2],
-            wants_store_name: false,
-            store_doubted: Cell::new(false),
             own_writes: OwnWrites::default(),
             listing_after: 0,
             databases,
@@ -233,7 +217,7 @@ impl Shared {
             self.databases = FxHashSet::from_iter([0]);
             self.probed.clear();
             self.client_fields = None;
-            if self.commands.of.take().is_some() {
+            if self.commands_of.take().is_some() {
                 self.table = self.table.forgotten();
             }
             self.about.is_another();
@@ -268,7 +252,7 @@ impl Shared {
     /// Whether the store that the server works on has not said yet which commands it has.
     pub(crate) fn has_to_learn(&self) -> bool {
         let name = self.name.as_ref();
-        name.is_some_and(|name| self.commands.of.as_ref() != Some(&name.run_id))
+        name.is_some_and(|name| self.commands_of.as_ref() != Some(&name.run_id))
     }
 
     /// The store process with this run id has said which commands it has; false if the server works on another one.
@@ -277,8 +261,7 @@ impl Shared {
             return false;
         }
         self.table = self.table.with(learned);
-        self.commands.of = Some(run_id.to_owned());
-        self.commands.wanted = false;
+        self.commands_of = Some(run_id.to_owned());
         self.probed.clear();
         true
     }

@@ -52,8 +52,6 @@ pub(super) struct Client {
 
 /// The connection to the store.
 pub(super) struct DirectSocket {
-    /// Which of its client's connections it is.
-    pub(super) number: u64,
     pub(super) socket: Socket,
     pub(super) connected: bool,
     /// Tells this connection from earlier ones in the list of connect deadlines.

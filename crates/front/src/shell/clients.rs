@@ -10,12 +10,8 @@ use crate::client::{ClientSocket, ClientsAsk, ClientsTold, Shared};
 use crate::upstream::Upstream;
 
 impl<U: Upstream> Front<U> {
-    /// A client had its turn: answers what it wants to know of the others.
-    pub(super) fn tell_of_clients(&mut self, index: usize) {
-        let asks = |client: &mut Box<Client>| client.connection.take_clients_ask();
-        let Some(ask) = self.clients[index].as_mut().and_then(asks) else {
-            return;
-        };
+    /// Answers what a client wants to know of the others.
+    pub(super) fn tell_of_clients(&mut self, index: usize, ask: ClientsAsk) {
         let error = matches!(ask, ClientsAsk::Unblock { error: true, .. });
         let told = match ask {
             ClientsAsk::Info => ClientsTold::Lines(self.lines(|at, _| at == index)),

@@ -1,5 +1,6 @@
 //! The sockets to the store: made and closed as the connections wish.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use mio::Token;
@@ -18,24 +19,16 @@ const CONNECT_TIMEOUT: Time = 5_000_000_000;
 const DIRECT_KEEPALIVE: Duration = Duration::from_secs(60);
 
 impl<U: Upstream> Front<U> {
-    /// Opens or closes the socket to the store as the connection wishes.
-    pub(super) fn match_direct(&mut self, index: usize) {
+    /// Opens the socket to the store, or closes it.
+    pub(super) fn match_direct(&mut self, index: usize, target: Option<(u64, SocketAddr)>) {
         let Some(Some(client)) = self.clients.get_mut(index) else {
             return;
         };
-        let Some((number, address)) = client.connection.direct_target() else {
-            client.direct = None;
-            return;
-        };
-        if client
-            .direct
-            .as_ref()
-            .is_some_and(|direct| direct.number == number)
-        {
-            return;
-        }
         // What an earlier one still brings is about another state.
         client.direct = None;
+        let Some((_, address)) = target else {
+            return;
+        };
         let tls = client.connection.direct_tls();
         let connect = || -> std::io::Result<Wire> {
             let token = Token(FIRST_CLIENT + 2 * index + 1);
@@ -50,7 +43,6 @@ impl<U: Upstream> Front<U> {
                 self.connecting
                     .push_back((self.shared.now + CONNECT_TIMEOUT, index, self.serial));
                 client.direct = Some(DirectSocket {
-                    number,
                     socket: Socket::unready(stream),
                     connected: false,
                     serial: self.serial,

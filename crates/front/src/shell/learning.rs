@@ -28,6 +28,8 @@ pub(super) struct Learning {
     after: Time,
     /// Not before this time because of unknown commands.
     again_after: Time,
+    /// Somebody has sent a command that the table does not have.
+    pub(super) wanted: bool,
     /// The warning that the store's answer is of no use was logged.
     warned: bool,
 }
@@ -51,8 +53,9 @@ impl<U: Upstream> Front<U> {
         if self.shared.has_to_learn() {
             return Some(learning.after);
         }
-        let wanted = self.shared.commands.wanted;
-        wanted.then(|| learning.after.max(learning.again_after))
+        learning
+            .wanted
+            .then(|| learning.after.max(learning.again_after))
     }
 
     /// Asks the store if it is time to.
@@ -76,7 +79,7 @@ impl<U: Upstream> Front<U> {
             Ok(call) => {
                 self.learning.call = Some(call);
                 self.learning.again_after = now.saturating_add(AGAIN_AFTER);
-                self.shared.commands.wanted = false;
+                self.learning.wanted = false;
             }
             Err(error) => {
                 if matches!(error, Refused::Closed) {
@@ -122,6 +125,7 @@ impl<U: Upstream> Front<U> {
         if !self.shared.learn_commands(&run_id, &learned) {
             return Err("the server works on another store by now".into());
         }
+        self.learning.wanted = false;
         let (commands, new) = learned.counts();
         tracing::info!(
             commands,

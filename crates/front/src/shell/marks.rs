@@ -28,6 +28,8 @@ const CONFIRMED_FOR: Time = 300_000_000_000;
 /// The mark.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
+    /// A client needs one.
+    pub(super) wanted: bool,
     session: Option<SessionHandle>,
     open: bool,
     /// Until when it is kept at least.
@@ -102,12 +104,12 @@ impl<U: Upstream> Front<U> {
     /// Opens the mark if somebody needs it, looks after it, and ends it.
     pub(super) fn keep_marks(&mut self) {
         let now = self.shared.now;
-        if std::mem::take(&mut self.shared.mark.wanted) && self.marks.session.is_none() {
+        if std::mem::take(&mut self.marks.wanted) && self.marks.session.is_none() {
             match self.up.open_mark(now) {
                 Ok(session) => self.marks.opening(session, now),
                 Err(error) => {
                     tracing::debug!(%error, "no mark can be opened now");
-                    self.shared.mark.wanted = true;
+                    self.marks.wanted = true;
                 }
             }
         }
@@ -163,7 +165,7 @@ impl<U: Upstream> Front<U> {
         }
         self.marks.open = true;
         self.marks.confirmed = self.shared.now;
-        self.shared.mark.open = true;
+        self.shared.mark_open = true;
         for index in 0..self.clients.len() {
             if let Some(Some(client)) = self.clients.get(index)
                 && client.connection.needs_mark()
@@ -206,8 +208,11 @@ impl<U: Upstream> Front<U> {
     }
 
     fn forget_mark(&mut self) {
-        self.marks = Marks::default();
-        self.shared.mark.open = false;
+        self.marks = Marks {
+            wanted: self.marks.wanted,
+            ..Marks::default()
+        };
+        self.shared.mark_open = false;
     }
 
     /// Nothing may go on, or be begun, as if there were a mark.
@@ -217,7 +222,7 @@ impl<U: Upstream> Front<U> {
             if let Some(Some(client)) = self.clients.get_mut(index)
                 && client.connection.mark_lost()
             {
-                self.match_direct(index);
+                self.take_outputs(index);
                 self.enqueue(index);
                 self.mark_dirty(index);
             }

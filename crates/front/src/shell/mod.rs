@@ -45,7 +45,7 @@ use pmnet_client::{Clock, Spin};
 use pmnet_tls::ServerTls;
 use rustc_hash::FxHashMap;
 
-use crate::client::{Counters, Shared, Turn};
+use crate::client::{Counters, Output, Shared, Turn};
 use crate::store::StoreAddress;
 use crate::table::Table;
 use crate::upstream::{CallId, Event, SessionHandle, Time, Upstream};
@@ -441,22 +441,13 @@ impl<U: Upstream> Front<U> {
             client.waiting = true;
             self.busy.push_back(index);
         }
-        if let Some(call) = client.connection.asked_head() {
-            self.asked.insert(call, index);
-        }
         let mut again = turn == Turn::More;
         if woken && turn != Turn::Busy {
             // It may not have needed the room that it was woken for.
             self.wake_waiting();
         }
         self.note_stranger(index);
-        self.tell_of_clients(index);
-        self.note_session(index);
-        self.note_subscribing(index);
-        self.note_waiting(index);
-        self.match_direct(index);
-        self.collect_store_read(index);
-        self.collect_question(index);
+        self.take_outputs(index);
         if let Some(Some(client)) = self.clients.get_mut(index) {
             // What was put into the store's outbox just now.
             if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch, &self.shared) {
@@ -474,20 +465,43 @@ impl<U: Upstream> Front<U> {
         self.mark_dirty(index);
     }
 
+    /// Does what a client wants of the front.
+    fn take_outputs(&mut self, index: usize) {
+        while let Some(Some(client)) = self.clients.get_mut(index)
+            && let Some(output) = client.connection.poll_output()
+        {
+            match output {
+                Output::OpenMark => self.marks.wanted = true,
+                Output::NameStore => self.vigil.wants_name = true,
+                Output::DoubtStore => self.vigil.doubts_name = true,
+                Output::LearnCommands => self.learning.wanted = true,
+                Output::AskedHead(call) => {
+                    self.asked.insert(call, index);
+                }
+                Output::Clients(ask) => self.tell_of_clients(index, ask),
+                Output::Session(session) => self.note_session(index, session),
+                Output::BehindSubscriptions => {
+                    self.behind_subscriptions.insert(index);
+                }
+                Output::Subscribing(change) => self.note_subscribing(index, change),
+                Output::Waiting(waiting) => self.note_waiting(index, waiting),
+                Output::Direct(target) => self.match_direct(index, target),
+                Output::Read(read) => self.reads.submit(index, read, &self.shared),
+                Output::Ask(question) => self.submit_question(index, question),
+            }
+        }
+    }
+
     /// Remembers whose session it is that a client uses now.
-    fn note_session(&mut self, index: usize) {
+    fn note_session(&mut self, index: usize, session: Option<SessionHandle>) {
         let Some(Some(client)) = self.clients.get_mut(index) else {
             return;
         };
-        let session = client.connection.session();
-        if session != client.session {
-            if let Some(old) = client.session {
-                self.sessions.remove(&old);
-            }
-            if let Some(new) = session {
-                self.sessions.insert(new, index);
-            }
-            client.session = session;
+        if let Some(old) = std::mem::replace(&mut client.session, session) {
+            self.sessions.remove(&old);
+        }
+        if let Some(new) = session {
+            self.sessions.insert(new, index);
         }
     }
 

@@ -10,8 +10,6 @@ const CHAIN_MAX: u32 = 16;
 /// A change of a client's subscriptions that is under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
-    /// Which of its client's.
-    own: u64,
     /// Which of all clients'.
     pub(super) number: u64,
     /// How many of its client's came right before it, and count as this one.
@@ -19,31 +17,22 @@ pub(super) struct Change {
 }
 
 impl<U: Upstream> Front<U> {
-    /// A client had its turn.
-    pub(super) fn note_subscribing(&mut self, index: usize) {
+    /// This change of a client's subscriptions is under way, or none.
+    pub(super) fn note_subscribing(&mut self, index: usize, under_way: Option<u64>) {
         let Some(Some(client)) = self.clients.get_mut(index) else {
             return;
         };
-        if client.connection.waits_for_subscriptions() {
-            self.behind_subscriptions.insert(index);
-        }
-        let under_way = client.connection.changes_subscriptions();
-        if under_way == client.subscribing.map(|change| change.own) {
-            return;
-        }
         let before = client.subscribing.take();
-        if let (Some(before), Some(own)) = (before, under_way)
+        if let (Some(before), Some(_)) = (before, under_way)
             && before.chain < CHAIN_MAX
         {
             client.subscribing = Some(Change {
-                own,
                 chain: before.chain + 1,
                 ..before
             });
             return;
         }
-        client.subscribing = under_way.map(|own| Change {
-            own,
+        client.subscribing = under_way.map(|_| Change {
             number: self.shared.subscribing.begin(),
             chain: 0,
         });

@@ -169,7 +169,7 @@ impl<U: Upstream> Front<U> {
         }
         if now >= wire.next_poke {
             wire.next_poke = now.saturating_add(POKE_EVERY);
-            self.shared.wants_store_name = true;
+            self.vigil.wants_name = true;
             if let Some(open) = &mut wire.open {
                 open.line.poke();
             }

@@ -15,7 +15,7 @@ use pmnet_resp::reply;
 use super::Front;
 use super::lane::{How, Lane};
 use crate::client::{Shared, says_busy};
-use crate::store::rights::{About, Answer, Ask, Ticket};
+use crate::store::rights::{About, Answer, Ask, Question, Ticket};
 use crate::upstream::{Time, Upstream};
 
 /// Between two questions for the list of users, in nanoseconds: half of the second in which a change must count.
@@ -90,13 +90,7 @@ impl<U: Upstream> Front<U> {
     }
 
     /// Hands what a client wants to know to the connection for it.
-    pub(super) fn collect_question(&mut self, index: usize) {
-        let Some(Some(client)) = self.clients.get_mut(index) else {
-            return;
-        };
-        let Some(question) = client.connection.take_question() else {
-            return;
-        };
+    pub(super) fn submit_question(&mut self, index: usize, question: Question) {
         let ticket = Ticket {
             client: index,
             question,
@@ -132,7 +126,7 @@ impl<U: Upstream> Front<U> {
                     self.shared.users.confirm(now);
                 }
                 if broken.how == How::Elsewhere {
-                    self.shared.store_doubted.set(true);
+                    self.vigil.doubts_name = true;
                 }
                 self.shared.users.cannot_be_asked(&broken.why);
             }
@@ -149,7 +143,7 @@ impl<U: Upstream> Front<U> {
         self.users.next_poll = now.saturating_add(POLL_EVERY);
         self.shared.users.wanted = false;
         // The users are those of the Redis that the server works on.
-        self.shared.wants_store_name = true;
+        self.vigil.wants_name = true;
         let polls = |ask: &Ask| matches!(ask, Ask::List(..));
         if !self.users.rights.queue.iter().any(polls) {
             self.shared.users.asked += 1;

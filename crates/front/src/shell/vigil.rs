@@ -44,6 +44,10 @@ pub(super) struct Vigil {
     /// Its session is used again and again: each one begun and ended is two entries of the log, which a store that is out of
     /// memory cannot apply.
     pub(super) keeps_session: bool,
+    /// It matters which store the server works on.
+    pub(super) wants_name: bool,
+    /// There is another Redis than the server is said to work on: the server is to look, before it says again where it works.
+    pub(super) doubts_name: bool,
 }
 
 impl Vigil {
@@ -59,6 +63,8 @@ impl Vigil {
             session: None,
             call: None,
             keeps_session: false,
+            wants_name: false,
+            doubts_name: false,
         }
     }
 
@@ -210,14 +216,14 @@ impl<U: Upstream> Front<U> {
         };
         let deadline = now.saturating_add(self.shared.call_timeout);
         let payload = Bytes::from(barrier());
-        let read_only = !self.shared.store_doubted.get();
+        let read_only = !self.vigil.doubts_name;
         match self
             .up
             .bypass(now, session, payload, 0, read_only, deadline)
         {
             Ok(call) => {
                 self.vigil.call = Some(call);
-                self.shared.store_doubted.set(false);
+                self.vigil.doubts_name = false;
             }
             Err(crate::upstream::Refused::Closed) => {
                 self.vigil.session = None;

@@ -10,7 +10,7 @@ use pmnet_resp::{reply, write_command};
 use pmnet_wire::command::{ARRIVED, Form, Protocol, preamble};
 
 use super::Front;
-use crate::client::integers;
+use crate::client::{Waiting as Waits, integers};
 use crate::upstream::{CallId, Outcome, SessionHandle, Time, Upstream};
 
 /// Time from an answer of the store to the next question, in nanoseconds: after something happened, and at most.
@@ -136,14 +136,17 @@ fn question(seen: Option<(i64, i64)>) -> Bytes {
 }
 
 impl<U: Upstream> Front<U> {
-    /// A client had its turn.
-    pub(super) fn note_waiting(&mut self, index: usize) {
+    /// A client begins to wait, rests, or waits no more.
+    pub(super) fn note_waiting(&mut self, index: usize, waiting: Waits) {
         let Some(Some(client)) = self.clients.get_mut(index) else {
             return;
         };
-        match (client.connection.waits_for(), client.ticket) {
-            (None, None) => {}
-            (Some((keys, until)), None) => {
+        match (waiting, client.ticket) {
+            (Waits::No, None) => {}
+            (Waits::Tries | Waits::Rests, None) => {
+                let Some((keys, until)) = client.connection.waits_for() else {
+                    return;
+                };
                 let ticket = self.waiting.begin(index, keys, until, self.shared.now);
                 client.ticket = Some(ticket);
                 if self.waiting.seen.is_some() {
@@ -151,14 +154,13 @@ impl<U: Upstream> Front<U> {
                     self.wake_waiters(vec![ticket]);
                 }
             }
-            (Some(_), Some(ticket)) => {
-                if client.connection.rests()
-                    && let Some(waiter) = self.waiting.waiters.get_mut(&ticket)
-                {
+            (Waits::Tries, Some(_)) => {}
+            (Waits::Rests, Some(ticket)) => {
+                if let Some(waiter) = self.waiting.waiters.get_mut(&ticket) {
                     waiter.woken = false;
                 }
             }
-            (None, Some(ticket)) => {
+            (Waits::No, Some(ticket)) => {
                 client.ticket = None;
                 self.end_ticket(ticket);
             }

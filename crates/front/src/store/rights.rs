@@ -49,7 +49,7 @@ pub(crate) enum About {
 
 /// A question of a connection; it has one at a time.
 #[derive(Debug)]
-pub(crate) struct Question {
+pub struct Question {
     /// [`Connection::id`](crate::client::Connection::id).
     pub(crate) connection: u64,
     /// Which of its questions.

@@ -252,6 +252,16 @@ impl Session {
                 return None;
             }
         }
+        // An older Redis does not know it, and aborts; the front takes it from every client's library.
+        let multi = |line: &String| line.eq_ignore_ascii_case("MULTI");
+        let names_library = |line: &String| line.to_ascii_uppercase().starts_with("CLIENT SETINFO");
+        if words[0] == "EXEC"
+            && right.starts_with("-EXECABORT")
+            && let Some(begun) = self.story.iter().rposition(multi)
+            && self.story[begun..].iter().any(names_library)
+        {
+            return Some(End::Explained("CLIENT SETINFO inside MULTI"));
+        }
         if let Some(why) = explained(words, right, ours, self.has_passed) {
             return Some(End::Explained(why));
         }

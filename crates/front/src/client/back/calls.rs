@@ -416,6 +416,7 @@ impl Connection {
     /// The session is gone: what is outstanding has an unknown outcome. The next command opens another.
     /// After a loss of acknowledged updates the client is told instead, and its connection closed.
     pub fn session_closed(&mut self, reason: Closed, shared: &mut Shared) {
+        self.reported.session_closed();
         if let Closed::DataLoss { .. } = reason {
             tracing::error!(client = self.peer, %reason, "session closed");
             let error = reply::error(&format!("ERR pmnet: {reason}"));

@@ -12,6 +12,7 @@ use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, UNCHANGED, WATCH, arriva
 use super::calls::{Submit, outcome_reply};
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
+use crate::client::output::Waiting;
 use crate::client::{Connection, Later, Shared};
 use crate::limits::REQUESTS;
 use crate::upstream::{CallId, Outcome, Time, Upstream};
@@ -325,8 +326,17 @@ impl Connection {
         Some((&waits.keys, waits.until))
     }
 
+    /// Whether it waits.
+    pub(in crate::client) fn waiting(&self) -> Waiting {
+        match self.waits_for() {
+            None => Waiting::No,
+            Some(_) if self.rests() => Waiting::Rests,
+            Some(_) => Waiting::Tries,
+        }
+    }
+
     /// Whether it has found nothing and was not woken since.
-    pub(crate) fn rests(&self) -> bool {
+    fn rests(&self) -> bool {
         matches!(&self.passing.passage, Some(passage) if passage.stage == Stage::Rest)
     }
 

@@ -6,15 +6,6 @@
 use super::passage::Stage;
 use crate::client::Connection;
 
-/// Whether the front's mark is open, and whether somebody waits for it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Mark {
-    /// Every device of the chain knows of it.
-    pub open: bool,
-    /// Somebody waits for it.
-    pub wanted: bool,
-}
-
 impl Connection {
     /// Whether something passes, or may pass, that changes the store.
     #[must_use]

@@ -163,8 +163,7 @@ impl Connection {
     }
 
     /// Which change of this client's subscriptions is under way, counted since it came.
-    #[must_use]
-    pub fn changes_subscriptions(&self) -> Option<u64> {
+    pub(in crate::client) fn changes_subscriptions(&self) -> Option<u64> {
         let passage = self.passing.passage.as_ref()?;
         let changes = passage.effect == Effect::Subscribe && passage.name != "PING";
         changes.then(|| self.passing.sentinels())

@@ -121,10 +121,10 @@ impl Connection {
         if let Some(passage) = &mut self.passing.passage
             && passage.stage == Stage::Mark
         {
-            if shared.mark.open || !passage.marks {
+            if shared.mark_open || !passage.marks {
                 passage.stage = Stage::Barrier(None);
             } else {
-                shared.mark.wanted = true;
+                self.wishes.open_mark();
             }
         }
         if let Some(Passage {
@@ -336,7 +336,7 @@ impl Connection {
                     .identify(&name.records);
             }
             Match::OtherOwner | Match::Other => {
-                shared.store_doubted.set(true);
+                self.wishes.doubt_store();
                 self.lose_store(name);
             }
         }

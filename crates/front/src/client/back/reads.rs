@@ -303,8 +303,12 @@ impl Connection {
             batch.stage = if self.reads.uncertain {
                 Stage::Bypassed
             } else {
+                self.wishes.name_store();
                 ask_head(batch, self.settings.protocol, up, shared)
             };
+            if let Stage::Asked(call) = batch.stage {
+                self.wishes.asked_head(call);
+            }
             self.ask_store_at_once(shared);
         }
         let bypassed = |batch: &Batch| batch.stage == Stage::Bypassed;
@@ -347,15 +351,6 @@ impl Connection {
             self.reads.batch = Some(batch);
         }
         result
-    }
-
-    /// The question to the head that is under way.
-    #[must_use]
-    pub fn asked_head(&self) -> Option<CallId> {
-        match self.reads.batch.as_ref()?.stage {
-            Stage::Asked(call) => Some(call),
-            _ => None,
-        }
     }
 
     /// The head answered a READ, or nobody did.
@@ -452,7 +447,7 @@ impl Connection {
     }
 
     /// What is to be read from the store now; each question once.
-    pub fn take_store_read(&mut self) -> Option<StoreRead> {
+    pub(in crate::client) fn take_store_read(&mut self) -> Option<StoreRead> {
         let batch = self.reads.batch.as_mut()?;
         let freshness = match (batch.stage, &mut self.reads.before) {
             (Stage::Missed { epoch, need } | Stage::Replica { epoch, need }, _) => {
@@ -573,7 +568,6 @@ fn ask_head<U: Upstream>(
     up: &mut U,
     shared: &mut Shared,
 ) -> Stage {
-    shared.wants_store_name = true;
     let deadline = batch.begun.saturating_add(shared.call_timeout);
     batch.asks_replica = batch.fits_replicas && shared.replicas.are_wanted(protocol, shared.now);
     let useful = batch.key.is_some() || shared.reads_from_store(protocol) || batch.asks_replica;

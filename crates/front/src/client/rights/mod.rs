@@ -268,7 +268,7 @@ impl Connection {
     }
 
     /// Its next question to Redis about itself, once.
-    pub(crate) fn take_question(&mut self) -> Option<Question> {
+    pub(in crate::client) fn take_question(&mut self) -> Option<Question> {
         if !matches!(self.rights.stage, Stage::New(_)) {
             return None;
         }

@@ -94,7 +94,7 @@ impl StoreReads {
     }
 
     /// Takes what a client wants to read; it is sent at the end of the turn.
-    fn submit(&mut self, client: usize, read: StoreRead, shared: &Shared) {
+    pub(super) fn submit(&mut self, client: usize, read: StoreRead, shared: &Shared) {
         let at = crate::client::lane(read.protocol);
         if !read.replica {
             return self.lanes[at].submit(client, read, shared.now);
@@ -175,15 +175,6 @@ impl<U: Upstream> Front<U> {
         self.shared.replicas.fit = any;
     }
 
-    /// Hands what a client wants to read to the connection for it.
-    pub(super) fn collect_store_read(&mut self, index: usize) {
-        if let Some(Some(client)) = self.clients.get_mut(index)
-            && let Some(read) = client.connection.take_store_read()
-        {
-            self.reads.submit(index, read, &self.shared);
-        }
-    }
-
     /// The end of a turn: sends what was collected, and ends what takes too long.
     pub(super) fn send_store_reads(&mut self) {
         let mut told = std::mem::take(&mut self.reads.told);
@@ -201,9 +192,9 @@ impl<U: Upstream> Front<U> {
     /// Asks the server now and then which store it works on, while there are reads.
     pub(super) fn refresh_store_name(&mut self) {
         let now = self.shared.now;
-        let doubted = self.shared.store_doubted.get();
-        if (self.shared.wants_store_name || doubted) && now >= self.reads.ask_name_after {
-            self.shared.wants_store_name = false;
+        let wanted = self.vigil.wants_name || self.vigil.doubts_name;
+        if wanted && now >= self.reads.ask_name_after {
+            self.vigil.wants_name = false;
             self.reads.ask_name_after = now.saturating_add(NAME_EVERY);
             self.vigil.keeps_session = true;
             self.ask_store_name();

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use bytes::Bytes;
-use pmnet_front::client::{Connection, Freshness, Shared, StoreRead, Turn};
+use pmnet_front::client::{Connection, Freshness, Output, Shared, StoreRead, Turn};
 use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::Table;
 use pmnet_front::upstream::{
@@ -321,10 +321,15 @@ impl Stage {
 
     /// What the connection wants of the front.
     fn take_outputs(&mut self) {
-        self.shared.mark.open |= self.shared.mark.wanted;
-        while let Some(read) = self.connection.take_store_read() {
-            self.sent[1].extend_from_slice(format!("{read:?}\n").as_bytes());
-            self.reads.push_back(read);
+        while let Some(output) = self.connection.poll_output() {
+            match output {
+                Output::OpenMark => self.shared.mark_open = true,
+                Output::Read(read) => {
+                    self.sent[1].extend_from_slice(format!("{read:?}\n").as_bytes());
+                    self.reads.push_back(read);
+                }
+                _ => {}
+            }
         }
     }
 

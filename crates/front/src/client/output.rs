@@ -1,0 +1,164 @@
+//! What a client wants of the front, beside the bytes for its two sockets.
+//!
+//! One rule: after each [`Connection::advance`], and whatever else has changed a connection, [`Connection::poll_output`] is called
+//! until there is nothing more.
+
+use std::net::SocketAddr;
+
+use super::Connection;
+use super::back::reads::StoreRead;
+use super::client_command::ClientsAsk;
+use crate::store::rights::Question;
+use crate::upstream::{CallId, SessionHandle};
+
+/// Something that a client wants of the front.
+#[derive(Debug)]
+pub enum Output {
+    /// The front's mark is to be open.
+    OpenMark,
+    /// It matters which store the server works on: the server is to be asked now and then.
+    NameStore,
+    /// There is another Redis than the server is said to work on: the server is to look, before it says again where it works.
+    DoubtStore,
+    /// A command came that the table does not have: the store is to be asked which it has.
+    LearnCommands,
+    /// The head was asked with this call.
+    AskedHead(CallId),
+    /// It waits until the front has said this of its clients.
+    Clients(ClientsAsk),
+    /// It uses another session from now on, or none.
+    Session(Option<SessionHandle>),
+    /// Its next command comes behind the changes of subscriptions that are under way.
+    BehindSubscriptions,
+    /// This change of its subscriptions is under way, counted since it came, or none.
+    Subscribing(Option<u64>),
+    /// Whether it waits for keys of an embedded store.
+    Waiting(Waiting),
+    /// Its connection to the store is another one, with this number, or there must be none.
+    Direct(Option<(u64, SocketAddr)>),
+    /// This is to be read from the store.
+    Read(StoreRead),
+    /// This is to be asked about its user.
+    Ask(Question),
+}
+
+/// Whether a client waits for keys of an embedded store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Waiting {
+    /// It does not.
+    #[default]
+    No,
+    /// It is trying, or about to.
+    Tries,
+    /// It has found nothing, and waits to be woken.
+    Rests,
+}
+
+/// What the front was told last.
+#[derive(Default)]
+pub(super) struct Reported {
+    session: Option<SessionHandle>,
+    change: Option<u64>,
+    waiting: Waiting,
+    direct: Option<u64>,
+}
+
+impl Reported {
+    /// The front knows that there is no session any more.
+    pub(super) fn session_closed(&mut self) {
+        self.session = None;
+    }
+}
+
+/// What was wished for since it was handed out last.
+#[derive(Default)]
+pub(super) struct Wishes {
+    mark: bool,
+    name: bool,
+    doubt: bool,
+    commands: bool,
+    asked_head: Option<CallId>,
+    behind_subscriptions: bool,
+}
+
+impl Wishes {
+    pub(super) fn open_mark(&mut self) {
+        self.mark = true;
+    }
+
+    pub(super) fn name_store(&mut self) {
+        self.name = true;
+    }
+
+    pub(super) fn doubt_store(&mut self) {
+        self.doubt = true;
+    }
+
+    pub(super) fn learn_commands(&mut self) {
+        self.commands = true;
+    }
+
+    pub(super) fn asked_head(&mut self, call: CallId) {
+        self.asked_head = Some(call);
+    }
+
+    pub(super) fn come_behind_subscriptions(&mut self) {
+        self.behind_subscriptions = true;
+    }
+
+    fn take(&mut self) -> Option<Output> {
+        let took = std::mem::take::<bool>;
+        if took(&mut self.mark) {
+            return Some(Output::OpenMark);
+        }
+        if took(&mut self.name) {
+            return Some(Output::NameStore);
+        }
+        if took(&mut self.doubt) {
+            return Some(Output::DoubtStore);
+        }
+        if took(&mut self.commands) {
+            return Some(Output::LearnCommands);
+        }
+        self.asked_head.take().map(Output::AskedHead)
+    }
+}
+
+impl Connection {
+    /// The next thing that it wants of the front; `None`: nothing more.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        if let Some(output) = self.wishes.take() {
+            return Some(output);
+        }
+        // Answering this one may open a session.
+        if let Some(ask) = self.clients_ask.take() {
+            return Some(Output::Clients(ask));
+        }
+        if self.reported.session != self.session {
+            self.reported.session = self.session;
+            return Some(Output::Session(self.session));
+        }
+        if std::mem::take(&mut self.wishes.behind_subscriptions) {
+            return Some(Output::BehindSubscriptions);
+        }
+        let change = self.changes_subscriptions();
+        if self.reported.change != change {
+            self.reported.change = change;
+            return Some(Output::Subscribing(change));
+        }
+        let waiting = self.waiting();
+        if self.reported.waiting != waiting {
+            self.reported.waiting = waiting;
+            return Some(Output::Waiting(waiting));
+        }
+        let direct = self.direct_target();
+        if self.reported.direct != direct.map(|(number, _)| number) {
+            self.reported.direct = direct.map(|(number, _)| number);
+            return Some(Output::Direct(direct));
+        }
+        if let Some(read) = self.take_store_read() {
+            return Some(Output::Read(read));
+        }
+        self.take_question().map(Output::Ask)
+    }
+}
