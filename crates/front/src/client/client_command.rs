@@ -17,7 +17,7 @@ use super::back::passage::Stage;
 use super::clients_asked::{self, Parsed, Which};
 use super::local::{BAD_NAME, valid_name};
 use super::mode::Mode;
-use super::replies::Slot;
+use super::replies::{Muted, Slot};
 use super::transaction::unknown_subcommand;
 use super::{Connection, Later, Shared, Wait, refusal};
 use crate::table::{Facts, Sub};
@@ -349,18 +349,18 @@ impl Connection {
         if arguments.is(2, "ON") {
             self.settings.silent = false;
             self.skip = Skip::No;
-            self.replies.mute(false);
+            self.replies.mute(Muted::No);
             return OK;
         }
         if arguments.is(2, "OFF") {
             self.settings.silent = true;
             self.skip = Skip::No;
-            self.replies.mute(true);
+            self.replies.mute(Muted::Yes);
         } else if !arguments.is(2, "SKIP") {
             return reply::error(SYNTAX);
         } else if !self.settings.silent {
             self.skip = Skip::Next;
-            self.replies.mute(true);
+            self.replies.mute(Muted::Yes);
         }
         Bytes::new()
     }
@@ -373,7 +373,7 @@ impl Connection {
     ) -> Result<(), Later> {
         if self.skip == Skip::Over {
             self.flush_pack(up, shared)?;
-            self.replies.mute(false);
+            self.replies.mute(Muted::No);
             self.skip = Skip::No;
         }
         Ok(())

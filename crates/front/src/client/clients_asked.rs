@@ -69,11 +69,11 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
             return if !arguments.is(at, "ID") || names_address(arguments) {
                 Parsed::Cut
             } else {
-                Parsed::Asked(Some(which), question(arguments, true, true))
+                Parsed::Asked(Some(which), question(arguments, Some(Nobody::First)))
             };
         }
         let Some((condition, next, usual)) = which.condition(arguments, at, kills) else {
-            return Parsed::Asked(None, question(arguments, kills, false));
+            return Parsed::Asked(None, question(arguments, kills.then_some(Nobody::Last)));
         };
         // Only newer ones take several numbers where clients are killed, and several conditions where they are listed.
         plain &= usual && (kills || next == arguments.len());
@@ -91,7 +91,10 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     if plain {
         Parsed::Plain(which)
     } else {
-        Parsed::Asked(Some(which), question(arguments, kills, false))
+        Parsed::Asked(
+            Some(which),
+            question(arguments, kills.then_some(Nobody::Last)),
+        )
     }
 }
 
@@ -100,13 +103,23 @@ fn names_address(arguments: &Arguments<'_>) -> bool {
     (2..arguments.len()).any(|at| arguments.is(at, "LADDR") || arguments.is(at, "NOT-LADDR"))
 }
 
-/// The same command for the store, with a condition that none of its clients meets. `before`: that condition is put before the others, and
-/// none of them is of the same kind.
-fn question(arguments: &Arguments<'_>, kills: bool, before: bool) -> Bytes {
+/// Where a condition is put that none of the store's clients meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Nobody {
+    /// Before the others, none of which is of the same kind.
+    First,
+    /// After the others: there it is read as a condition, or is an error, after any other words.
+    Last,
+}
+
+/// The same command for the store. `nobody`: with a condition that none of its clients meets.
+fn question(arguments: &Arguments<'_>, nobody: Option<Nobody>) -> Bytes {
     let mut words: Vec<&[u8]> = arguments.iter().collect();
-    if kills {
-        // After the others: there it is read as a condition, or is an error, after any other words.
-        let place = if before { 2 } else { words.len() };
+    if let Some(nobody) = nobody {
+        let place = match nobody {
+            Nobody::First => 2,
+            Nobody::Last => words.len(),
+        };
         words.splice(place..place, [&b"LADDR"[..], NOBODY.as_bytes()]);
     }
     let mut frame = Vec::new();

@@ -7,6 +7,15 @@ use super::arrivals::Arrivals;
 use crate::limits::REQUESTS;
 use crate::upstream::Time;
 
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// A client that has logged in, or need not.
+    Known,
+    /// One that has still to log in, as far as is known.
+    Stranger,
+}
+
 pub(super) struct Input {
     bytes: BytesMut,
     parser: Parser,
@@ -56,9 +65,9 @@ impl Input {
         self.arrivals.note(self.bytes.len(), now, timeout);
     }
 
-    /// Whether there is a whole command. Of a `stranger`, who has still to log in, only small ones are taken.
-    pub(super) fn poll(&mut self, stranger: bool) -> Result<Status, ProtocolError> {
-        let polled = self.parser.poll_of(&self.bytes, stranger);
+    /// Whether there is a whole command. Of a stranger only small ones are taken.
+    pub(super) fn poll(&mut self, from: Sender) -> Result<Status, ProtocolError> {
+        let polled = self.parser.poll_of(&self.bytes, from == Sender::Stranger);
         self.held = polled.is_err();
         let status = polled?;
         if status == Status::Incomplete {

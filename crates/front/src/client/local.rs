@@ -7,6 +7,7 @@ use pmnet_wire::command::Protocol;
 
 use super::back::calls::Purpose;
 use super::mode::Mode;
+use super::replies::Muted;
 use super::{Connection, Later, Shared};
 use crate::table::{Local, Sub};
 use crate::upstream::Upstream;
@@ -121,7 +122,7 @@ impl Connection {
         self.mode = Mode::Ordinary;
         self.unwatch();
         self.passing.direct = None;
-        self.replies.mute(false);
+        self.replies.mute(Muted::No);
         self.settings = Settings {
             // As in Redis.
             library: std::mem::take(&mut self.settings.library),

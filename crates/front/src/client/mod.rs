@@ -50,7 +50,7 @@ use client_command::{Life, Skip};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::End;
 use gates::{Command, Stop};
-use input::Input;
+use input::{Input, Sender};
 use local::Settings;
 use mode::Mode;
 pub use output::{Output, Waiting};
@@ -417,12 +417,15 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<Result<Status, ProtocolError>, Later> {
-        let unknown = self.rights.may_be_stranger(&shared.users);
-        let polled = input.poll(unknown);
+        let from = match self.rights.may_be_stranger(&shared.users) {
+            true => Sender::Stranger,
+            false => Sender::Known,
+        };
+        let polled = input.poll(from);
         if let Err(ProtocolError::StrangerMultibulk | ProtocolError::StrangerBulk) = polled {
             self.times.begin(input.arrived().unwrap_or(shared.now));
             if !self.is_stranger(up, shared)? {
-                return Ok(input.poll(false));
+                return Ok(input.poll(Sender::Known));
             }
         }
         Ok(polled)

@@ -11,6 +11,14 @@ use super::backlog::Output;
 use super::{FLIGHT_BYTES_SOFT_MAX, READY_BYTES_SOFT_MAX, SLOTS_MAX};
 use crate::upstream::CallId;
 
+/// Whether replies are thrown away (CLIENT REPLY).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Muted {
+    #[default]
+    No,
+    Yes,
+}
+
 /// The place of a command's reply.
 #[derive(Debug)]
 pub(super) enum Slot {
@@ -39,7 +47,7 @@ pub(super) enum Slot {
     /// What the front has to ask its other clients for.
     Clients,
     /// From here on replies are thrown away, or are not (CLIENT REPLY).
-    Mute(bool),
+    Mute(Muted),
 }
 
 #[derive(Default)]
@@ -53,7 +61,7 @@ pub(super) struct Replies {
     /// Bytes of `output` above which no further command is taken.
     pub(super) unread_max: usize,
     /// Replies that are next in order are thrown away.
-    muted: bool,
+    muted: Muted,
 }
 
 impl Replies {
@@ -62,7 +70,7 @@ impl Replies {
         if !self.slots.is_empty() {
             self.ready_bytes += reply.len();
             self.slots.push_back(Slot::Ready(reply));
-        } else if !self.muted {
+        } else if self.muted == Muted::No {
             self.output.push(&reply);
         }
     }
@@ -78,7 +86,7 @@ impl Replies {
     }
 
     /// From here on replies are thrown away, or are not. Messages are kept, as by Redis.
-    pub(super) fn mute(&mut self, muted: bool) {
+    pub(super) fn mute(&mut self, muted: Muted) {
         if self.slots.is_empty() {
             self.muted = muted;
         } else {
@@ -147,9 +155,9 @@ impl Replies {
         let next =
             |slot: &mut Slot| matches!(slot, Slot::Ready(_) | Slot::Message(_) | Slot::Mute(_));
         while let Some(slot) = self.slots.pop_front_if(next) {
-            let (bytes, dropped) = match slot {
+            let (bytes, muted) = match slot {
                 Slot::Ready(bytes) => (bytes, self.muted),
-                Slot::Message(bytes) => (bytes, false),
+                Slot::Message(bytes) => (bytes, Muted::No),
                 Slot::Mute(muted) => {
                     self.muted = muted;
                     continue;
@@ -157,7 +165,7 @@ impl Replies {
                 _ => continue,
             };
             self.ready_bytes = self.ready_bytes.saturating_sub(bytes.len());
-            if !dropped {
+            if muted == Muted::No {
                 self.output.push(&bytes);
             }
         }

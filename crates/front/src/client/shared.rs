@@ -89,6 +89,13 @@ pub fn lane(protocol: Protocol) -> usize {
     usize::from(protocol == Protocol::Resp3)
 }
 
+/// Whether the store knows a command that is not in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probed {
+    Known,
+    Unknown,
+}
+
 /// What the connections of one front have in common.
 pub struct Shared {
     /// Who may do what.
@@ -150,7 +157,7 @@ pub struct Shared {
     /// How many commands it says a client has queued that has sent no MULTI.
     pub(super) no_multi: String,
     /// Commands that are not in the table, and whether the store knows them.
-    pub(super) probed: FxHashMap<Vec<u8>, bool>,
+    pub(super) probed: FxHashMap<Vec<u8>, Probed>,
 }
 
 impl Shared {
@@ -291,10 +298,10 @@ impl Shared {
         self.store_reads[lane(protocol)]
     }
 
-    pub(super) fn remember_probe(&mut self, name: Vec<u8>, known: bool) {
+    pub(super) fn remember_probe(&mut self, name: Vec<u8>, probed: Probed) {
         if self.probed.len() >= PROBED_MAX {
             self.probed.clear();
         }
-        self.probed.insert(name, known);
+        self.probed.insert(name, probed);
     }
 }

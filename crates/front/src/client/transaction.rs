@@ -13,6 +13,7 @@ use super::client_command::is_set_info;
 use super::gates::Command;
 use super::local::{Hello, parse_database};
 use super::mode::Mode;
+use super::shared::Probed;
 use super::{Connection, Later, Shared, Wait, arity_error, refusal, shown};
 use crate::limits::{COMMAND_BYTES_MAX, REQUESTS};
 use crate::table::{Action, Facts, Local, MODULE, NO_MULTI, Pass, Sub, Verdict};
@@ -288,10 +289,10 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        if name.len() > 64 || shared.probed.get(name) == Some(&false) {
+        if name.len() > 64 || shared.probed.get(name) == Some(&Probed::Unknown) {
             return self.fail_command(unknown);
         }
-        if shared.probed.get(name) == Some(&true) {
+        if shared.probed.get(name) == Some(&Probed::Known) {
             let queued = self.queue_frame(frame, Kind::Writes);
             self.reply(queued);
             return Ok(());

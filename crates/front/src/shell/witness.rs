@@ -43,13 +43,13 @@ pub(super) struct Witnesses {
 struct Witness {
     lane: Lane,
     credentials: Arc<Credentials>,
-    stage: Stage,
+    stage: Watched,
     next_poke: Time,
     answers: Vec<(Ask, Bytes)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Stage {
+enum Watched {
     /// Its login is under way.
     Begins,
     /// It is logged in at the Redis process with this run id.
@@ -109,7 +109,7 @@ impl Witnesses {
             let mut witness = Witness {
                 lane: Lane::new(token, self.call_timeout),
                 credentials,
-                stage: Stage::Begins,
+                stage: Watched::Begins,
                 next_poke: now.saturating_add(POKE_EVERY),
                 answers: Vec::new(),
             };
@@ -137,7 +137,7 @@ impl Witnesses {
 
 impl Witness {
     fn begin(&mut self, now: Time) {
-        self.stage = Stage::Begins;
+        self.stage = Watched::Begins;
         self.lane
             .push(Ask::Witness(Arc::clone(&self.credentials)), now);
     }
@@ -156,13 +156,13 @@ impl Witness {
     /// Its connection has ended.
     fn lost(&mut self, how: How, logins: u64, now: Time) {
         match &self.stage {
-            Stage::Stands { run_id } if how == How::Closed => {
+            Watched::Stands { run_id } if how == How::Closed => {
                 let run_id = run_id.clone();
-                self.stage = Stage::Closed { run_id, logins };
+                self.stage = Watched::Closed { run_id, logins };
                 self.lane.push(Ask::Poke, now);
             }
-            Stage::Closed { .. } => self.lane.push(Ask::Poke, now),
-            Stage::Begins | Stage::Stands { .. } => self.begin(now),
+            Watched::Closed { .. } => self.lane.push(Ask::Poke, now),
+            Watched::Begins | Watched::Stands { .. } => self.begin(now),
         }
     }
 
@@ -178,18 +178,18 @@ impl Witness {
         now: Time,
     ) -> Result<Option<u64>, ()> {
         match (ask, &self.stage) {
-            (Ask::Witness(_), Stage::Begins) => {
+            (Ask::Witness(_), Watched::Begins) => {
                 if *answer != reply::OK {
                     return Err(());
                 }
                 if let Some(run_id) = run_id {
                     let run_id = run_id.clone();
-                    self.stage = Stage::Stands { run_id };
+                    self.stage = Watched::Stands { run_id };
                 }
             }
             (
                 Ask::Poke,
-                Stage::Closed {
+                Watched::Closed {
                     run_id: before,
                     logins,
                 },

@@ -70,7 +70,7 @@ pub(crate) enum Told {
 
 /// Reads of one client that wait for their turn, or for their replies.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct Queued {
     pub(crate) client: usize,
     pub(crate) read: StoreRead,
     /// Since when.
@@ -79,7 +79,7 @@ pub(crate) struct Waiting {
     pub(crate) again: bool,
 }
 
-impl Waiting {
+impl Queued {
     pub(crate) fn reader(&self) -> Reader {
         Reader {
             client: self.client,
@@ -112,7 +112,7 @@ enum Phase {
 }
 
 struct Member {
-    waiting: Waiting,
+    waiting: Queued,
     /// Replies still to come.
     left: usize,
     bytes: usize,
@@ -122,7 +122,7 @@ struct Member {
     refused: bool,
 }
 
-struct Transaction {
+struct Round {
     members: Vec<Member>,
     steps: Vec<Step>,
     phase: Phase,
@@ -140,7 +140,7 @@ pub(crate) struct ReadsLine {
     replica_of: Option<String>,
     protocol: Protocol,
     found: Found,
-    transactions: VecDeque<Transaction>,
+    transactions: VecDeque<Round>,
     /// A transaction was answered.
     pub(crate) proven: bool,
     /// The store said that it is busy.
@@ -202,12 +202,7 @@ impl ReadsLine {
     }
 
     /// Begins a transaction for those who wait, as many as it takes. `asks_role`: the store is to name its replicas.
-    pub(crate) fn begin(
-        &mut self,
-        records: &str,
-        asks_role: bool,
-        waiting: &mut VecDeque<Waiting>,
-    ) {
+    pub(crate) fn begin(&mut self, records: &str, asks_role: bool, waiting: &mut VecDeque<Queued>) {
         let out = self.line.outbox();
         write_command(out, &["MULTI"]);
         write_command(out, &["HMGET", records, "watermark", "chain", "store"]);
@@ -243,7 +238,7 @@ impl ReadsLine {
             steps.push(Step::Select);
         }
         write_command(out, &["EXEC"]);
-        self.transactions.push_back(Transaction {
+        self.transactions.push_back(Round {
             members,
             steps,
             phase: Phase::Multi,
@@ -261,7 +256,7 @@ impl ReadsLine {
         bytes: &[u8],
         name: Option<&StoreName>,
         told: &mut Vec<Told>,
-        again: &mut VecDeque<Waiting>,
+        again: &mut VecDeque<Queued>,
     ) -> Result<(), String> {
         self.line.receive(bytes);
         while !self.line.inbox().is_empty() {
@@ -374,7 +369,7 @@ impl Member {
     }
 }
 
-impl Transaction {
+impl Round {
     /// Takes the next value of what the store answers; of EXEC's reply the head, then each part. Whether it was the last.
     /// `run_id`: what the store at the other end calls itself, or that of which it is a replica.
     ///
@@ -477,7 +472,7 @@ impl Transaction {
     }
 
     /// It is over: whoever was not read, because of others, is read again, once.
-    fn finish(self, told: &mut Vec<Told>, again: &mut VecDeque<Waiting>) {
+    fn finish(self, told: &mut Vec<Told>, again: &mut VecDeque<Queued>) {
         for mut member in self.members.into_iter().rev() {
             if member.told || member.left == 0 {
                 continue;

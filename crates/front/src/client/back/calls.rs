@@ -8,6 +8,7 @@ use super::beside::{LONG_READ, PAUSE};
 use super::pack::{Company, Kind, Pack, Packed, Part};
 use crate::client::client_command::ClientsAsk;
 use crate::client::replies::Slot;
+use crate::client::shared::Probed;
 use crate::client::transaction::Rest;
 use crate::client::{Connection, Later, Shared, Wait};
 use crate::table::{self, Facts, early_ack};
@@ -394,12 +395,12 @@ impl Connection {
                         if reply.starts_with(b"*1\r\n*")
                             && !reply.starts_with(b"*1\r\n*-1\r\n") =>
                     {
-                        shared.remember_probe(name, true);
+                        shared.remember_probe(name, Probed::Known);
                         self.queue_frame(&frame, Kind::Writes)
                     }
                     Ok(reply) => {
                         if !reply.starts_with(b"-") {
-                            shared.remember_probe(name, false);
+                            shared.remember_probe(name, Probed::Unknown);
                         }
                         self.fail_transaction();
                         unknown

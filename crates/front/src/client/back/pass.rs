@@ -45,6 +45,19 @@ pub(in crate::client) enum Effect {
     State,
 }
 
+/// Whether a command may change the store, and so passes under the front's mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marks {
+    No,
+    Yes,
+}
+
+impl Marks {
+    fn of(changes: bool) -> Marks {
+        if changes { Marks::Yes } else { Marks::No }
+    }
+}
+
 impl Connection {
     /// The verdict on a command of this client. If the store keeps a state for its connection that pmnet does not know, commands of
     /// modules run on that connection.
@@ -104,7 +117,7 @@ impl Connection {
         };
         let reads = facts.is_some_and(|facts| facts.has(READONLY));
         let writes = matches!(kind, Pass::Blocking | Pass::State | Pass::User) && !reads;
-        let marks = kind == Pass::Watch || writes;
+        let marks = Marks::of(kind == Pass::Watch || writes);
         self.begin(effect, Some(kind), marks, arguments, frame);
     }
 
@@ -112,7 +125,7 @@ impl Connection {
         &mut self,
         effect: Effect,
         kind: Option<Pass>,
-        marks: bool,
+        marks: Marks,
         arguments: &Arguments<'_>,
         frame: &[u8],
     ) {
@@ -134,7 +147,7 @@ impl Connection {
             effect,
             stage: Stage::Address(None),
             begun: self.times.begun,
-            marks,
+            marks: marks == Marks::Yes,
             // Nothing blocks inside MULTI.
             blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !self.mode.passed_multi(),
             kills: kind == Some(Pass::Kill) && !self.mode.passed_multi(),
@@ -159,7 +172,7 @@ impl Connection {
     pub(in crate::client) fn begin_resp2(&mut self, arguments: &Arguments<'_>) {
         let mut frame = Vec::new();
         write_command(&mut frame, &["HELLO", "2"]);
-        self.begin(Effect::Protocol, None, false, arguments, &frame);
+        self.begin(Effect::Protocol, None, Marks::No, arguments, &frame);
     }
 
     /// Which change of this client's subscriptions is under way, counted since it came.
@@ -252,7 +265,8 @@ impl Connection {
             Action::Pass(kind) => Some(kind),
             _ => None,
         };
-        self.begin(effect, kind, self.mode.watches(), arguments, frame);
+        let marks = Marks::of(self.mode.watches());
+        self.begin(effect, kind, marks, arguments, frame);
         Ok(())
     }
 

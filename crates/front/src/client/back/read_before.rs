@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 
-use super::reads::{BATCH_REPLY_BYTES_MAX, Stage};
+use super::reads::{BATCH_REPLY_BYTES_MAX, BatchStage};
 use crate::client::{Connection, Shared};
 
 /// So many MISSes one after the other make the next probable. What the store says beside a HIT is work for nothing.
@@ -178,7 +178,7 @@ impl Connection {
         let Some(batch) = &mut self.reads.batch else {
             return;
         };
-        let useful = matches!(batch.stage, Stage::Asked(_)) && self.reads.before.is_none();
+        let useful = matches!(batch.stage, BatchStage::Asked(_)) && self.reads.before.is_none();
         let reads = shared.reads_from_store(self.settings.protocol);
         let asked = match batch.asks_replica {
             true => Some(Asked::Replica),
@@ -206,7 +206,7 @@ impl Connection {
         let (Some(batch), Some(before)) = (&mut self.reads.batch, &mut self.reads.before) else {
             return;
         };
-        let Stage::Awaits { epoch, need } = batch.stage else {
+        let BatchStage::Awaits { epoch, need } = batch.stage else {
             return;
         };
         if !before.is_for(batch.number) {

@@ -59,7 +59,7 @@ pub(in crate::client) struct Reads {
 pub(in crate::client) struct Batch {
     /// Its question to the store: tells it from earlier ones of this connection.
     pub(in crate::client) number: u64,
-    pub(in crate::client) stage: Stage,
+    pub(in crate::client) stage: BatchStage,
     /// When the time of the first of them began.
     begun: Time,
     /// The commands, one after the other, and where each ends.
@@ -90,7 +90,7 @@ pub(in crate::client) struct Batch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::client) enum Stage {
+pub(in crate::client) enum BatchStage {
     /// Takes further reads, or waits until what is in front of it is answered.
     Gathers,
     /// The head was asked.
@@ -155,7 +155,7 @@ impl Batch {
     fn new(begun: Time) -> Batch {
         Batch {
             number: 0,
-            stage: Stage::Gathers,
+            stage: BatchStage::Gathers,
             begun,
             commands: Vec::new(),
             ends: Vec::new(),
@@ -174,14 +174,14 @@ impl Batch {
     }
 
     /// Where it is read behind the head's MISS if no replica will do.
-    pub(in crate::client) fn at_master(&self, shared: &Shared, protocol: Protocol) -> Stage {
+    pub(in crate::client) fn at_master(&self, shared: &Shared, protocol: Protocol) -> BatchStage {
         match self.missed {
             Some(Missed { epoch, need, .. })
                 if shared.reads_from_store(protocol) && !self.unfit =>
             {
-                Stage::Missed { epoch, need }
+                BatchStage::Missed { epoch, need }
             }
-            _ => Stage::Bypassed,
+            _ => BatchStage::Bypassed,
         }
     }
 
@@ -295,23 +295,23 @@ impl Connection {
         let Some(batch) = &mut self.reads.batch else {
             return Ok(());
         };
-        if batch.stage == Stage::Gathers {
+        if batch.stage == BatchStage::Gathers {
             if !self.replies.slots.is_empty() {
                 return Err(Later::Reads);
             }
             batch.begun = batch.begun.max(self.times.answered);
             batch.stage = if self.reads.uncertain {
-                Stage::Bypassed
+                BatchStage::Bypassed
             } else {
                 self.wishes.name_store();
                 ask_head(batch, self.settings.protocol, up, shared)
             };
-            if let Stage::Asked(call) = batch.stage {
+            if let BatchStage::Asked(call) = batch.stage {
                 self.wishes.asked_head(call);
             }
             self.ask_store_at_once(shared);
         }
-        let bypassed = |batch: &Batch| batch.stage == Stage::Bypassed;
+        let bypassed = |batch: &Batch| batch.stage == BatchStage::Bypassed;
         if !self.reads.batch.as_ref().is_some_and(bypassed) || self.wait == Wait::Outcome {
             return Err(Later::Reads);
         }
@@ -361,7 +361,7 @@ impl Connection {
             .reads
             .batch
             .as_mut()
-            .filter(|batch| batch.stage == Stage::Asked(call))
+            .filter(|batch| batch.stage == BatchStage::Asked(call))
         else {
             return;
         };
@@ -422,7 +422,7 @@ impl Connection {
         let before = before.filter(|before| before.is_for(batch.number) && before.is_sent);
         batch.stage = match (missed, before) {
             (Some(missed), Some(before)) if let Some(need) = before.must_have(&missed) => {
-                Stage::Awaits {
+                BatchStage::Awaits {
                     epoch: missed.epoch,
                     need,
                 }
@@ -433,14 +433,14 @@ impl Connection {
                     && shared.replicas.fit[lane(protocol)]
                     && !batch.of_replica =>
             {
-                Stage::Replica {
+                BatchStage::Replica {
                     epoch: missed.epoch,
                     need: missed.replicas,
                 }
             }
             _ => batch.at_master(shared, protocol),
         };
-        if !matches!(batch.stage, Stage::Awaits { .. }) {
+        if !matches!(batch.stage, BatchStage::Awaits { .. }) {
             self.drop_before();
         }
         self.use_before(shared);
@@ -450,14 +450,16 @@ impl Connection {
     pub(in crate::client) fn take_store_read(&mut self) -> Option<StoreRead> {
         let batch = self.reads.batch.as_mut()?;
         let freshness = match (batch.stage, &mut self.reads.before) {
-            (Stage::Missed { epoch, need } | Stage::Replica { epoch, need }, _) => {
-                batch.of_replica = matches!(batch.stage, Stage::Replica { .. });
-                batch.stage = Stage::HandedOut;
+            (BatchStage::Missed { epoch, need } | BatchStage::Replica { epoch, need }, _) => {
+                batch.of_replica = matches!(batch.stage, BatchStage::Replica { .. });
+                batch.stage = BatchStage::HandedOut;
                 self.reads.questions += 1;
                 batch.number = self.reads.questions;
                 Freshness::Known { epoch, need }
             }
-            (Stage::Asked(_), Some(before)) if before.is_for(batch.number) && !before.is_sent => {
+            (BatchStage::Asked(_), Some(before))
+                if before.is_for(batch.number) && !before.is_sent =>
+            {
                 before.is_sent = true;
                 batch.of_replica = before.asked == Asked::Replica;
                 Freshness::Told
@@ -480,7 +482,7 @@ impl Connection {
         self.reads
             .batch
             .as_mut()
-            .filter(|batch| batch.number == number && batch.stage == Stage::HandedOut)
+            .filter(|batch| batch.number == number && batch.stage == BatchStage::HandedOut)
     }
 
     /// The store's reply to the next read of this batch.
@@ -541,7 +543,7 @@ impl Connection {
         // The master has all that a replica has shown of this batch, but is not asked for a part of it.
         batch.unfit |= !batch.of_replica || why == Unread::Large || batch.done > 0;
         // The head's answer may be a HIT yet.
-        if !matches!(batch.stage, Stage::Asked(_)) {
+        if !matches!(batch.stage, BatchStage::Asked(_)) {
             batch.stage = batch.at_master(shared, protocol);
         }
         if why == Unread::Large {
@@ -567,12 +569,12 @@ fn ask_head<U: Upstream>(
     protocol: Protocol,
     up: &mut U,
     shared: &mut Shared,
-) -> Stage {
+) -> BatchStage {
     let deadline = batch.begun.saturating_add(shared.call_timeout);
     batch.asks_replica = batch.fits_replicas && shared.replicas.are_wanted(protocol, shared.now);
     let useful = batch.key.is_some() || shared.reads_from_store(protocol) || batch.asks_replica;
     if !useful || shared.now >= deadline {
-        return Stage::Bypassed;
+        return BatchStage::Bypassed;
     }
     let hashes = if batch.all_keys || batch.hashes.len() > READ_KEYS_MAX {
         &[]
@@ -580,11 +582,11 @@ fn ask_head<U: Upstream>(
         &batch.hashes[..]
     };
     match up.read(shared.now, hashes, batch.asks_replica, deadline) {
-        Ok(call) => Stage::Asked(call),
+        Ok(call) => BatchStage::Asked(call),
         Err(error) => {
             tracing::trace!(%error, "the head is not asked");
             shared.head_is_silent();
-            Stage::Bypassed
+            BatchStage::Bypassed
         }
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, reply};
 use pmnet_wire::command::Protocol;
 
-use super::{Stage, Standing};
+use super::{Asking, Standing};
 use crate::client::busy::runs_code;
 use crate::client::mode::Mode;
 use crate::client::transaction::{
@@ -80,7 +80,7 @@ impl Connection {
             {
                 Ok(true)
             }
-            Standing::Unknown => self.await_answer(Stage::List, facts, up, shared),
+            Standing::Unknown => self.await_answer(Asking::List, facts, up, shared),
         }
     }
 
@@ -164,7 +164,7 @@ impl Connection {
         let selected = self.mode.transaction().and_then(|queue| queue.database());
         let database = selected.unwrap_or(self.settings.database);
         let Some(user) = shared.users.user(at) else {
-            return self.await_answer(Stage::List, facts, up, shared);
+            return self.await_answer(Asking::List, facts, up, shared);
         };
         let (changed, reads) = (user.changed, user.reads());
         if matches!(verdict.action, Action::Pass(_)) && !queues {
@@ -188,7 +188,7 @@ impl Connection {
         } else if let Some(about) =
             user.unknown(facts, arguments, database, self.rights.asks_others)
         {
-            return self.await_answer(Stage::New(about), facts, up, shared);
+            return self.await_answer(Asking::New(about), facts, up, shared);
         } else {
             Ruling::Allowed
         };
@@ -223,7 +223,7 @@ impl Connection {
                 if (runs.is_some() || reads.is_some())
                     && self.rights.needs_newer_list(&mut shared.users)
                 {
-                    return self.await_answer(Stage::List, facts, up, shared);
+                    return self.await_answer(Asking::List, facts, up, shared);
                 }
                 if let Some(error) = runs {
                     return self.deny(error, facts, up, shared);
@@ -268,7 +268,7 @@ impl Connection {
                 .and_then(|queue| queue.checked_database());
             let database = selected.unwrap_or(self.settings.database);
             let Some(user) = shared.users.user(at) else {
-                return self.await_answer(Stage::List, exec, up, shared);
+                return self.await_answer(Asking::List, exec, up, shared);
             };
             let reads = user.reads();
             let others = reads_others(verdict.facts, &arguments);
@@ -281,7 +281,7 @@ impl Connection {
             } else if let Some(about) =
                 user.unknown(verdict.facts, &arguments, database, asks_others)
             {
-                return self.await_answer(Stage::New(about), exec, up, shared);
+                return self.await_answer(Asking::New(about), exec, up, shared);
             } else {
                 Ruling::Allowed
             };
@@ -291,7 +291,7 @@ impl Connection {
                 && by_list.is_some()
                 && self.rights.needs_newer_list(&mut shared.users)
             {
-                return self.await_answer(Stage::List, exec, up, shared);
+                return self.await_answer(Asking::List, exec, up, shared);
             }
             let denied = match ruling {
                 Ruling::Allowed => by_list,
@@ -350,21 +350,21 @@ impl Connection {
     /// The command waits, as long as it has time.
     pub(super) fn await_answer<U: Upstream>(
         &mut self,
-        stage: Stage,
+        stage: Asking,
         facts: Option<&'static Facts>,
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<bool, Later> {
         // What is in front of it does not wait.
         self.flush_pack(up, shared)?;
-        let logs_in = matches!(stage, Stage::New(About::Login { .. }));
+        let logs_in = matches!(stage, Asking::New(About::Login { .. }));
         if !logs_in && let Some(busy) = shared.busy.error(shared.now).cloned() {
             // Redis says nothing about rights now, but it would say this.
-            self.rights.stage = Stage::Nothing;
+            self.rights.stage = Asking::Nothing;
             return self.deny(busy, facts, up, shared);
         }
         if self.rights_are_overdue(shared) {
-            self.rights.stage = Stage::Nothing;
+            self.rights.stage = Asking::Nothing;
             self.times.answered = 0;
             let error = reply::error(&format!(
                 "ERR pmnet: it is not known what this client may do: the front could not ask Redis{}; the command was not \
@@ -374,7 +374,7 @@ impl Connection {
             return self.deny(error, facts, up, shared);
         }
         // It has one question at a time: that is its answer which is under way.
-        if !matches!(self.rights.stage, Stage::Asked | Stage::New(_)) {
+        if !matches!(self.rights.stage, Asking::Asked | Asking::New(_)) {
             self.rights.stage = stage;
         }
         Err(Later::Rights)

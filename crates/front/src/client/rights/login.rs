@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pmnet_resp::reply;
 
-use super::{Login, Stage, Standing};
+use super::{Asking, Login, Standing};
 use crate::client::{Connection, Later, Shared};
 use crate::store::rights::{About, Answer};
 use crate::upstream::Upstream;
@@ -33,9 +33,9 @@ impl Connection {
              configuration is correct?",
         );
         let too_long = name.len().max(password.len()) > crate::users::CREDENTIAL_BYTES_MAX;
-        if let Stage::Answered(Answer::Login(_)) = &self.rights.stage
-            && let Stage::Answered(Answer::Login(answer)) =
-                std::mem::replace(&mut self.rights.stage, Stage::Nothing)
+        if let Asking::Answered(Answer::Login(_)) = &self.rights.stage
+            && let Asking::Answered(Answer::Login(answer)) =
+                std::mem::replace(&mut self.rights.stage, Asking::Nothing)
         {
             return Ok(Some(self.logged_in(answer, name, password, shared)));
         }
@@ -90,7 +90,7 @@ impl Connection {
                     user: user.map(Into::into),
                     password: Secret::new(password),
                 };
-                self.await_answer(Stage::New(about), None, up, shared)?;
+                self.await_answer(Asking::New(about), None, up, shared)?;
                 return Ok(None);
             }
         };
@@ -143,7 +143,7 @@ impl Connection {
                 Ok(false)
             }
             Standing::Unknown if self.rights.user.is_none() => {
-                self.await_answer(Stage::List, None, up, shared)
+                self.await_answer(Asking::List, None, up, shared)
             }
             // What comes next finds out.
             _ => Ok(true),
@@ -167,7 +167,7 @@ impl Connection {
             && !self.rights_are_overdue(shared)
         {
             self.flush_pack(up, shared)?;
-            self.rights.stage = Stage::List;
+            self.rights.stage = Asking::List;
             return Err(Later::Rights);
         }
         let is_stranger = self.rights.user.is_none() && matches!(standing, Standing::Unknown);

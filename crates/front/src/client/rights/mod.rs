@@ -25,7 +25,7 @@ pub(super) struct Rights {
     /// Where that user is in the list of this generation.
     place: Option<(u64, usize)>,
     questions: u64,
-    stage: Stage,
+    stage: Asking,
     /// It may run its command, a SORT, on its key; it is now asked about the keys of its options.
     asks_others: bool,
     /// How many lists of users had been asked for when the command was first to be refused because of what the list says.
@@ -50,7 +50,7 @@ struct Login {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum Asking {
     Nothing,
     /// A newer list of users is needed.
     List,
@@ -83,7 +83,7 @@ impl Rights {
             user: None,
             place: None,
             questions: 0,
-            stage: Stage::Nothing,
+            stage: Asking::Nothing,
             asks_others: false,
             refused: None,
             multi: 0,
@@ -121,13 +121,13 @@ impl Rights {
 
     /// Whether somebody has to answer before it goes on.
     pub(super) fn waits(&self) -> bool {
-        !matches!(self.stage, Stage::Nothing | Stage::Answered(_))
+        !matches!(self.stage, Asking::Nothing | Asking::Answered(_))
     }
 
     /// Redis's answer about the command that comes next, once.
     fn take_ruling(&mut self) -> Option<Ruling> {
-        match std::mem::replace(&mut self.stage, Stage::Nothing) {
-            Stage::Answered(Answer::May(ruling)) => Some(ruling),
+        match std::mem::replace(&mut self.stage, Asking::Nothing) {
+            Asking::Answered(Answer::May(ruling)) => Some(ruling),
             other => {
                 self.stage = other;
                 None
@@ -142,7 +142,7 @@ impl Rights {
 
     /// The command that was asked about is over: an answer that comes now is about nothing.
     pub(super) fn command_over(&mut self) {
-        self.stage = Stage::Nothing;
+        self.stage = Asking::Nothing;
         self.asks_others = false;
         self.refused = None;
     }
@@ -269,10 +269,10 @@ impl Connection {
 
     /// Its next question to Redis about itself, once.
     pub(in crate::client) fn take_question(&mut self) -> Option<Question> {
-        if !matches!(self.rights.stage, Stage::New(_)) {
+        if !matches!(self.rights.stage, Asking::New(_)) {
             return None;
         }
-        let Stage::New(about) = std::mem::replace(&mut self.rights.stage, Stage::Asked) else {
+        let Asking::New(about) = std::mem::replace(&mut self.rights.stage, Asking::Asked) else {
             return None;
         };
         self.rights.questions += 1;
@@ -290,15 +290,15 @@ impl Connection {
 
     /// Redis has answered the question of this number.
     pub(crate) fn question_answered(&mut self, number: u64, answer: Answer) {
-        if matches!(self.rights.stage, Stage::Asked) && self.rights.questions == number {
-            self.rights.stage = Stage::Answered(answer);
+        if matches!(self.rights.stage, Asking::Asked) && self.rights.questions == number {
+            self.rights.stage = Asking::Answered(answer);
         }
     }
 
     /// The list of users came or changed. Whether its user is gone, and it with that.
     pub(crate) fn users_changed(&mut self, shared: &mut Shared) -> bool {
-        if matches!(self.rights.stage, Stage::List) {
-            self.rights.stage = Stage::Nothing;
+        if matches!(self.rights.stage, Asking::List) {
+            self.rights.stage = Asking::Nothing;
         }
         // The list before this change is forgotten at the next one.
         self.rights.was_let_in(&shared.users);

@@ -14,7 +14,7 @@ use pmnet_wire::command::Protocol;
 use crate::client::{Shared, StoreRead, Unread, lane};
 use crate::shell::dial::{Dialed, Patience, leads_astray};
 use crate::shell::socket::Ended;
-use crate::store::reads::{ReadsLine, Told, Waiting};
+use crate::store::reads::{Queued, ReadsLine, Told};
 use crate::upstream::Time;
 
 /// Part of a command's time for which the store may say nothing while somebody waits here.
@@ -40,7 +40,7 @@ pub(super) struct Lane {
     replica: Option<SocketAddr>,
     open: Option<Dialed<ReadsLine>>,
     /// Who waits for a transaction, oldest first.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Queued>,
     /// How long the store may take.
     wait: Time,
     patience: Patience,
@@ -91,7 +91,7 @@ impl Lane {
 
     /// Takes what a client wants to read; it is sent at the end of the turn.
     pub(super) fn submit(&mut self, client: usize, read: StoreRead, now: Time) {
-        self.waiting.push_back(Waiting {
+        self.waiting.push_back(Queued {
             client,
             read,
             since: now,
