@@ -14,7 +14,7 @@ use pmnet_wire::command::{Form, Protocol, preamble};
 
 use super::back::calls::{Purpose, Submit};
 use super::local::Hello;
-use super::{Connection, Later, Shared, Wait};
+use super::{Connection, Later, Shared};
 use crate::limits::REPLIES;
 use crate::store::identity::run_id_of;
 use crate::upstream::{Outcome, Time, Upstream};
@@ -160,7 +160,7 @@ impl Connection {
             shared.about.learn(&Outcome::Unknown, shared.now);
             return Ok(false);
         };
-        self.wait = Wait::Outcome;
+        self.hold.for_outcome();
         let purpose = Purpose::Hello {
             protocol: wish.protocol,
             name: wish.name.map(Bytes::copy_from_slice),

@@ -89,7 +89,7 @@ impl Connection {
     /// Whether it waits for so long that the store may be busy.
     #[must_use]
     pub fn doubts_store(&self, now: Time) -> bool {
-        let since = self.times.begun.max(self.times.answered);
+        let since = self.times.since(self.times.begun());
         self.asks_store() && now >= since.saturating_add(DOUBT_AFTER)
     }
 

@@ -13,13 +13,12 @@ use pmnet_wire::command::{Form, Protocol, preamble};
 
 use super::back::calls::{Purpose, Submit, outcome_reply};
 use super::back::pack::{Company, Kind, Part};
-use super::back::passage::Stage;
 use super::clients_asked::{self, Parsed, Which};
 use super::local::{BAD_NAME, valid_name};
 use super::mode::Mode;
 use super::replies::{Muted, Slot};
 use super::transaction::unknown_subcommand;
-use super::{Connection, Later, Shared, Wait, refusal};
+use super::{Connection, Later, Shared, refusal};
 use crate::table::{Facts, Sub};
 use crate::tracking::Tracker;
 use crate::upstream::{Outcome, Time, Upstream};
@@ -247,9 +246,9 @@ impl Connection {
         payload.extend_from_slice(question);
         let bytes = payload.len();
         let how = Submit::Bypass { read_only: true };
-        let submitted = self.submit(&payload.into(), 0, how, self.times.begun, up, shared)?;
+        let submitted = self.submit(&payload.into(), 0, how, self.times.begun(), up, shared)?;
         if submitted.is_ok() {
-            self.wait = Wait::Outcome;
+            self.hold.for_outcome();
         }
         self.expect(submitted, Purpose::ClientsWhich(ask), bytes);
         Ok(())
@@ -381,7 +380,7 @@ impl Connection {
 
     /// The next commands wait until the front has answered this.
     pub(super) fn wait_for_clients(&mut self, ask: ClientsAsk) {
-        self.wait = Wait::Outcome;
+        self.hold.for_outcome();
         self.clients_ask = Some(ask);
     }
 
@@ -393,7 +392,7 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) {
-        self.wait = Wait::Nothing;
+        self.hold.release();
         let asks = |slot: &Slot| matches!(slot, Slot::Clients);
         let Some(index) = self.replies.slots.iter().position(asks) else {
             return;
@@ -410,19 +409,14 @@ impl Connection {
                 // Repeated, it would unblock nobody.
                 let how = Submit::Bypass { read_only: true };
                 let payload = Bytes::from(payload);
-                match self.submit(&payload, 0, how, self.times.begun, up, shared) {
+                match self.submit(&payload, 0, how, self.times.begun(), up, shared) {
                     Ok(Ok(call)) => {
                         let purpose = Purpose::Bypass {
                             replies: 1,
                             again: None,
                             plain: false,
                         };
-                        self.replies.flight_bytes += bytes;
-                        self.replies.slots[index] = Slot::Call {
-                            call,
-                            purpose,
-                            bytes,
-                        };
+                        self.replies.await_call_at(index, call, purpose, bytes);
                         return;
                     }
                     Ok(Err(error)) => error,
@@ -445,10 +439,7 @@ impl Connection {
 
     /// Which client of Redis it is while it waits there for others.
     pub(crate) fn blocked_as(&self) -> Option<i64> {
-        let passage = self.passing.passage.as_ref()?;
-        let blocked = passage.blocks && passage.stage == Stage::Sent;
-        let direct = self.passing.direct.as_ref().filter(|_| blocked)?;
-        direct.found.as_ref()?.client
+        self.passing.blocked_as()
     }
 
     pub(crate) fn kind(&self) -> ClientKind {
@@ -493,11 +484,9 @@ impl Connection {
     pub(super) fn field(&self, field: &str, socket: ClientSocket, shared: &Shared) -> String {
         let now = shared.now;
         let tracker = shared.tracking.client(self.id);
-        let direct = self.passing.direct.as_ref();
+        let [channels, patterns, sharded] = self.passing.subscribed();
         let seconds = |since: Time| (now.saturating_sub(since) / SECOND).to_string();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let count =
-            |count: fn(&super::back::direct::Direct) -> u64| direct.map_or(0, count).to_string();
         match field {
             "id" => self.id.to_string(),
             "addr" => self.peer.clone(),
@@ -511,9 +500,9 @@ impl Connection {
             "idle" => seconds(self.life.heard),
             "flags" => self.flags(tracker),
             "db" => self.settings.database.to_string(),
-            "sub" => count(|direct| direct.subscribed.saturating_sub(direct.patterns)),
-            "psub" => count(|direct| direct.patterns),
-            "ssub" => count(|direct| direct.subscribed_sharded),
+            "sub" => channels.to_string(),
+            "psub" => patterns.to_string(),
+            "ssub" => sharded.to_string(),
             "multi" => match &self.mode {
                 Mode::Queueing(transaction) => transaction.count().to_string(),
                 Mode::WatchingMulti { .. } => "0".to_owned(),

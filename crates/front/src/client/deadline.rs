@@ -25,7 +25,7 @@ impl Connection {
     /// Whether [`Connection::look`] has to be called now and then.
     #[must_use]
     pub fn is_timed(&self) -> bool {
-        self.passing.passage.is_some()
+        self.passing.is_under_way()
             || self.waits_on_store()
             || self.rights.waits()
             || self.waits_for_tracking()
@@ -44,7 +44,7 @@ impl Connection {
     /// Ends what has waited for too long. `shared.alive` says when the store last gave a sign of life;
     /// `pardon`: this process could not have noticed one. Returns whether anything has changed.
     pub fn look(&mut self, shared: &Shared, pardon: bool) -> bool {
-        if self.passing.passage.is_some()
+        if self.passing.is_under_way()
             && let Some(since) = self.end.closed_since(shared.now)
             && shared.now >= since.saturating_add(HALF_CLOSED_TIMEOUT)
         {
@@ -70,17 +70,7 @@ impl Connection {
                 && !passage.is_just_answered()
                 && shared.now >= passage.begun.saturating_add(shared.call_timeout)
         });
-        if let Some(direct) = &mut self.passing.direct {
-            if std::mem::take(&mut direct.heard) || pardon {
-                direct.proof = shared.now;
-            }
-            if let (Some((run_id, at)), Some(found)) = (&shared.alive, &direct.found)
-                && *run_id == found.run_id
-            {
-                direct.proof = direct.proof.max(*at);
-            }
-            overdue |= waits && shared.now >= direct.proof.saturating_add(shared.call_timeout);
-        }
+        overdue |= self.passing.is_silent(shared, pardon) && waits;
         if overdue {
             self.expire();
         }
@@ -129,9 +119,9 @@ impl Connection {
             self.direct_lost("the pmnet server uses another Redis now");
             return true;
         }
-        let idle = self.passing.passage.is_none() && !self.stateful();
+        let idle = !self.passing.is_under_way() && !self.stateful();
         if other && idle {
-            self.passing.direct = None;
+            self.passing.drop_direct();
         }
         other && idle
     }

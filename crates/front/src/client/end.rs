@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
+use super::Connection;
 use super::replies::Replies;
-use super::{Connection, Wait};
 use crate::upstream::Time;
 
 /// How far its end has come.
@@ -132,9 +132,9 @@ impl Connection {
     /// Whether everything is answered and written and the connection is to be closed.
     #[must_use]
     pub fn finished(&self) -> bool {
-        let idle = self.pack.is_none()
+        let idle = self.packs.is_empty()
             && self.reads.batch.is_none()
-            && self.passing.passage.is_none()
+            && !self.passing.is_under_way()
             && self.replies.is_empty();
         let last = self.end.ends() || (self.end.eof() && self.input.starved());
         last && idle
@@ -155,11 +155,10 @@ impl Connection {
 
     /// Drops what waits for an answer, but the places of the answers.
     pub(super) fn drop_outstanding(&mut self) {
-        self.wait = Wait::Nothing;
-        self.pack = None;
-        self.pack_is_out = false;
+        self.hold.release();
+        self.packs.clear();
         self.drop_batch();
         self.passing.drop_passage();
-        self.passing.direct = None;
+        self.passing.drop_direct();
     }
 }

@@ -113,7 +113,7 @@ impl Connection {
     /// QUIT: answers what is outstanding, then closes.
     pub(super) fn quit(&mut self) -> Bytes {
         self.end.end();
-        self.passing.direct = None;
+        self.passing.drop_direct();
         OK
     }
 
@@ -121,7 +121,7 @@ impl Connection {
     pub(super) fn reset(&mut self, users: &Users) -> Bytes {
         self.mode = Mode::Ordinary;
         self.unwatch();
-        self.passing.direct = None;
+        self.passing.drop_direct();
         self.replies.mute(Muted::No);
         self.settings = Settings {
             // As in Redis.

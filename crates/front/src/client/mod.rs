@@ -17,6 +17,7 @@ mod deadline;
 mod end;
 mod gates;
 mod guard;
+mod hold;
 mod input;
 mod local;
 mod mode;
@@ -39,7 +40,7 @@ use crate::upstream::{SessionHandle, Upstream};
 use crate::users::Users;
 use back::embedded::Watching;
 pub(crate) use back::embedded::integers;
-use back::pack::{Company, Kind, Pack};
+use back::pack::{Company, Kind, Packs};
 use back::passing::Passing;
 use back::reads::Reads;
 pub use back::reads::{BATCH_REPLY_BYTES_MAX, Freshness, StoreRead, Unread};
@@ -50,6 +51,7 @@ use client_command::{Life, Skip};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::End;
 use gates::{Command, Stop};
+use hold::Hold;
 use input::{Input, Sender};
 use local::Settings;
 use mode::Mode;
@@ -113,30 +115,6 @@ enum Later {
     Tracking,
 }
 
-/// What a command waits for whose result depends on who is subscribed. Clients with something to do have their turns in no
-/// order of time, so the others have one first: what they have sent before is known then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Behind {
-    /// It has not been asked.
-    Unknown,
-    /// Others have their turn first.
-    Others,
-    /// The first so many changes of subscriptions.
-    Changes(u64),
-    /// Nothing, in this turn.
-    Nothing,
-}
-
-/// What the next command waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wait {
-    Nothing,
-    /// It depends on the outcome of the last call.
-    Outcome,
-    /// Some slots are reads that are to be submitted again.
-    Repeats,
-}
-
 /// Commands whose result depends on who is subscribed.
 const ABOUT_SUBSCRIPTIONS: [&str; 3] = ["PUBLISH", "SPUBLISH", "PUBSUB"];
 
@@ -150,15 +128,9 @@ pub struct Connection {
     times: Times,
     replies: Replies,
     session: Option<SessionHandle>,
-    /// Bypasses that are being packed together; none between turns unless the endpoint was busy, or a pack is under way.
-    pack: Option<Pack>,
-    /// A pack is under way of which a part may have to be sent again, before anything else.
-    pack_is_out: bool,
-    /// How many of the last commands in packs could have gone their own way: reads, and what is acknowledged early.
-    in_a_row: usize,
+    packs: Packs,
     reads: Reads,
-    wait: Wait,
-    behind: Behind,
+    hold: Hold,
     mode: Mode,
     /// Keys that it watches at a store that is no Redis.
     watching: Option<Watching>,
@@ -171,8 +143,6 @@ pub struct Connection {
     clients_ask: Option<ClientsAsk>,
     wishes: Wishes,
     reported: Reported,
-    /// Its next command waits for the end of a pause.
-    paused: bool,
 }
 
 impl Connection {
@@ -188,12 +158,9 @@ impl Connection {
             times: Times::default(),
             replies: Replies::default(),
             session: None,
-            pack: None,
-            pack_is_out: false,
-            in_a_row: 0,
+            packs: Packs::default(),
             reads: Reads::default(),
-            wait: Wait::Nothing,
-            behind: Behind::Unknown,
+            hold: Hold::default(),
             mode: Mode::Ordinary,
             watching: None,
             passing: Passing::default(),
@@ -204,7 +171,6 @@ impl Connection {
             clients_ask: None,
             wishes: Wishes::default(),
             reported: Reported::default(),
-            paused: false,
         }
     }
 
@@ -277,7 +243,7 @@ impl Connection {
     /// reply to a command has room.
     #[must_use]
     pub fn wants_direct(&self) -> bool {
-        let replies = self.passing.passage.is_some() && !self.congested();
+        let replies = self.passing.is_under_way() && !self.congested();
         replies || !self.replies.holds_much()
     }
 
@@ -306,7 +272,7 @@ impl Connection {
 
     /// Takes commands from the input and submits them, a bounded number.
     pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
-        self.replies.unread_max = shared.unread_max();
+        self.replies.set_unread_max(shared.unread_max());
         // Taken out, so that a command can be borrowed from it while the rest changes.
         let mut input = std::mem::take(&mut self.input);
         if self.passing.take_killed() {
@@ -323,13 +289,11 @@ impl Connection {
                 | Later::Tracking => Turn::Idle,
                 Later::OthersFirst => Turn::More,
             });
-        if self.behind == Behind::Nothing {
-            self.behind = Behind::Unknown;
-        }
+        self.hold.end_turn();
         // What is submitted may leave now.
         shared.own_writes.forget();
         self.hand_out_told();
-        self.times.paused = self.congested();
+        self.times.pause(self.congested());
         if self.end.ends() {
             input.clear();
         }
@@ -348,11 +312,11 @@ impl Connection {
         self.times.resume(self.congested(), shared.now);
         self.drop_stale_fence();
         self.life.note(input.len(), shared.now);
-        if self.wait == Wait::Repeats {
+        if self.hold.is_for_repeats() {
             self.repeat_reads(up, shared)?;
         }
         self.hand_out_told();
-        if !self.pack_is_out {
+        if !self.packs.is_out() {
             self.begin_pack(up, shared)?;
         }
         self.hand_out_told();
@@ -363,8 +327,8 @@ impl Connection {
                 break;
             }
             self.advance_passage(up, shared)?;
-            if self.passing.passage.is_some()
-                || self.wait == Wait::Outcome
+            if self.passing.is_under_way()
+                || self.hold.is_for_outcome()
                 || self.end.ends()
                 || self.replies.full()
             {
@@ -374,7 +338,7 @@ impl Connection {
                 Ok(Status::Incomplete) => break,
                 Ok(Status::Complete) => {
                     if budget == 0 {
-                        if !self.pack_is_out {
+                        if !self.packs.is_out() {
                             self.begin_pack(up, shared)?;
                         }
                         return Ok(Turn::More);
@@ -545,7 +509,7 @@ impl Connection {
         if self.goes_beside_writes(frame, facts, shared.now) {
             shared.counters.bypassed_reads += 1;
             self.pack_bypass(command, Kind::Writes, company, up, shared)?;
-            self.in_a_row += 1;
+            self.packs.count_detour();
             return Ok(());
         }
         if company == Company::Any && self.batch_read(frame, facts, arguments, up, shared)? {
@@ -568,32 +532,7 @@ impl Connection {
             return Ok(());
         }
         self.pack_bypass(command, kind, company, up, shared)?;
-        self.in_a_row = 0;
-        Ok(())
-    }
-
-    /// What comes now is behind the changes of subscriptions that are under way.
-    fn wait_for_subscriptions<U: Upstream>(
-        &mut self,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let count = match self.behind {
-            Behind::Nothing => return Ok(()),
-            Behind::Unknown => {
-                self.flush_pack(up, shared)?;
-                self.behind = Behind::Others;
-                return Err(Later::OthersFirst);
-            }
-            Behind::Others => shared.subscribing.begun(),
-            Behind::Changes(count) => count,
-        };
-        if !shared.subscribing.are_over(count) {
-            self.behind = Behind::Changes(count);
-            self.wishes.come_behind_subscriptions();
-            return Err(Later::Subscriptions);
-        }
-        self.behind = Behind::Nothing;
+        self.packs.count_own();
         Ok(())
     }
 }

@@ -58,11 +58,12 @@ impl Connection {
         pause: &Pause,
         now: Time,
     ) -> Result<(), Later> {
-        self.paused =
+        let paused =
             pause.until.is_some_and(|until| now < until) && (pause.all || self.may_change(verdict));
-        if self.paused {
+        self.hold.set_paused(paused);
+        if paused {
             // The time of the commands behind it begins when it goes on.
-            self.times.made_way = true;
+            self.times.make_way();
             return Err(Later::Paused);
         }
         Ok(())
@@ -70,7 +71,7 @@ impl Connection {
 
     /// Whether it waits for the end of a pause.
     pub(crate) fn is_paused(&self) -> bool {
-        self.paused
+        self.hold.is_paused()
     }
 
     fn may_change(&self, verdict: &Verdict) -> bool {

@@ -56,10 +56,10 @@ pub(super) struct Replies {
     /// Bytes of the replies that wait in `slots` for those before them.
     ready_bytes: usize,
     /// Bytes that the others in `slots` have in flight, or have set aside.
-    pub(super) flight_bytes: usize,
+    flight_bytes: usize,
     output: Output,
     /// Bytes of `output` above which no further command is taken.
-    pub(super) unread_max: usize,
+    unread_max: usize,
     /// Replies that are next in order are thrown away.
     muted: Muted,
 }
@@ -92,6 +92,52 @@ impl Replies {
         } else {
             self.slots.push_back(Slot::Mute(muted));
         }
+    }
+
+    /// Bytes of unread replies above which no further command is taken.
+    pub(super) fn set_unread_max(&mut self, bytes: usize) {
+        self.unread_max = bytes;
+    }
+
+    /// A call is outstanding, and has so many bytes in flight or set aside.
+    pub(super) fn await_call(&mut self, call: CallId, purpose: Purpose, bytes: usize) {
+        self.flight_bytes += bytes;
+        self.slots.push_back(Slot::Call {
+            call,
+            purpose,
+            bytes,
+        });
+    }
+
+    /// The same for the command at `index`, which waited for something else before.
+    pub(super) fn await_call_at(
+        &mut self,
+        index: usize,
+        call: CallId,
+        purpose: Purpose,
+        bytes: usize,
+    ) {
+        self.flight_bytes += bytes;
+        self.slots[index] = Slot::Call {
+            call,
+            purpose,
+            bytes,
+        };
+    }
+
+    /// A GET is answered with this if the update of this call is committed.
+    pub(super) fn await_update(&mut self, call: CallId, reply: Bytes) {
+        self.flight_bytes += reply.len();
+        self.slots.push_back(Slot::OwnWrite { call, reply });
+    }
+
+    /// What the GET at `index` is answered with; it is to be filled in.
+    pub(super) fn take_own_write(&mut self, index: usize) -> Option<Bytes> {
+        let Slot::OwnWrite { reply, .. } = self.slots.get(index)? else {
+            return None;
+        };
+        self.flight_bytes = self.flight_bytes.saturating_sub(reply.len());
+        Some(reply.clone())
     }
 
     /// The call at `index` is over, if one is there; its reply is to be filled in.

@@ -5,13 +5,13 @@ use crate::upstream::Time;
 #[derive(Default)]
 pub(super) struct Times {
     /// When a command was last answered; 0 since one had no answer in time.
-    pub(super) answered: Time,
+    answered: Time,
     /// When the time of the command began that is being taken.
-    pub(super) begun: Time,
+    begun: Time,
     /// A passed command has made way for what is behind it, at a time still to be looked up.
-    pub(super) made_way: bool,
+    made_way: bool,
     /// The client took too few replies for more to be taken from it.
-    pub(super) paused: bool,
+    paused: bool,
 }
 
 impl Times {
@@ -23,8 +23,54 @@ impl Times {
         }
     }
 
+    /// No more commands are taken now; because of the client if it is `congested`.
+    pub(super) fn pause(&mut self, congested: bool) {
+        self.paused = congested;
+    }
+
     /// A command is taken that has `arrived` then.
     pub(super) fn begin(&mut self, arrived: Time) {
-        self.begun = arrived.max(self.answered);
+        self.begun = self.since(arrived);
+    }
+
+    /// When the time of the command began that is being taken.
+    pub(super) fn begun(&self) -> Time {
+        self.begun
+    }
+
+    /// When the time of a command begins that has arrived then, if it waited behind those that are answered.
+    pub(super) fn since(&self, arrived: Time) -> Time {
+        arrived.max(self.answered)
+    }
+
+    /// From now on the command that is taken counts as one whose time began then. Returns when it did before.
+    pub(super) fn replace_begun(&mut self, begun: Time) -> Time {
+        std::mem::replace(&mut self.begun, begun)
+    }
+
+    /// When a command was last answered in time.
+    pub(super) fn answered(&self) -> Time {
+        self.answered
+    }
+
+    /// A command has its answer.
+    pub(super) fn answer(&mut self, now: Time) {
+        self.answered = now;
+    }
+
+    /// A command had no answer in time: later ones that are as old must not wait for another whole deadline.
+    pub(super) fn fail(&mut self) {
+        self.answered = 0;
+    }
+
+    /// A passed command is over: those behind it have waited for it, not for the store.
+    pub(super) fn make_way(&mut self) {
+        self.made_way = true;
+    }
+
+    /// A passed command has failed; those behind it have waited for it only if it `blocked`.
+    pub(super) fn give_up(&mut self, blocked: bool) {
+        self.made_way = blocked;
+        self.fail();
     }
 }

@@ -60,7 +60,7 @@ impl Connection {
     }
 
     fn tracking_until(&self, shared: &Shared) -> Time {
-        self.times.begun.saturating_add(shared.call_timeout)
+        self.times.begun().saturating_add(shared.call_timeout)
     }
 
     /// CLIENT TRACKING ON: waits for the first answer of Redis whether it will tell the front.
@@ -164,7 +164,7 @@ impl Connection {
             LinkState::Up => None,
             LinkState::Refused(why) => Some(refusal(arguments, why)),
             LinkState::New | LinkState::Down if shared.now >= self.tracking_until(shared) => {
-                self.times.answered = 0;
+                self.times.fail();
                 Some(reply::error(OVERDUE))
             }
             LinkState::New | LinkState::Down => {
@@ -294,7 +294,7 @@ impl Connection {
 
     /// What it is told gets its place, unless something that was taken from it has none yet.
     pub(super) fn hand_out_told(&mut self) {
-        if self.tracks.told.is_empty() || self.pack.is_some() || self.reads.batch.is_some() {
+        if self.tracks.told.is_empty() || !self.packs.is_empty() || self.reads.batch.is_some() {
             return;
         }
         let waits = |passage: &Passage| passage.blocks || passage.effect == Effect::Subscribe;

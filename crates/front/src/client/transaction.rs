@@ -14,7 +14,7 @@ use super::gates::Command;
 use super::local::{Hello, parse_database};
 use super::mode::Mode;
 use super::shared::Probed;
-use super::{Connection, Later, Shared, Wait, arity_error, refusal, shown};
+use super::{Connection, Later, Shared, arity_error, refusal, shown};
 use crate::limits::{COMMAND_BYTES_MAX, REQUESTS};
 use crate::table::{Action, Facts, Local, MODULE, NO_MULTI, Pass, Sub, Verdict};
 use crate::upstream::Upstream;
@@ -554,7 +554,7 @@ impl Connection {
         if packs && self.has_room_for_transaction(bytes) {
             let commands = &transaction.payload[PREAMBLE_LEN..];
             self.pack_transaction(commands, Kind::of(transaction.read_only));
-            self.in_a_row = 0;
+            self.packs.count_own();
             return Ok(());
         }
         let queued = Bytes::from(transaction.payload);
@@ -565,7 +565,7 @@ impl Connection {
         let how = Submit::Bypass {
             read_only: transaction.read_only,
         };
-        match self.submit(&payload, 0, how, self.times.begun, up, shared) {
+        match self.submit(&payload, 0, how, self.times.begun(), up, shared) {
             Ok(submitted) => {
                 self.unwatch();
                 let purpose = if rest.own.is_empty() && rest.database.is_none() {
@@ -573,7 +573,7 @@ impl Connection {
                 } else {
                     if submitted.is_ok() {
                         // It changes what the next command means.
-                        self.wait = Wait::Outcome;
+                        self.hold.for_outcome();
                     }
                     Purpose::Exec(rest)
                 };

@@ -12,7 +12,7 @@ use pmnet_wire::command::{Commands, Form, preamble};
 
 use super::calls::{Purpose, Submit};
 use crate::client::replies::Slot;
-use crate::client::{Connection, Later, Shared, Wait};
+use crate::client::{Connection, Later, Shared};
 use crate::upstream::{Outcome, Upstream};
 
 impl Connection {
@@ -55,7 +55,7 @@ impl Connection {
             }
         }));
         self.replies.slots.append(&mut after);
-        self.wait = Wait::Repeats;
+        self.hold.for_repeats();
         true
     }
 
@@ -84,11 +84,13 @@ impl Connection {
             let (payload, read_only) = (payload.clone(), *read_only);
             // Each has a time of its own, from the answer to the one before it.
             let how = Submit::Bypass { read_only };
-            let submitted = self.submit(&payload, 0, how, self.times.answered, up, shared)?;
-            self.pack_is_out |= self.replies.submitted(index, submitted);
+            let submitted = self.submit(&payload, 0, how, self.times.answered(), up, shared)?;
+            if self.replies.submitted(index, submitted) {
+                self.packs.went_out();
+            }
             self.replies.drain();
         }
-        self.wait = Wait::Nothing;
+        self.hold.release();
         Ok(())
     }
 }

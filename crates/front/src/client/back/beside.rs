@@ -93,13 +93,13 @@ impl Connection {
         facts: Option<&Facts>,
         now: Time,
     ) -> bool {
-        let Some(facts) = facts.filter(|_| self.in_a_row < IN_A_ROW_MAX) else {
+        let Some(facts) = facts.filter(|_| self.packs.detours() < IN_A_ROW_MAX) else {
             return false;
         };
-        let has_room = match &self.pack {
+        let has_room = match self.packs.open() {
             // Code can be ended as long as nothing is in front of it or behind it.
             Some(pack) => {
-                !pack.code
+                !pack.runs_code()
                     && !pack.is_transaction_of_reads()
                     && pack.has_room(Kind::Writes, frame.len())
             }
@@ -116,9 +116,9 @@ impl Connection {
     /// Whether a command of so many bytes that could go its own way opens the next pack, because the one before it is still under way and
     /// others like it have gone in that.
     pub(in crate::client) fn may_open_pack(&self, bytes: usize) -> bool {
-        self.pack_is_out
+        self.packs.is_out()
             && self.reads.batch.is_none()
-            && self.in_a_row < IN_A_ROW_MAX
+            && self.packs.detours() < IN_A_ROW_MAX
             && bytes <= PACK_BYTES_MAX - PREAMBLE_LEN
     }
 }

@@ -10,7 +10,7 @@ use crate::client::client_command::ClientsAsk;
 use crate::client::replies::Slot;
 use crate::client::shared::Probed;
 use crate::client::transaction::Rest;
-use crate::client::{Connection, Later, Shared, Wait};
+use crate::client::{Connection, Later, Shared};
 use crate::table::{self, Facts, early_ack};
 use crate::upstream::{CallId, Closed, Outcome, Refused, Time, Upstream};
 
@@ -180,10 +180,17 @@ impl Connection {
         write_command(&mut payload, command);
         let bytes = payload.len();
         let how = Submit::Bypass { read_only: true };
-        let submitted = self.submit(&Bytes::from(payload), 0, how, self.times.begun, up, shared)?;
+        let submitted = self.submit(
+            &Bytes::from(payload),
+            0,
+            how,
+            self.times.begun(),
+            up,
+            shared,
+        )?;
         let asked = submitted.is_ok();
         if asked {
-            self.wait = Wait::Outcome;
+            self.hold.for_outcome();
         }
         self.expect(submitted, purpose, bytes);
         Ok(asked)
@@ -200,12 +207,7 @@ impl Connection {
             Ok(call) => {
                 let bytes =
                     bytes + purpose.replies_expected() * crate::client::REPLY_BYTES_EXPECTED;
-                self.replies.flight_bytes += bytes;
-                self.replies.slots.push_back(Slot::Call {
-                    call,
-                    purpose,
-                    bytes,
-                });
+                self.replies.await_call(call, purpose, bytes);
             }
             Err(error) => {
                 self.reply(purpose.failed(&error));
@@ -225,7 +227,7 @@ impl Connection {
         // Its turn comes when the writes in front of it have their replies, so it may as well go with them. An assumed
         // command may not: its reply is always OK.
         let has_room = |pack: &Pack| pack.has_room(Kind::Writes, frame.len());
-        let packs = match &self.pack {
+        let packs = match self.packs.open() {
             Some(pack) => has_room(pack),
             None => self.may_open_pack(frame.len()),
         };
@@ -238,7 +240,7 @@ impl Connection {
                 company: Company::Any,
             };
             self.pack_part(part, up, shared)?;
-            self.in_a_row += 1;
+            self.packs.count_detour();
             return Ok(());
         }
         self.flush_pack(up, shared)?;
@@ -251,7 +253,7 @@ impl Connection {
             &payload,
             key_hash,
             Submit::Update,
-            self.times.begun,
+            self.times.begun(),
             up,
             shared,
         )?;
@@ -267,11 +269,10 @@ impl Connection {
             return;
         }
         self.reads.uncertain |= outcome == Outcome::Unknown;
-        self.times.answered = match outcome {
-            Outcome::Committed { .. } | Outcome::Reply(_) => shared.now,
-            // Later commands that are as old must not wait for another whole deadline.
-            Outcome::Failed(_) | Outcome::Unknown => 0,
-        };
+        match outcome {
+            Outcome::Committed { .. } | Outcome::Reply(_) => self.times.answer(shared.now),
+            Outcome::Failed(_) | Outcome::Unknown => self.times.fail(),
+        }
         let found = self
             .replies
             .slots
@@ -330,13 +331,13 @@ impl Connection {
             | Purpose::Publish => true,
             Purpose::Bypass { again, .. } => again.is_some(),
             Purpose::Pack(_) => {
-                self.pack_is_out = false;
+                self.packs.came_back();
                 false
             }
             Purpose::Update { .. } => false,
         };
         if held {
-            self.wait = Wait::Nothing;
+            self.hold.release();
         }
     }
 

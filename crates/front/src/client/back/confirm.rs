@@ -109,7 +109,7 @@ impl Connection {
         if let Some(passage) = self.passing.passage.take()
             && let Some(answer) = passage.answer
         {
-            self.times.made_way = true;
+            self.times.make_way();
             self.settle(answer.reply);
         }
     }

@@ -309,7 +309,7 @@ impl Connection {
     /// The connection to the store could not be made, or is lost.
     pub fn direct_lost(&mut self, why: &str) {
         let stateful = self.stateful();
-        if stateful && self.passing.passage.is_some() {
+        if stateful && self.passing.is_under_way() {
             self.end.cut_off();
         } else if stateful {
             self.end.end();
@@ -423,7 +423,7 @@ impl Connection {
         let Some(mut passage) = self.passing.passage.take() else {
             return Ok(());
         };
-        self.times.made_way = true;
+        self.times.make_way();
         if passage.kills && value.starts_with(b"+") {
             self.passing.note_killed();
         }

@@ -315,8 +315,10 @@ impl Connection {
             .drop_passage()
             .is_some_and(|passage| passage.waits.is_some());
         // Later commands have waited for this one, and not for the store.
-        self.times.made_way |= waited;
-        self.times.answered = shared.now;
+        if waited {
+            self.times.make_way();
+        }
+        self.times.answer(shared.now);
         self.settle(reply);
     }
 

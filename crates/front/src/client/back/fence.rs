@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::calls::{Purpose, Submit};
 use crate::client::replies::Slot;
-use crate::client::{Connection, Later, Shared, Wait};
+use crate::client::{Connection, Later, Shared};
 use crate::upstream::Upstream;
 use pmnet_resp::Arguments;
 use pmnet_wire::command::Form;
@@ -26,9 +26,9 @@ impl Connection {
     ) -> Result<(), Later> {
         let payload = Bytes::from([&self.preamble(Form::Single), frame].concat());
         let how = Submit::Bypass { read_only: false };
-        let submitted = self.submit(&payload, 0, how, self.times.begun, up, shared)?;
+        let submitted = self.submit(&payload, 0, how, self.times.begun(), up, shared)?;
         if submitted.is_ok() {
-            self.wait = Wait::Outcome;
+            self.hold.for_outcome();
             self.passing.publishes(arguments.get(1), arguments.get(2));
         }
         self.expect(submitted, Purpose::Publish, payload.len());
@@ -42,7 +42,7 @@ impl Connection {
             return self.replies.fill(index, reply);
         };
         direct.fence();
-        self.wait = Wait::Outcome;
+        self.hold.for_outcome();
         self.replies.slots[index] = Slot::Fenced(reply);
     }
 
@@ -57,13 +57,13 @@ impl Connection {
             let reply = reply.clone();
             self.replies.fill(index, reply);
         }
-        self.wait = Wait::Nothing;
+        self.hold.release();
         self.replies.drain();
     }
 
     /// Gives the reply that is held back if the connection is gone on which the fence was.
     pub(in crate::client) fn drop_stale_fence(&mut self) {
-        if self.wait == Wait::Outcome
+        if self.hold.is_for_outcome()
             && !self
                 .passing
                 .direct

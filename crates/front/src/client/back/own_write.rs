@@ -91,7 +91,7 @@ impl Connection {
         shared: &mut Shared,
     ) -> bool {
         // What is packed, or a batch, has no place yet: the GET goes with it.
-        let Some(facts) = facts.filter(|_| self.pack.is_none() && self.reads.batch.is_none())
+        let Some(facts) = facts.filter(|_| self.packs.is_empty() && self.reads.batch.is_none())
         else {
             return false;
         };
@@ -115,11 +115,7 @@ impl Connection {
             return false;
         };
         *readers += 1;
-        self.replies.flight_bytes += write.reply.len();
-        self.replies.slots.push_back(Slot::OwnWrite {
-            call: write.call,
-            reply: write.reply.clone(),
-        });
+        self.replies.await_update(write.call, write.reply.clone());
         shared.counters.own_writes += 1;
         true
     }
@@ -139,9 +135,7 @@ impl Connection {
             let Some(next) = next.map(|distance| at + 1 + distance) else {
                 return;
             };
-            if let Slot::OwnWrite { reply, .. } = &self.replies.slots[next] {
-                let value = reply.clone();
-                self.replies.flight_bytes = self.replies.flight_bytes.saturating_sub(value.len());
+            if let Some(value) = self.replies.take_own_write(next) {
                 self.replies.fill(next, own_write_reply(value, outcome));
             }
             at = next;

@@ -17,7 +17,7 @@ use super::calls::{Purpose, Submit, outcome_reply};
 use crate::client::busy::runs_code;
 use crate::client::gates::Command;
 use crate::client::replies::Slot;
-use crate::client::{Connection, Later, Shared, Wait};
+use crate::client::{Connection, Later, Shared};
 use crate::limits::REQUESTS;
 use crate::table::{self, Action};
 use crate::upstream::{Outcome, Time, Upstream};
@@ -61,9 +61,9 @@ pub(in crate::client) struct Pack {
     /// Preamble and parts; the preamble's form is set at the end.
     payload: Vec<u8>,
     parts: u32,
-    pub(in crate::client) kind: Kind,
+    kind: Kind,
     /// One of them runs code.
-    pub(in crate::client) code: bool,
+    code: bool,
     /// Its only part is a transaction, without MULTI and EXEC; what that is made of.
     transaction: Option<Kind>,
     /// Whether more may be added.
@@ -82,6 +82,11 @@ impl Pack {
             && self.kind == kind
             && self.parts < PACK_PARTS_MAX
             && self.payload.len() + bytes <= PACK_BYTES_MAX
+    }
+
+    /// Whether one of them runs code.
+    pub(in crate::client) fn runs_code(&self) -> bool {
+        self.code
     }
 
     /// Whether it is a transaction that only reads.
@@ -105,6 +110,70 @@ impl Pack {
             (None, _) if self.kind == Kind::Reads => Form::Pipeline,
             (None, _) => Form::Pack,
         }
+    }
+}
+
+/// The packs of a connection: the one that is put together, and the one that is under way.
+#[derive(Default)]
+pub(in crate::client) struct Packs {
+    /// None between turns unless the endpoint was busy, or a pack is under way.
+    open: Option<Pack>,
+    /// A part of the one that is under way may have to be sent again, before anything else.
+    is_out: bool,
+    /// How many of the last commands in packs could have gone their own way: reads, and what is acknowledged early.
+    in_a_row: usize,
+}
+
+impl Packs {
+    /// Whether nothing is being put together.
+    pub(in crate::client) fn is_empty(&self) -> bool {
+        self.open.is_none()
+    }
+
+    /// The one that is being put together.
+    pub(in crate::client) fn open(&self) -> Option<&Pack> {
+        self.open.as_ref()
+    }
+
+    /// Whether it is one of reads.
+    pub(in crate::client) fn has_reads(&self) -> bool {
+        self.open().is_some_and(|pack| pack.kind == Kind::Reads)
+    }
+
+    /// Whether one is under way of which a part may have to be sent again.
+    pub(in crate::client) fn is_out(&self) -> bool {
+        self.is_out
+    }
+
+    /// One of which a part may have to be sent again is under way.
+    pub(in crate::client) fn went_out(&mut self) {
+        self.is_out = true;
+    }
+
+    /// That has its outcome.
+    pub(in crate::client) fn came_back(&mut self) {
+        self.is_out = false;
+    }
+
+    /// A command went into a pack that could have gone its own way.
+    pub(in crate::client) fn count_detour(&mut self) {
+        self.in_a_row += 1;
+    }
+
+    /// A command went into a pack that has no other way.
+    pub(in crate::client) fn count_own(&mut self) {
+        self.in_a_row = 0;
+    }
+
+    /// How many of the last commands in packs could have gone their own way.
+    pub(in crate::client) fn detours(&self) -> usize {
+        self.in_a_row
+    }
+
+    /// Drops what is outstanding.
+    pub(in crate::client) fn clear(&mut self) {
+        self.open = None;
+        self.is_out = false;
     }
 }
 
@@ -235,7 +304,7 @@ impl Connection {
             company,
         };
         self.pack_part(part, up, shared)?;
-        if let Some(pack) = &mut self.pack {
+        if let Some(pack) = &mut self.packs.open {
             pack.code |= runs_code(facts);
         }
         Ok(())
@@ -255,7 +324,7 @@ impl Connection {
             company,
         } = part;
         let has_room = |pack: &Pack| pack.has_room(kind, frame.len());
-        if company == Company::Alone || !self.pack.as_ref().is_some_and(has_room) {
+        if company == Company::Alone || !self.packs.open.as_ref().is_some_and(has_room) {
             self.begin_pack(up, shared)?;
         }
         shared.counters.bypassed_reads += u64::from(kind == Kind::Reads);
@@ -270,8 +339,8 @@ impl Connection {
 
     /// The pack that this part goes to.
     fn open_pack(&mut self, part: Part<'_>) -> &mut Pack {
-        let (head, begun) = (self.preamble(Form::Single), self.times.begun);
-        let pack = self.pack.get_or_insert_with(|| {
+        let (head, begun) = (self.preamble(Form::Single), self.times.begun());
+        let pack = self.packs.open.get_or_insert_with(|| {
             let length = FRAGMENT_BYTES.max(PREAMBLE_LEN + part.frame.len());
             let mut payload = Vec::with_capacity(length);
             payload.extend_from_slice(&head);
@@ -314,7 +383,7 @@ impl Connection {
     /// Whether a transaction of so many bytes may go with the pack that is there. If there is none, whether others may go with it.
     pub(in crate::client) fn has_room_for_transaction(&self, bytes: usize) -> bool {
         let whole = bytes + 2 * (MULTI.len() + EXEC.len());
-        match &self.pack {
+        match &self.packs.open {
             Some(pack) => !pack.code && pack.has_room(Kind::Writes, whole),
             None => PREAMBLE_LEN + whole <= PACK_BYTES_MAX,
         }
@@ -326,10 +395,7 @@ impl Connection {
         up: &mut U,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        let reads = self
-            .pack
-            .as_ref()
-            .is_some_and(|pack| pack.kind == Kind::Reads);
+        let reads = self.packs.has_reads();
         if reads || self.reads.batch.is_some() {
             self.flush_pack(up, shared)?;
         }
@@ -338,7 +404,7 @@ impl Connection {
 
     /// Puts a reply behind all that are outstanding.
     pub(in crate::client) fn reply(&mut self, bytes: Bytes) {
-        match &mut self.pack {
+        match &mut self.packs.open {
             Some(pack) if pack.kind == Kind::Writes => match pack.own.last_mut() {
                 Some((behind, own)) if *behind == pack.parts => own.extend_from_slice(&bytes),
                 _ => pack.own.push((pack.parts, bytes.to_vec())),
@@ -357,7 +423,7 @@ impl Connection {
         shared: &mut Shared,
     ) -> Result<(), Later> {
         self.begin_pack(up, shared)?;
-        if self.pack_is_out {
+        if self.packs.is_out {
             // What the store leaves out of it comes before all that is behind it.
             return Err(Later::Reads);
         }
@@ -383,10 +449,10 @@ impl Connection {
     }
 
     fn send_pack<U: Upstream>(&mut self, up: &mut U, shared: &Shared) -> Result<(), Later> {
-        if self.pack.is_some() && self.pack_is_out {
+        if self.packs.open.is_some() && self.packs.is_out {
             return Err(Later::Reads);
         }
-        let Some(mut pack) = self.pack.take() else {
+        let Some(mut pack) = self.packs.open.take() else {
             return Ok(());
         };
         let form = pack.form();
@@ -397,12 +463,12 @@ impl Connection {
         let read_only = pack.transaction.unwrap_or(pack.kind) == Kind::Reads;
         let how = Submit::Bypass { read_only };
         // It may have waited for the one before it.
-        let begun = pack.begun.max(self.times.answered);
+        let begun = self.times.since(pack.begun);
         match self.submit(&payload, pack.key_hash, how, begun, up, shared) {
             Ok(submitted) => {
                 let last = pack.own.pop_if(|(behind, _)| *behind == pack.parts);
                 let purpose = if form == Form::Pack {
-                    self.pack_is_out = submitted.is_ok();
+                    self.packs.is_out = submitted.is_ok();
                     Purpose::Pack(Packed {
                         payload,
                         parts: pack.parts,
@@ -412,7 +478,7 @@ impl Connection {
                     // A read that is alone cannot be taken apart.
                     let again = (form == Form::Pipeline).then_some(payload);
                     if again.is_some() && submitted.is_ok() {
-                        self.wait = Wait::Outcome;
+                        self.hold.for_outcome();
                     }
                     Purpose::Bypass {
                         replies: if form == Form::Pipeline {
@@ -428,14 +494,14 @@ impl Connection {
                 if let Some((_, own)) = last {
                     self.replies.push(own.into());
                 }
-                if self.wait == Wait::Outcome {
+                if self.hold.is_for_outcome() {
                     return Err(Later::Reads);
                 }
                 Ok(())
             }
             Err(later) => {
                 // The replies to what is packed have no slot yet, so it must be the next thing sent.
-                self.pack = Some(Pack {
+                self.packs.open = Some(Pack {
                     payload: payload.into(),
                     company: Company::Alone,
                     ..pack
@@ -483,7 +549,7 @@ impl Connection {
         let rest = packed.rest(count, &|frame| is_read(frame, shared));
         if !rest.is_empty() {
             self.replies.put_behind(index, rest);
-            self.wait = Wait::Repeats;
+            self.hold.for_repeats();
         }
     }
 
@@ -495,7 +561,7 @@ impl Connection {
                 self.replies.fill(index, failed);
             }
         }
-        if let Some(pack) = self.pack.take() {
+        if let Some(pack) = self.packs.open.take() {
             let unsent = Packed {
                 payload: Bytes::new(),
                 parts: pack.parts,

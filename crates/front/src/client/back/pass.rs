@@ -146,7 +146,7 @@ impl Connection {
         self.passing.passage = Some(Passage {
             effect,
             stage: Stage::Address(None),
-            begun: self.times.begun,
+            begun: self.times.begun(),
             marks: marks == Marks::Yes,
             // Nothing blocks inside MULTI.
             blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !self.mode.passed_multi(),

@@ -365,12 +365,12 @@ impl Connection {
             };
             tracing::debug!(client = self.peer, store = %name, "the store is another one: the watch is lost");
             self.passing.passage = None;
-            self.times.made_way = true;
+            self.times.make_way();
             if self.passing.has_state() {
                 // It is lost as well, and only the end of its connection says that.
                 self.end.cut_off();
             }
-            self.passing.direct = None;
+            self.passing.drop_direct();
             self.mode = Mode::Ordinary;
             return self.settle(answer);
         }
@@ -503,7 +503,7 @@ impl Connection {
         if self.stateful() {
             self.end.cut_off();
         }
-        self.passing.direct = None;
+        self.passing.drop_direct();
     }
 
     /// The passage is over, without an answer to its command. Later commands that are as old must not wait
@@ -511,8 +511,7 @@ impl Connection {
     fn end_unanswered(&mut self) -> Option<Passage> {
         let passage = self.passing.drop_passage()?;
         let waited = passage.stage == Stage::Sent || passage.is_answered();
-        self.times.made_way = passage.blocks && waited;
-        self.times.answered = 0;
+        self.times.give_up(passage.blocks && waited);
         Some(passage)
     }
 

@@ -4,6 +4,7 @@ use pmnet_resp::read;
 
 use super::direct::Direct;
 use super::passage::{Passage, Stage};
+use crate::client::Shared;
 use crate::store::StoreAddress;
 use crate::upstream::Time;
 use crate::users::Credentials;
@@ -56,6 +57,49 @@ impl Passing {
             direct.set_client(&acts_as);
         }
         self.acts_as = acts_as;
+    }
+
+    /// Whether a command is being passed.
+    pub(in crate::client) fn is_under_way(&self) -> bool {
+        self.passage.is_some()
+    }
+
+    /// Ends the connection to the store, with all the state on it.
+    pub(in crate::client) fn drop_direct(&mut self) {
+        self.direct = None;
+    }
+
+    /// Whether the store has not been known to answer for a command's time. `pardon`: this process could not have noticed a sign of
+    /// life.
+    pub(in crate::client) fn is_silent(&mut self, shared: &Shared, pardon: bool) -> bool {
+        let Some(direct) = &mut self.direct else {
+            return false;
+        };
+        if std::mem::take(&mut direct.heard) || pardon {
+            direct.proof = shared.now;
+        }
+        if let (Some((run_id, at)), Some(found)) = (&shared.alive, &direct.found)
+            && *run_id == found.run_id
+        {
+            direct.proof = direct.proof.max(*at);
+        }
+        shared.now >= direct.proof.saturating_add(shared.call_timeout)
+    }
+
+    /// Which client of Redis it is while it waits there for others.
+    pub(in crate::client) fn blocked_as(&self) -> Option<i64> {
+        let passage = self.passage.as_ref()?;
+        let blocked = passage.blocks && passage.stage == Stage::Sent;
+        let direct = self.direct.as_ref().filter(|_| blocked)?;
+        direct.found.as_ref()?.client
+    }
+
+    /// How many channels, patterns and shard channels it is subscribed to.
+    pub(in crate::client) fn subscribed(&self) -> [u64; 3] {
+        self.direct.as_ref().map_or([0; 3], |direct| {
+            let channels = direct.subscribed.saturating_sub(direct.patterns);
+            [channels, direct.patterns, direct.subscribed_sharded]
+        })
     }
 
     /// Subscriptions that this client has.

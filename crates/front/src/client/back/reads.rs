@@ -22,7 +22,7 @@ use pmnet_wire::packet::READ_KEYS_MAX;
 use super::own_keys::{Listing, listing, without_own};
 use super::pack::{Company, Kind, Part};
 use super::read_before::{Asked, Before, Missed, Progress, Version};
-use crate::client::{COMMANDS_PER_TURN, Connection, Later, Shared, Wait, lane};
+use crate::client::{COMMANDS_PER_TURN, Connection, Later, Shared, lane};
 use crate::limits::BULK_BYTES_MAX;
 use crate::table::{Facts, NONDETERMINISTIC, read_keys, touches_reserved};
 use crate::upstream::{CallId, ReadAnswer, Time, Upstream};
@@ -250,7 +250,7 @@ impl Connection {
         if (keys.is_none() && listing.is_none()) || touches_reserved(arguments) {
             return Ok(false);
         }
-        if self.pack.is_some()
+        if !self.packs.is_empty()
             || self
                 .reads
                 .batch
@@ -261,7 +261,7 @@ impl Connection {
         }
         // What a client may keep comes from Redis itself, which tells of its changes.
         let get = (facts.name == "GET" && !self.tracks.on).then(|| arguments.get(1));
-        let begun = self.times.begun;
+        let begun = self.times.begun();
         let batch = self.reads.batch.get_or_insert_with(|| Batch::new(begun));
         if let Some(listing) = listing.filter(|_| self.settings.database == 0) {
             batch.listings.push((batch.ends.len(), listing));
@@ -279,7 +279,7 @@ impl Connection {
             && shared.now >= self.reads.no_batch_before
             && frame.len() <= READ_BYTES_MAX
             // It goes with those in front of it that are bypasses.
-            && !self.pack.as_ref().is_some_and(|pack| pack.kind == Kind::Reads)
+            && !self.packs.has_reads()
             && self.passing.subscriptions() == 0
     }
 
@@ -299,7 +299,7 @@ impl Connection {
             if !self.replies.slots.is_empty() {
                 return Err(Later::Reads);
             }
-            batch.begun = batch.begun.max(self.times.answered);
+            batch.begun = self.times.since(batch.begun);
             batch.stage = if self.reads.uncertain {
                 BatchStage::Bypassed
             } else {
@@ -312,7 +312,7 @@ impl Connection {
             self.ask_store_at_once(shared);
         }
         let bypassed = |batch: &Batch| batch.stage == BatchStage::Bypassed;
-        if !self.reads.batch.as_ref().is_some_and(bypassed) || self.wait == Wait::Outcome {
+        if !self.reads.batch.as_ref().is_some_and(bypassed) || self.hold.is_for_outcome() {
             return Err(Later::Reads);
         }
         self.bypass_batch(up, shared)
@@ -323,7 +323,7 @@ impl Connection {
         let Some(mut batch) = self.reads.batch.take() else {
             return Ok(());
         };
-        let begun = std::mem::replace(&mut self.times.begun, batch.begun.max(self.times.answered));
+        let begun = self.times.replace_begun(self.times.since(batch.begun));
         let key_hash = match batch.hashes[..] {
             [hash] => hash,
             _ => 0,
@@ -346,7 +346,7 @@ impl Connection {
             };
             batch.done += usize::from(result.is_ok());
         }
-        self.times.begun = begun;
+        self.times.replace_begun(begun);
         if result.is_err() {
             self.reads.batch = Some(batch);
         }
@@ -559,7 +559,7 @@ impl Connection {
 
     pub(in crate::client) fn finish_batch(&mut self, now: Time) {
         self.drop_batch();
-        self.times.answered = now;
+        self.times.answer(now);
     }
 }
 

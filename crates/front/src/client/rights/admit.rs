@@ -365,7 +365,7 @@ impl Connection {
         }
         if self.rights_are_overdue(shared) {
             self.rights.stage = Asking::Nothing;
-            self.times.answered = 0;
+            self.times.fail();
             let error = reply::error(&format!(
                 "ERR pmnet: it is not known what this client may do: the front could not ask Redis{}; the command was not \
                  executed",
@@ -382,7 +382,7 @@ impl Connection {
 
     /// Whether its command has waited for an answer as long as it may.
     pub(in crate::client) fn rights_are_overdue(&self, shared: &Shared) -> bool {
-        shared.now >= self.times.begun.saturating_add(shared.call_timeout)
+        shared.now >= self.times.begun().saturating_add(shared.call_timeout)
     }
 }
 

@@ -118,7 +118,7 @@ impl Connection {
             });
             self.rights.place = None;
             // It was made for another user.
-            self.passing.direct = None;
+            self.passing.drop_direct();
         } else if answer.starts_with(b"-WRONGPASS") {
             shared.users.login_failed(self.rights.address, shared.now);
         }

@@ -1,0 +1,107 @@
+//! What holds the next command of a client back.
+
+use super::{Connection, Later, Shared};
+use crate::upstream::Upstream;
+
+/// What the next command waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum On {
+    #[default]
+    Nothing,
+    /// It depends on the outcome of the last call.
+    Outcome,
+    /// Some slots are reads that are to be submitted again.
+    Repeats,
+}
+
+/// What a command waits for whose result depends on who is subscribed. Clients with something to do have their turns in no
+/// order of time, so the others have one first: what they have sent before is known then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Behind {
+    /// It has not been asked.
+    #[default]
+    Unknown,
+    /// Others have their turn first.
+    Others,
+    /// The first so many changes of subscriptions.
+    Changes(u64),
+    /// Nothing, in this turn.
+    Nothing,
+}
+
+/// What holds the next command back.
+#[derive(Debug, Default)]
+pub(super) struct Hold {
+    on: On,
+    behind: Behind,
+    /// There is a pause.
+    paused: bool,
+}
+
+impl Hold {
+    /// The next command depends on the outcome of the last call, or on an answer of the front.
+    pub(super) fn for_outcome(&mut self) {
+        self.on = On::Outcome;
+    }
+
+    /// The next command comes after what is to be submitted again.
+    pub(super) fn for_repeats(&mut self) {
+        self.on = On::Repeats;
+    }
+
+    /// There is nothing to wait for any more.
+    pub(super) fn release(&mut self) {
+        self.on = On::Nothing;
+    }
+
+    pub(super) fn is_for_outcome(&self) -> bool {
+        self.on == On::Outcome
+    }
+
+    pub(super) fn is_for_repeats(&self) -> bool {
+        self.on == On::Repeats
+    }
+
+    /// Whether a pause holds the next command back.
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    pub(super) fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// What others did is known for one turn.
+    pub(super) fn end_turn(&mut self) {
+        if self.behind == Behind::Nothing {
+            self.behind = Behind::Unknown;
+        }
+    }
+}
+
+impl Connection {
+    /// What comes now is behind the changes of subscriptions that are under way.
+    pub(super) fn wait_for_subscriptions<U: Upstream>(
+        &mut self,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> Result<(), Later> {
+        let count = match self.hold.behind {
+            Behind::Nothing => return Ok(()),
+            Behind::Unknown => {
+                self.flush_pack(up, shared)?;
+                self.hold.behind = Behind::Others;
+                return Err(Later::OthersFirst);
+            }
+            Behind::Others => shared.subscribing.begun(),
+            Behind::Changes(count) => count,
+        };
+        if !shared.subscribing.are_over(count) {
+            self.hold.behind = Behind::Changes(count);
+            self.wishes.come_behind_subscriptions();
+            return Err(Later::Subscriptions);
+        }
+        self.hold.behind = Behind::Nothing;
+        Ok(())
+    }
+}
