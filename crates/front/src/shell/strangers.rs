@@ -1,6 +1,6 @@
 //! What clients have sent that have still to log in: bounded for all of them together.
 //!
-//! One of them alone can send little (`connection::input`), but there may be many.
+//! One of them alone can send little (`client::input`), but there may be many.
 
 use super::Front;
 use crate::upstream::Upstream;
