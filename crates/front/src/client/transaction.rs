@@ -63,9 +63,9 @@ impl Transaction {
         self.commands + self.own.len()
     }
 
-    /// The database that it is in behind what is queued, if it selects one.
+    /// The database that it is in after what is queued, if it selects one. One that has failed is not in it, as for Valkey.
     pub(super) fn database(&self) -> Option<u32> {
-        self.database
+        self.database.filter(|_| !self.failed)
     }
 
     /// Whether EXEC sends it.

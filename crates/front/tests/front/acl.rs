@@ -140,8 +140,6 @@ struct Session {
     /// Its rules, and what it has sent.
     story: Vec<String>,
     queues: bool,
-    /// It has queued a SELECT.
-    selects: bool,
     watches: bool,
     subscribed: bool,
     /// It has watched, or was subscribed.
@@ -173,7 +171,6 @@ impl Session {
             clients: [twins.there.client(), twins.front.client()],
             story: vec![story],
             queues: false,
-            selects: false,
             watches: false,
             subscribed: false,
             has_passed: false,
@@ -204,15 +201,6 @@ impl Session {
         for (at, ours) in here.iter().enumerate().take(lines.len()) {
             let right = there.get(at).map_or("", String::as_str);
             let Some(words) = lines.get(at) else { break };
-            match words[0].as_str() {
-                "SELECT" => self.selects |= right == "+QUEUED\r\n",
-                "EXEC" | "DISCARD" | "RESET" => self.selects = false,
-                // The front looks at rights in the database where the command will run, Valkey in the one before that, too.
-                _ if self.selects && right != ours && right.starts_with("-NOPERM") => {
-                    return Some(End::Explained("SELECT in MULTI"));
-                }
-                _ => {}
-            }
             if resets && right != ours && words[0].eq_ignore_ascii_case("PUBSUB") {
                 return Some(End::Explained("PUBSUB before RESET in a pipeline"));
             }

@@ -479,6 +479,14 @@ fn rules_about_databases_hold_in_each_database() {
         assert_eq!(client.ask("EXISTS forbidden"), expected, "{rules}");
         client.ask("DEL forbidden");
     }
+    // A transaction that has failed is not in the database that it has selected.
+    let rules = "~b* -@all +@connection +@transaction +get db=1";
+    admin(&redis, &[&format!("ACL SETUSER v on >pw {rules}")]);
+    let mut both = Both::new(rules, &front, &redis);
+    both.ask("AUTH v pw");
+    for line in ["MULTI", "SELECT 1", "GET b", "SET b w", "GET b", "EXEC"] {
+        both.ask(line);
+    }
 }
 
 fn said_of(client: &mut Client, line: &str) {
