@@ -23,6 +23,13 @@ count() {
 STORES="redis-8.2 valkey-9.1"
 
 what=${1:-all}
+case $what in
+lint | check | all | count) ;;
+*)
+    echo "usage: tests/run.sh lint|check|all, or tests/run.sh count LOG" >&2
+    exit 2
+    ;;
+esac
 if [ "$what" = count ]; then
     count "$2"
     exit
@@ -34,6 +41,9 @@ rm -rf "$logs"/*.log "$logs/taken"
 started=$SECONDS
 : >"$logs/failed"
 : >"$logs/totals"
+# Suites that must be in the totals.
+wanted=(format rivals-fmt mutants expected clippy product)
+[ "$what" = lint ] || wanted+=(tests unit sim)
 
 # suite NAME LIMIT_SECONDS COMMAND…: runs it; counts libtest's result lines, or itself if there
 # are none. An ignored one is a campaign
@@ -49,11 +59,27 @@ suite() {
     if [ "$code" != 0 ] && [ "$bad" = 0 ]; then
         bad=1
     elif [ "$code" = 0 ] && [ $((ok + bad + left)) = 0 ]; then
-        ok=1
+        # A filter that no test matches tests nothing. (Crates without tests are among others that have some.)
+        if grep -q '^test result: ' "$log"; then
+            bad=1 code=none
+        else
+            ok=1
+        fi
     fi
-    echo "$ok $bad $left" >>"$logs/totals"
+    echo "$name $ok $bad $left" >>"$logs/totals"
     # In one piece: suites of several lanes end at the same time.
     printf '%s\n' "$(report)"
+}
+
+# left_out NAME REASON: a suite that this machine cannot run. In CI that is a failure.
+left_out() {
+    printf '%-14s left out: %s\n' "$1" "$2"
+    if [ -n "${CI:-}" ]; then
+        echo "$1 0 1 0" >>"$logs/totals"
+        echo "failed     $1: left out: $2" >>"$logs/failed"
+    else
+        echo "$1 0 0 1" >>"$logs/totals"
+    fi
 }
 
 # What suite has to say at the end of its command.
@@ -63,6 +89,7 @@ report() {
     grep '^SKIPPED: ' "$log" | sort | uniq -c | sed 's/^/               /'
     if [ "$code" != 0 ]; then
         [ "$code" = 124 ] && echo "           did not end within $limit s"
+        [ "$code" = none ] && echo "           no test has this name"
         echo "           what failed in $log, and its end:"
         # With --show-output, those that passed come first, under another title; some of them panic on purpose.
         awk '/^failures:$/ { inside = 1 } /^test result: / { inside = 0 } inside' "$log" |
@@ -102,7 +129,8 @@ if python3 -c 'import tomllib' >/dev/null 2>&1; then
     suite mutants 60 python3 tests/mutants/run.py --check
     suite expected 60 python3 tests/compat/run.py --check
 else
-    echo "mutants        there is no python3 of version 3.11 or later: the tables of mutants and compat are not checked"
+    left_out mutants "there is no python3 of version 3.11 or later"
+    left_out expected "there is no python3 of version 3.11 or later"
 fi
 if cargo deny --version >/dev/null 2>&1; then
     suite deny 180 cargo deny --all-features check
@@ -135,19 +163,24 @@ if [ "$what" = all ]; then
         suite "$1" "$2" env -C crates/lab CARGO_MANIFEST_DIR="$PWD/crates/lab" "$(realpath "$program")" \
             --show-output --test-threads 1 "${@:4}"
     }
-    compat() {
-        suite "$1" "$2" python3 tests/compat/run.py --quick --pmnet "$built/pmnet" "${@:3}"
+    # One after the other: they share a folder.
+    compats() {
+        local store run=(python3 tests/compat/run.py --quick --pmnet "$built/pmnet")
+        suite compat 900 "${run[@]}"
+        for store in $STORES; do
+            suite "compat-$store" 300 "${run[@]}" --store "$store"
+        done
     }
     # Takes a turn, unless another lane has: the end-to-end tests, each theme by itself, since time is part of what they look at.
     mkdir "$logs/taken" || exit 1
     turn() {
+        # Without room for the folder nobody runs it, and it is missing at the end.
         mkdir "$logs/taken/$1" 2>/dev/null || return
         case $1 in
         demo) suite demo 900 "$built/pmnet-lab" demo --quick --checked-seconds 6 --out "$logs/demo" ;;
         testbed) in_lab testbed 480 testbed ;;
         # Every reply that a Redis gives, and what clients do to each other: what make compat does for an hour, for a minute.
-        compat) compat compat 900 ;;
-        compat-*) compat "$1" 300 --store "${1#compat-}" ;;
+        compat) compats ;;
         kernel) in_lab kernel 600 e2e kernel:: ;;
         fleet) in_lab fleet 480 e2e fleet:: ;;
         kills) in_lab kills 420 e2e kills:: ;;
@@ -157,13 +190,14 @@ if [ "$what" = all ]; then
     }
     # They mostly wait for deadlines, so some go side by side. Each lane takes the next one that nobody has taken; the long ones come first.
     turns=(fleet testbed three_boxes joining chain failovers)
+    wanted+=(compat)
+    for store in $STORES; do wanted+=("compat-$store"); done
     if python3 -c 'import tomllib' >/dev/null 2>&1; then
         turns+=(compat)
-        for store in $STORES; do
-            turns+=("compat-$store")
-        done
     else
-        echo "compat         there is no python3 of version 3.11 or later: replies are not compared with those of Redis"
+        for one in "${wanted[@]}"; do
+            [ "${one#compat}" = "$one" ] || left_out "$one" "there is no python3 of version 3.11 or later"
+        done
     fi
     # Every module has its turn, also one that is new; what measures has a lane.
     measures=(kernel kills demo)
@@ -195,7 +229,10 @@ if [ "$what" = all ]; then
         # Rights of users, beside newer servers, where they were fetched.
         local store
         for store in $STORES; do
-            [ -x "target/servers/$store/bin/redis-server" ] || continue
+            if [ ! -x "target/servers/$store/bin/redis-server" ]; then
+                left_out "rights-$store" "that server is not fetched (make setup)"
+                continue
+            fi
             suite "rights-$store" 600 env PMNET_TEST_REDIS="$PWD/target/servers/$store/bin/redis-server" \
                 cargo test --workspace --locked --test front -- --show-output --test-threads 4 acl:: rights:: clients:: newer_forms
         done
@@ -218,9 +255,20 @@ if [ "$what" = all ]; then
     trap 'kill -STOP "${lanes[@]}"; kill $(for lane in "${lanes[@]}"; do below "$lane"; done); kill -KILL "${lanes[@]}"' EXIT
     wait "${lanes[@]}"
     trap - EXIT
+    wanted+=("${measures[@]}" "${turns[@]}" build lab simulator rules)
+    for store in $STORES; do wanted+=("rights-$store"); done
 fi
 
-read -r passed failed skipped < <(awk '{ ok += $1; bad += $2; left += $3 } END { print ok + 0, bad + 0, left + 0 }' "$logs/totals")
+# A suite that nobody ran, or that could not write down what it found, has failed.
+lost=0
+for one in "${wanted[@]}"; do
+    if ! grep -q "^$one " "$logs/totals"; then
+        echo "failed     $one: it did not run to its end"
+        lost=$((lost + 1))
+    fi
+done
+read -r passed failed skipped < <(awk '{ ok += $2; bad += $3; left += $4 } END { print ok + 0, bad + 0, left + 0 }' "$logs/totals")
+failed=$((failed + lost))
 cat "$logs/failed"
 echo "$((SECONDS - started)) s; logs are in $logs"
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -19,7 +19,7 @@ const JUMP_MAX: Nanos = 8 * SECOND;
 /// How long a clock stands still, or every step of a store fails, at most.
 const SPELL_MAX: Nanos = 50 * MILLISECOND;
 /// Clients of most worlds have done their work in seconds. Where a master fails over every few milliseconds they may never end it: so
-/// nothing more goes wrong from this moment on.
+/// no new accident begins after this moment.
 const ACCIDENTS_UNTIL: Time = Time(300 * SECOND);
 /// How long a lost device is cut off, and how long until its clients learn of it, at most.
 const RUMOUR_MAX: Nanos = 60 * MILLISECOND;

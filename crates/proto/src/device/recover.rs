@@ -121,6 +121,10 @@ impl Recovering {
             };
         }
     }
+    /// The payload of a question. The device's own path may have shrunk since the padding was chosen.
+    fn path(&self, member: Member, own: FragmentSize) -> Vec<u8> {
+        write_padded_path(&[member], self.padding.min(own))
+    }
     pub(super) fn due(&self) -> Time {
         self.last_sent
             .map_or(self.started, |at| at + self.rto.timeout())
@@ -175,8 +179,7 @@ impl Device {
             recovering.rto.back_off();
             recovering.turn_padding(own);
         }
-        // Its own path may have shrunk since.
-        let path = write_padded_path(&[member], recovering.padding.min(own));
+        let path = recovering.path(member, own);
         let nonce = recovering.nonce;
         let asked = match &recovering.found {
             None => vec![Fragment::WHOLE],
@@ -367,11 +370,11 @@ impl Device {
                 header.epoch, self.epoch
             ));
         }
-        let member = self.member();
+        let (member, own) = (self.member(), self.path);
         let Phase::Recovering(recovering) = &mut self.phase else {
             return Verdict::Done;
         };
-        let path = write_padded_path(&[member], recovering.padding);
+        let path = recovering.path(member, own);
         let count = usize::from(told.part.count);
         let found = recovering.found.get_or_insert_with(|| Found {
             epoch: header.epoch,

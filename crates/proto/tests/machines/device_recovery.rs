@@ -147,7 +147,7 @@ fn it_says_who_it_is_and_asks_again() {
 /// as nobody answered.
 #[test]
 fn a_question_becomes_shorter_when_the_path_does() {
-    let (mut bench, _) = restarted();
+    let (mut bench, recover) = restarted();
     let long = only(bench.tick_after(300 * MILLISECOND));
     assert_eq!(long.payload.len(), 1344);
     let mut out = Outbox::new();
@@ -155,6 +155,16 @@ fn a_question_becomes_shorter_when_the_path_does() {
     bench.device.set_path(bench.now, size, &mut out);
     for _ in 0..4 {
         let question = only(bench.tick_after(300 * MILLISECOND));
+        assert!(question.payload.len() <= 1280, "{}", question.payload.len());
+    }
+    // Those for further parts, too.
+    let first = Header {
+        fragment_count: 4,
+        ..reply(&recover)
+    };
+    let questions = bench.answer(server(), &first, &table(1, &[]));
+    assert_eq!(questions.len(), 3);
+    for question in questions {
         assert!(question.payload.len() <= 1280, "{}", question.payload.len());
     }
 }

@@ -127,10 +127,17 @@ const QUICK: &[&str] = &[
     "TS.MADD",
 ];
 
-/// Whether a command of a module is known to take no longer than those of Redis.
+/// Whether a command of a module, with these arguments, is known to take no longer than those of Redis.
 #[must_use]
-pub fn is_quick(name: &[u8]) -> bool {
-    QUICK.iter().any(|quick| quick.as_bytes() == name)
+pub fn is_quick(name: &[u8], arguments: &[&[u8]]) -> bool {
+    let has = |text: &[u8]| {
+        let within = |argument: &&[u8]| argument.windows(text.len()).any(|part| part == text);
+        arguments.iter().any(within)
+    };
+    // A path that descends or filters may take longer than its document is large; a new filter is as large as it is told to be.
+    let is_wide = name.starts_with(b"JSON.") && (has(b"..") || has(b"?("));
+    let is_made = |word: &&[u8]| word.eq_ignore_ascii_case(b"CAPACITY");
+    QUICK.iter().any(|quick| quick.as_bytes() == name) && !is_wide && !arguments.iter().any(is_made)
 }
 
 /// Whether the command runs a client's code that can write.
@@ -489,6 +496,28 @@ mod tests {
             ),
         ];
         CommandTable::parse(format!("*3\r\n{}", rows.concat()).as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_command_of_a_module_is_quick_only_if_its_arguments_are() {
+        let quick = |line: &str| {
+            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            is_quick(words[0], &words[1..])
+        };
+        for line in ["JSON.SET k $ 1", "JSON.DEL k $.a[0]", "BF.INSERT k ITEMS a"] {
+            assert!(quick(line), "{line}");
+        }
+        for line in [
+            "JSON.DEL k $..a",
+            "JSON.DEL k $[?(@.a>1)]",
+            "JSON.MSET k $ 1 l $..b 2",
+            "BF.INSERT k CAPACITY 1000000000 ITEMS a",
+            "BF.INSERT k capacity 9 ITEMS a",
+            "BF.RESERVE k 0.1 9",
+            "FT.SEARCH i *",
+        ] {
+            assert!(!quick(line), "{line}");
+        }
     }
 
     #[test]

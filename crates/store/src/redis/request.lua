@@ -325,7 +325,9 @@ end
 -- All that a client's script can reach. The names in HIDDEN are locals of its chunk, so that it meets
 -- neither the true redis nor anything that leads to it: the global table, and chunks that are compiled
 -- in it. (setfenv would do, but Redis 7 has none.)
-local HIDDEN = (VALKEY > 0 and 'server ' or '') .. 'KEYS ARGV redis _G loadstring load getmetatable getfenv setfenv newproxy module require '
+-- Valkey's other name of redis is hidden wherever there is one, whatever the store calls itself. (Redis fails where it is read.)
+local HAS_SERVER = pcall(function() return server end)
+local HIDDEN = (HAS_SERVER and 'server ' or '') .. 'KEYS ARGV redis _G loadstring load getmetatable getfenv setfenv newproxy module require '
   .. 'package debug dofile loadfile'
 local function load_hidden(code, name)
   local head = 'local ' .. string.gsub(HIDDEN, ' ', ',') .. ' = ... return function(...) '

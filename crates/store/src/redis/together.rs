@@ -48,7 +48,7 @@ impl<'a> Together<'a> {
             let code = runs_code(name) || runs_reading_code(name);
             // SCRIPT FLUSH among them.
             let scripts = name == b"SCRIPT" || names_scripts(name, arguments);
-            code || is_flush(name) || scripts || !(table.is_core(name) || is_quick(name))
+            code || is_flush(name) || scripts || !(table.is_core(name) || is_quick(name, arguments))
         };
         let same = |first: &Asked<'_>| {
             first.plan.database == plan.database && first.plan.resp3 == plan.resp3
