@@ -45,11 +45,11 @@ pub struct ControllerArgs {
     /// How many devices the chain shall have, if there are spares, until `pmnet ctl` says so [default: as many as it had at most].
     #[arg(long, value_name = "R")]
     copies: Option<usize>,
-    /// Have etcd forget what was before the last five minutes, of all its users: if it does not do so by itself (--auto-compaction-retention),
-    /// and nobody else uses it.
+    /// Compact etcd's history, of all its users, up to five minutes ago. Use it if etcd does not compact by itself (--auto-compaction-retention)
+    /// and has no other users.
     #[arg(long)]
     compact_etcd: bool,
-    /// What is done, and that it has begun, as JSON on stdout, one object a line.
+    /// Report the start, and each change that was made, on stdout: one JSON object a line.
     #[arg(long)]
     json: bool,
 }

@@ -45,8 +45,8 @@ A device that is to join does so before the other one leaves; a device that leav
 that does not answer is left out only if you know that it is stopped for good (--is-stopped). Every device that stays
 is wired anew while it runs, and the server decides, as ever, who is in the chain.
 
-Each says first what it will do, and how many copies an acknowledgement has meanwhile. What cannot
-be done now is refused with a sentence. Progress is on stderr. The exit code is 0 when it is done
+Each says first what it will do, and how many copies an acknowledgement has meanwhile. A change that
+cannot be made now is refused, with the reason. Progress is on stderr. The exit code is 0 when it is done
 (--dry-run: when it could be begun), 1 otherwise.";
 
 /// Between two looks.
@@ -81,7 +81,7 @@ pub struct CtlArgs {
     /// JSON on stdout: what will be done, and what came of it, one object a line.
     #[arg(long, global = true)]
     json: bool,
-    /// Wait so long until it is done. A device that nobody has left out by then is asked to stay after all.
+    /// Give up after this many seconds. A device that has not left the chain by then is told to stay.
     #[arg(long, global = true, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=WAIT_MAX))]
     wait: u64,
     #[command(subcommand)]

@@ -34,7 +34,7 @@ enum What {
     Inspect {
         /// File of the log.
         path: PathBuf,
-        /// List so many of the last entries.
+        /// List at most this many of the last entries.
         #[arg(long, default_value_t = 10, value_name = "N",
               value_parser = clap::value_parser!(u64).range(0..=ENTRIES_LISTED_MAX))]
         entries: u64,

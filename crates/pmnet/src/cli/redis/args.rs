@@ -169,8 +169,8 @@ impl RedisArgs {
 pub(super) enum ReadFromArg {
     /// The one that the server works on.
     Master,
-    /// Its replicas, too, where the head says that they have everything that the read must see. What other programs write past pmnet,
-    /// a replica may show later than the master.
+    /// Its replicas, too, where the head says that they have everything that the read must see. A write of
+    /// another program, which bypasses pmnet, may be visible there later than on the master.
     Any,
 }
 
