@@ -71,6 +71,10 @@ suite() {
     printf '%s\n' "$(report)"
 }
 
+# What reads the tables in TOML needs a newer Python than some machines have.
+OLD_PYTHON="there is no python3 of version 3.11 or later"
+has_python() { python3 -c 'import tomllib' >/dev/null 2>&1; }
+
 # left_out NAME REASON: a suite that this machine cannot run. In CI that is a failure.
 left_out() {
     printf '%-14s left out: %s\n' "$1" "$2"
@@ -125,12 +129,12 @@ unit() {
 }
 [ "$what" = all ] || clippy
 # A row of the table that does not find its text tests nothing.
-if python3 -c 'import tomllib' >/dev/null 2>&1; then
+if has_python; then
     suite mutants 60 python3 tests/mutants/run.py --check
     suite expected 60 python3 tests/compat/run.py --check
 else
-    left_out mutants "there is no python3 of version 3.11 or later"
-    left_out expected "there is no python3 of version 3.11 or later"
+    left_out mutants "$OLD_PYTHON"
+    left_out expected "$OLD_PYTHON"
 fi
 if cargo deny --version >/dev/null 2>&1; then
     suite deny 180 cargo deny --all-features check
@@ -165,10 +169,17 @@ if [ "$what" = all ]; then
     }
     # One after the other: they share a folder.
     compats() {
-        local store run=(python3 tests/compat/run.py --quick --pmnet "$built/pmnet")
-        suite compat 900 "${run[@]}"
+        local store
+        compat() {
+            if has_python; then
+                suite "$1" "$2" python3 tests/compat/run.py --quick --pmnet "$built/pmnet" "${@:3}"
+            else
+                left_out "$1" "$OLD_PYTHON"
+            fi
+        }
+        compat compat 900
         for store in $STORES; do
-            suite "compat-$store" 300 "${run[@]}" --store "$store"
+            compat "compat-$store" 300 --store "$store"
         done
     }
     # Takes a turn, unless another lane has: the end-to-end tests, each theme by itself, since time is part of what they look at.
@@ -189,16 +200,7 @@ if [ "$what" = all ]; then
         esac
     }
     # They mostly wait for deadlines, so some go side by side. Each lane takes the next one that nobody has taken; the long ones come first.
-    turns=(fleet testbed three_boxes joining chain failovers)
-    wanted+=(compat)
-    for store in $STORES; do wanted+=("compat-$store"); done
-    if python3 -c 'import tomllib' >/dev/null 2>&1; then
-        turns+=(compat)
-    else
-        for one in "${wanted[@]}"; do
-            [ "${one#compat}" = "$one" ] || left_out "$one" "there is no python3 of version 3.11 or later"
-        done
-    fi
+    turns=(fleet testbed three_boxes joining chain failovers compat)
     # Every module has its turn, also one that is new; what measures has a lane.
     measures=(kernel kills demo)
     mapfile -t themes < <(sed -n 's/^mod \([a-z_]*\);$/\1/p' tests/e2e/main.rs | grep -vxE 'common|support|kernel|kills')
@@ -256,7 +258,7 @@ if [ "$what" = all ]; then
     wait "${lanes[@]}"
     trap - EXIT
     wanted+=("${measures[@]}" "${turns[@]}" build lab simulator rules)
-    for store in $STORES; do wanted+=("rights-$store"); done
+    for store in $STORES; do wanted+=("compat-$store" "rights-$store"); done
 fi
 
 # A suite that nobody ran, or that could not write down what it found, has failed.

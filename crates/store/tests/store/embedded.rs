@@ -96,11 +96,7 @@ fn the_packet_store_answers_like_redis() {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
-    answers_like(&redis, &url(&directory, 16));
-}
-
-fn answers_like(redis: &Redis, url: &str) {
-    let mut store = pmnet_store::open(url, 0).unwrap();
+    let mut store = pmnet_store::open(&url(&directory, 16), 0).unwrap();
     for command in COMPARED {
         let wanted = redis.call(&command.split(' ').collect::<Vec<_>>());
         let request = Request {
@@ -120,10 +116,7 @@ fn answers_like(redis: &Redis, url: &str) {
 #[test]
 fn the_packet_store_keeps_effects_and_records_together() {
     let directory = tempfile::tempdir().unwrap();
-    keeps_together(&url(&directory, 16));
-}
-
-fn keeps_together(url: &str) {
+    let url = &url(&directory, 16);
     let mut store = pmnet_store::open(url, 3).unwrap();
     assert_eq!(store.load(), Ok(vec![]));
     let effects = [
@@ -315,11 +308,7 @@ fn the_null_store_keeps_records_only() {
 #[test]
 fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
     let directory = tempfile::tempdir().unwrap();
-    refuses_a_long_reply(&url(&directory, 64));
-}
-
-fn refuses_a_long_reply(url: &str) {
-    let mut store = pmnet_store::open(url, 0).unwrap();
+    let mut store = pmnet_store::open(&url(&directory, 64), 0).unwrap();
     let store = &mut *store;
     let large = crate::support::arguments(&[b"SET", b"k", &vec![b'v'; 9 << 20]]);
     assert_eq!(store.apply(&batch(&[large], 1)), Ok(0));
@@ -337,56 +326,54 @@ fn refuses_a_long_reply(url: &str) {
 fn a_command_whose_reply_is_too_long_has_no_effect() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = pmnet_store::open(&url(&directory, 256), 0).unwrap();
-    {
-        let [a, b] = [b'a', b'b'].map(|letter| vec![letter; 9 << 20]);
-        for command in [
-            [&b"RPUSH"[..], b"list", &a, &b].as_slice(),
-            &[b"SADD", b"set", &a, &b],
-            &[b"ZADD", b"sorted", b"1", &a],
-            &[b"ZADD", b"sorted", b"2", &b],
-            &[b"SET", b"one", &a],
-            &[b"SET", b"two", &b],
-        ] {
-            let reply = change(&mut *store, arguments(command));
-            assert!(!reply.starts_with('-'), "{reply}");
-        }
-        let transaction = ["GETDEL one", "GETDEL two"];
-        let transaction = payload(Form::Transaction, Protocol::Resp2, 0, &transaction);
-        let pack = ["INCR n", "LPOP list 2", "INCR n"];
-        let pack = payload(Form::Pack, Protocol::Resp2, 0, &pack);
-        for (payload, parts) in [
-            (single("LPOP list 2"), 0),
-            (single("RPOP list 2"), 0),
-            (single("LMPOP 1 list LEFT COUNT 2"), 0),
-            (single("SPOP set 2"), 0),
-            (single("ZPOPMIN sorted 2"), 0),
-            (single("ZMPOP 1 sorted MAX COUNT 2"), 0),
-            (transaction, 0),
-            (pack, 1),
-        ] {
-            let shown = String::from_utf8_lossy(&payload[8..]).replace("\r\n", " ");
-            let reply = change(&mut *store, payload);
-            if parts == 0 {
-                assert!(
-                    reply.starts_with("-ERR") && reply.contains("nothing was done"),
-                    "{shown}: {reply}"
-                );
-            } else {
-                // The first of them alone; the front sends the others again.
-                assert_eq!(reply, "*1\r\n:1\r\n", "{shown}");
-            }
-        }
-        for (command, count) in [("LLEN list", 2), ("SCARD set", 2), ("ZCARD sorted", 2)] {
-            assert_eq!(read(&mut *store, single(command)), format!(":{count}\r\n"));
-        }
-        assert_eq!(read(&mut *store, single("EXISTS one two")), ":2\r\n");
-        // One at a time it goes.
-        assert_eq!(change(&mut *store, single("LPOP list")).len(), a.len() + 12);
-        assert_eq!(
-            change(&mut *store, single("GETDEL one")).len(),
-            a.len() + 12
-        );
+    let [a, b] = [b'a', b'b'].map(|letter| vec![letter; 9 << 20]);
+    for command in [
+        [&b"RPUSH"[..], b"list", &a, &b].as_slice(),
+        &[b"SADD", b"set", &a, &b],
+        &[b"ZADD", b"sorted", b"1", &a],
+        &[b"ZADD", b"sorted", b"2", &b],
+        &[b"SET", b"one", &a],
+        &[b"SET", b"two", &b],
+    ] {
+        let reply = change(&mut *store, arguments(command));
+        assert!(!reply.starts_with('-'), "{reply}");
     }
+    let transaction = ["GETDEL one", "GETDEL two"];
+    let transaction = payload(Form::Transaction, Protocol::Resp2, 0, &transaction);
+    let pack = ["INCR n", "LPOP list 2", "INCR n"];
+    let pack = payload(Form::Pack, Protocol::Resp2, 0, &pack);
+    for (payload, parts) in [
+        (single("LPOP list 2"), 0),
+        (single("RPOP list 2"), 0),
+        (single("LMPOP 1 list LEFT COUNT 2"), 0),
+        (single("SPOP set 2"), 0),
+        (single("ZPOPMIN sorted 2"), 0),
+        (single("ZMPOP 1 sorted MAX COUNT 2"), 0),
+        (transaction, 0),
+        (pack, 1),
+    ] {
+        let shown = String::from_utf8_lossy(&payload[8..]).replace("\r\n", " ");
+        let reply = change(&mut *store, payload);
+        if parts == 0 {
+            assert!(
+                reply.starts_with("-ERR") && reply.contains("nothing was done"),
+                "{shown}: {reply}"
+            );
+        } else {
+            // The first of them alone; the front sends the others again.
+            assert_eq!(reply, "*1\r\n:1\r\n", "{shown}");
+        }
+    }
+    for (command, count) in [("LLEN list", 2), ("SCARD set", 2), ("ZCARD sorted", 2)] {
+        assert_eq!(read(&mut *store, single(command)), format!(":{count}\r\n"));
+    }
+    assert_eq!(read(&mut *store, single("EXISTS one two")), ":2\r\n");
+    // One at a time it goes.
+    assert_eq!(change(&mut *store, single("LPOP list")).len(), a.len() + 12);
+    assert_eq!(
+        change(&mut *store, single("GETDEL one")).len(),
+        a.len() + 12
+    );
 }
 
 /// No command makes a string that `GET` cannot return.
@@ -394,28 +381,26 @@ fn a_command_whose_reply_is_too_long_has_no_effect() {
 fn every_string_can_be_read() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = pmnet_store::open(&url(&directory, 256), 0).unwrap();
-    {
-        let tail = vec![b'v'; 6 << 20];
-        for sum in [6, 12] {
-            let reply = change(&mut *store, arguments(&[b"APPEND", b"long", &tail]));
-            assert_eq!(reply, format!(":{}\r\n", sum << 20));
-        }
-        for command in [
-            [&b"APPEND"[..], b"long", &tail].as_slice(),
-            &[b"SETRANGE", b"long", b"17200000", b"x"],
-            &[b"SETBIT", b"long", b"137600000", b"1"],
-        ] {
-            let reply = change(&mut *store, arguments(command));
-            assert!(
-                reply.starts_with("-ERR string exceeds maximum allowed size")
-                    || reply.starts_with("-ERR bit offset is not an integer"),
-                "{reply}"
-            );
-        }
-        let reply = read(&mut *store, single("GET long"));
-        assert_eq!(reply.len(), (12 << 20) + 13);
-        let reply = change(&mut *store, single("SETRANGE long 16777100 end"));
-        assert_eq!(reply, ":16777103\r\n");
-        assert_eq!(read(&mut *store, single("GET long")).len(), 16_777_103 + 13);
+    let tail = vec![b'v'; 6 << 20];
+    for sum in [6, 12] {
+        let reply = change(&mut *store, arguments(&[b"APPEND", b"long", &tail]));
+        assert_eq!(reply, format!(":{}\r\n", sum << 20));
     }
+    for command in [
+        [&b"APPEND"[..], b"long", &tail].as_slice(),
+        &[b"SETRANGE", b"long", b"17200000", b"x"],
+        &[b"SETBIT", b"long", b"137600000", b"1"],
+    ] {
+        let reply = change(&mut *store, arguments(command));
+        assert!(
+            reply.starts_with("-ERR string exceeds maximum allowed size")
+                || reply.starts_with("-ERR bit offset is not an integer"),
+            "{reply}"
+        );
+    }
+    let reply = read(&mut *store, single("GET long"));
+    assert_eq!(reply.len(), (12 << 20) + 13);
+    let reply = change(&mut *store, single("SETRANGE long 16777100 end"));
+    assert_eq!(reply, ":16777103\r\n");
+    assert_eq!(read(&mut *store, single("GET long")).len(), 16_777_103 + 13);
 }
