@@ -248,7 +248,7 @@ struct World {
     one_to_one: bool,
 }
 
-/// What the connection sent.
+/// The bytes that a connection sent.
 pub struct Transcript {
     /// To the client.
     pub client: Vec<u8>,
@@ -362,7 +362,7 @@ impl World {
         assert!(!self.connection.wants_input() || self.asked.len() <= most);
     }
 
-    /// What the connection wants of the front.
+    /// Answers the requests of the connection to the front.
     fn take_outputs(&mut self) {
         while let Some(output) = self.connection.poll_output() {
             match output {

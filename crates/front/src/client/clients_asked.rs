@@ -112,7 +112,7 @@ enum Nobody {
     Last,
 }
 
-/// The same command for the store. `nobody`: with a condition that none of its clients meets.
+/// Returns the same command for the store. `nobody`: where a condition is added that no client of the store meets.
 fn question(arguments: &Arguments<'_>, nobody: Option<Nobody>) -> Bytes {
     let mut words: Vec<&[u8]> = arguments.iter().collect();
     if let Some(nobody) = nobody {

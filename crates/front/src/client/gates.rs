@@ -46,7 +46,7 @@ impl Connection {
     ) -> Result<(), Stop> {
         // First of all: a browser gets no answer, whatever its rights.
         self.close_http(command)?;
-        // Before anything is done for the command: whoever may not run it learns nothing, and holds nobody up.
+        // Before anything is done for the command: a client that may not run it learns nothing, and delays no other client.
         self.look_at_rights(command, up, shared)?;
         // After rights, as in Redis: a client without them has its error during a pause, too. Before all gates that do something, for
         // after the pause everything may be different.
@@ -79,7 +79,7 @@ impl Connection {
         Err(Stop::Answered)
     }
 
-    /// What the client's user may do.
+    /// Checks the rights of the client's user.
     fn look_at_rights<U: Upstream>(
         &mut self,
         command: &Command<'_>,
@@ -111,7 +111,7 @@ impl Connection {
         }
         let pause = shared.pause;
         let waits = self.wait_for_pause(&command.verdict, &pause, shared.now);
-        // What is in front of it does not wait.
+        // The commands before it do not wait.
         Ok(waits.or_else(|later| self.flush_pack(up, shared).and(Err(later)))?)
     }
 

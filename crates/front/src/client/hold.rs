@@ -1,9 +1,9 @@
-//! What holds the next command of a client back.
+//! The reasons why a client's next command is not taken yet.
 
 use super::{Connection, Later, Shared};
 use crate::upstream::Upstream;
 
-/// What the next command waits for.
+/// The event that the next command waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum On {
     #[default]
@@ -14,7 +14,7 @@ enum On {
     Repeats,
 }
 
-/// What a command waits for whose result depends on who is subscribed. Clients with something to do have their turns in no
+/// The progress of a command whose result depends on the subscribers. Clients with something to do have their turns in no
 /// order of time, so the others have one first: what they have sent before is known then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Behind {
@@ -29,7 +29,7 @@ enum Behind {
     Nothing,
 }
 
-/// What holds the next command back.
+/// All reasons why the next command is not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
     on: On,
@@ -71,7 +71,7 @@ impl Hold {
         self.paused = paused;
     }
 
-    /// What others did is known for one turn.
+    /// Ends a turn: the changes of other clients are known for one turn only.
     pub(super) fn end_turn(&mut self) {
         if self.behind == Behind::Nothing {
             self.behind = Behind::Unknown;
@@ -80,7 +80,7 @@ impl Hold {
 }
 
 impl Connection {
-    /// What comes now is behind the changes of subscriptions that are under way.
+    /// Lets the next command wait for the changes of subscriptions that were begun before it.
     pub(super) fn wait_for_subscriptions<U: Upstream>(
         &mut self,
         up: &mut U,

@@ -7,7 +7,7 @@ use super::arrivals::Arrivals;
 use crate::limits::REQUESTS;
 use crate::upstream::Time;
 
-/// Who sends.
+/// The kind of client that sends, which decides about its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sender {
     /// A client that has logged in, or need not.

@@ -1,4 +1,4 @@
-//! What a client wants of the front, beside the bytes for its two sockets.
+//! The requests of a client to the front, beside the bytes for its two sockets.
 //!
 //! One rule: after each [`Connection::advance`], and whatever else has changed a connection, [`Connection::poll_output`] is called
 //! until there is nothing more.
@@ -28,7 +28,7 @@ pub enum Output {
     Clients(ClientsAsk),
     /// It uses another session from now on, or none.
     Session(Option<SessionHandle>),
-    /// Its next command comes behind the changes of subscriptions that are under way.
+    /// Its next command comes after the changes of subscriptions that are under way.
     BehindSubscriptions,
     /// This change of its subscriptions is under way, counted since it came, or none.
     Subscribing(Option<u64>),
@@ -54,7 +54,7 @@ pub enum Waiting {
     Rests,
 }
 
-/// What the front was told last.
+/// The values that the front was told last.
 #[derive(Default)]
 pub(super) struct Reported {
     session: Option<SessionHandle>,
@@ -70,7 +70,7 @@ impl Reported {
     }
 }
 
-/// What was wished for since it was handed out last.
+/// Requests that were not handed out yet.
 #[derive(Default)]
 pub(super) struct Wishes {
     mark: bool,

@@ -99,7 +99,7 @@ impl Replies {
         self.unread_max = bytes;
     }
 
-    /// A call is outstanding, and has so many bytes in flight or set aside.
+    /// Adds a call that is outstanding, with `bytes` in flight or set aside.
     pub(super) fn await_call(&mut self, call: CallId, purpose: Purpose, bytes: usize) {
         self.flight_bytes += bytes;
         self.slots.push_back(Slot::Call {
@@ -131,7 +131,7 @@ impl Replies {
         self.slots.push_back(Slot::OwnWrite { call, reply });
     }
 
-    /// What the GET at `index` is answered with; it is to be filled in.
+    /// Returns the reply of the GET at `index`, which is to be filled in.
     pub(super) fn take_own_write(&mut self, index: usize) -> Option<Bytes> {
         let Slot::OwnWrite { reply, .. } = self.slots.get(index)? else {
             return None;

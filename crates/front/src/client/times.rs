@@ -8,15 +8,15 @@ pub(super) struct Times {
     answered: Time,
     /// When the time of the command began that is being taken.
     begun: Time,
-    /// A passed command has made way for what is behind it, at a time still to be looked up.
+    /// A passed command is over, and the commands after it go on; the time of that is still to be looked up.
     made_way: bool,
     /// The client took too few replies for more to be taken from it.
     paused: bool,
 }
 
 impl Times {
-    /// Commands are taken again. What they have waited until `now` does not count if they waited for a command that
-    /// blocked, or for the client, which is `congested` no more.
+    /// Takes commands again. Their wait until `now` does not count if they waited for a command that blocked, or for
+    /// the client, which is `congested` no more.
     pub(super) fn resume(&mut self, congested: bool, now: Time) {
         if std::mem::take(&mut self.made_way) || (self.paused && !congested) {
             self.answered = now;
@@ -63,12 +63,12 @@ impl Times {
         self.answered = 0;
     }
 
-    /// A passed command is over: those behind it have waited for it, not for the store.
+    /// Notes that a passed command is over: the commands after it have waited for it, not for the store.
     pub(super) fn make_way(&mut self) {
         self.made_way = true;
     }
 
-    /// A passed command has failed; those behind it have waited for it only if it `blocked`.
+    /// Notes that a passed command has failed. The commands after it have waited for it only if it `blocked`.
     pub(super) fn give_up(&mut self, blocked: bool) {
         self.made_way = blocked;
         self.fail();

@@ -176,7 +176,7 @@ impl Link {
     /// Sends what waits, as far as it goes.
     pub(super) fn flush(&mut self, eof: bool) {
         if !self.ended && self.socket.write(&mut self.out).is_err() {
-            // What the front has answered is still there to be read.
+            // The front's answers can still be read.
             self.out.clear();
             self.socket.writable = false;
         }

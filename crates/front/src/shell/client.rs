@@ -85,7 +85,7 @@ impl Unwritten for Connection {
     }
 }
 
-/// What a client's own connection to the store is to send.
+/// The bytes that a client's own connection to the store is to send.
 struct ToStore<'a>(&'a mut Connection);
 
 impl Unwritten for ToStore<'_> {

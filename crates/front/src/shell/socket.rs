@@ -10,7 +10,7 @@ use super::wire::{Seen, Wire};
 
 /// Bytes that are to be written to a socket.
 pub(crate) trait Unwritten {
-    /// What is to be written first; empty if nothing is.
+    /// Returns the bytes that are to be written first; none if nothing is to be written.
     fn unwritten(&self) -> &[u8];
 
     /// `count` of these bytes were written.

@@ -19,7 +19,7 @@ use crate::upstream::{Outcome, Time};
 /// Redis's answer to a connection above its limit.
 const FULL: &[u8] = b"-ERR max number of clients";
 
-/// What is asked.
+/// Questions on this connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beat {
     Login,

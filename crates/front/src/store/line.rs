@@ -1,6 +1,6 @@
-//! A connection to Redis, without its socket: what is to be sent, what was asked, and what comes back.
+//! A connection to Redis, without its socket: the bytes to send, the questions without an answer, and the bytes that came.
 //!
-//! Purpose: the only kind of connection to Redis. What is asked on one, and what an answer means, belongs to whoever has it: the
+//! Purpose: the only kind of connection to Redis. Its owner knows the questions, and what an answer means: the
 //! client's own ([`crate::client`]'s `direct`), and those of the front ([`super::heart`], [`super::reads`], [`super::rights`],
 //! [`super::changes`]).
 //! Invariants: answers come in the order of the questions. A value that answers no question is [`UNASKED`], unless its owner knows

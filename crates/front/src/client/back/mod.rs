@@ -1,5 +1,5 @@
-//! What of a client concerns the store after the chain: its calls, packs, reads and own writes, and what passes through with a
-//! connection of its own.
+//! The half of a client that concerns the store after the chain: calls, packs, reads, own writes, and commands that pass through on
+//! a connection of the client's own.
 
 pub(in crate::client) mod again;
 pub(in crate::client) mod beside;

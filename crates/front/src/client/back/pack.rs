@@ -25,10 +25,10 @@ use crate::upstream::{Outcome, Time, Upstream};
 /// Most parts of a pack, which are commands or transactions. Bounds how long others wait for it at the store, and how many replies travel together.
 pub const PACK_PARTS_MAX: u32 = 256;
 /// Most bytes of commands that are packed into one bypass, unless it has only one: a session has one bypass under way at a time, so
-/// a pack that is small costs a way to the store and back, and more than this many fragments add nothing to that.
+/// a pack that is small costs a round trip to the store, and more than this many fragments add nothing to that.
 pub const PACK_BYTES_MAX: usize = 48 * FRAGMENT_BYTES;
 
-/// What a pack is made of.
+/// Contents of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Kind {
     /// Reads alone.
@@ -155,7 +155,7 @@ impl Packs {
         self.is_out = false;
     }
 
-    /// A command went into a pack that could have gone its own way.
+    /// Counts a command that went into a pack, although it could have been sent by itself.
     pub(in crate::client) fn count_detour(&mut self) {
         self.in_a_row += 1;
     }
