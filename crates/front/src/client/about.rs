@@ -12,15 +12,12 @@ use pmnet_resp::{
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Form, Protocol, preamble};
 
-use super::back::calls::{Purpose, Submit};
-use super::local::Hello;
-use super::{Connection, Later, Shared};
 use crate::limits::REPLIES;
 use crate::store::identity::run_id_of;
-use crate::upstream::{Outcome, Time, Upstream};
+use crate::upstream::{Outcome, Time};
 
 /// The longest time that a HELLO waits for the store's answer, in nanoseconds.
-const ASK_TIME_MAX: Time = 1_000_000_000;
+pub(super) const ASK_TIME_MAX: Time = 1_000_000_000;
 /// The oldest Redis that the pmnet server accepts.
 const OLDEST: &str = "6.2.0";
 /// Time until the next question if the last answer was of no use, in nanoseconds.
@@ -59,12 +56,20 @@ impl About {
     }
 
     /// `store`: the one that the server named last. An answer may have come from the store before it, or from the one after it.
-    fn is_to_be_asked(&self, store: Option<&StoreName>, now: Time) -> bool {
+    pub(super) fn is_to_be_asked(&self, store: Option<&StoreName>, now: Time) -> bool {
         let is_of = |of: &String| store.is_none_or(|store| store.run_id == *of);
         !self.of.as_ref().is_some_and(is_of) && now >= self.ask_after
     }
 
-    /// Takes the answer to what [`Connection::ask_about`] asks.
+    /// Returns the question for the store's facts.
+    pub(super) fn question() -> Bytes {
+        let mut payload = preamble(Form::Pipeline, Protocol::Resp2, 0).to_vec();
+        write_command(&mut payload, &["INFO", "server"]);
+        write_command(&mut payload, &["MODULE", "LIST"]);
+        payload.into()
+    }
+
+    /// Takes the answer to [`About::question`].
     pub(super) fn learn(&mut self, outcome: &Outcome, now: Time) {
         let known = match outcome {
             Outcome::Reply(reply) => self.take(reply),
@@ -130,43 +135,6 @@ impl About {
             fields.iter().for_each(|field| out.extend_from_slice(field));
         }
         Bytes::from(out)
-    }
-}
-
-impl Connection {
-    /// Asks the store for its facts if they are not known. False if the store need not, or cannot, be asked.
-    pub(super) fn ask_about<U: Upstream>(
-        &mut self,
-        wish: &Hello<'_>,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<bool, Later> {
-        if !shared
-            .about
-            .is_to_be_asked(shared.name.as_ref(), shared.now)
-        {
-            return Ok(false);
-        }
-        self.flush_pack(up, shared)?;
-        let mut payload = preamble(Form::Pipeline, Protocol::Resp2, 0).to_vec();
-        write_command(&mut payload, &["INFO", "server"]);
-        write_command(&mut payload, &["MODULE", "LIST"]);
-        let bytes = payload.len();
-        let time = shared.call_timeout.min(ASK_TIME_MAX);
-        let deadline = shared.now.saturating_add(time);
-        let how = Submit::Bypass { read_only: true };
-        let payload = Bytes::from(payload);
-        let Ok(call) = self.submit_until(&payload, 0, how, deadline, up, shared)? else {
-            shared.about.learn(&Outcome::Unknown, shared.now);
-            return Ok(false);
-        };
-        self.hold.for_outcome();
-        let purpose = Purpose::Hello {
-            protocol: wish.protocol,
-            name: wish.name.map(Bytes::copy_from_slice),
-        };
-        self.expect(Ok(call), purpose, bytes);
-        Ok(true)
     }
 }
 

@@ -5,12 +5,14 @@
 //! waits, for only the pmnet server knows whether it is executed. While Redis is busy, the front asks it again and again.
 
 use bytes::Bytes;
-use pmnet_resp::Arguments;
 
 use super::back::calls::{Purpose, repeated};
+use super::back::passing::Passing;
+use super::face::Pending;
+use super::gates::Command;
+use super::mode::Mode;
 use super::replies::Slot;
-use super::{Connection, Shared};
-use crate::table::{Action, Facts, Local, Pass, Verdict};
+use crate::table::{Action, Facts, Local, Pass};
 use crate::upstream::Time;
 
 /// How long it counts that Redis was heard to be busy, in nanoseconds: several of the front's questions.
@@ -77,7 +79,32 @@ impl Busy {
     }
 }
 
-impl Connection {
+impl Busy {
+    /// Redis's error, if it is busy and this command of a client in this mode would have to wait for it. A read may do without Redis.
+    pub(super) fn holds_up(
+        &self,
+        command: &Command<'_>,
+        mode: &mut Mode,
+        passing: &Passing,
+        now: Time,
+    ) -> Option<Bytes> {
+        let error = self.error(now)?;
+        let verdict = &command.verdict;
+        if mode.watches() || mode.monitors() || !verdict.arity_fits(command.arguments) {
+            return None;
+        }
+        let held_up = match verdict.action {
+            Action::Local(Local::Exec) => mode.transaction().is_some_and(|t| t.is_sent()),
+            _ if mode.transaction().is_some() => false,
+            Action::Bypass { read_only, .. } => !read_only || runs_code(verdict.facts),
+            Action::Pass(kind) => kind != Pass::Kill && passing.subscriptions() == 0,
+            _ => false,
+        };
+        held_up.then(|| error.clone())
+    }
+}
+
+impl Pending {
     /// Whether the front waits for the store on behalf of this client.
     pub(super) fn asks_store(&self) -> bool {
         match self.replies.slots.front() {
@@ -87,31 +114,9 @@ impl Connection {
     }
 
     /// Whether it waits for so long that the store may be busy.
-    #[must_use]
-    pub fn doubts_store(&self, now: Time) -> bool {
+    pub(super) fn doubts_store(&self, now: Time) -> bool {
         let since = self.times.since(self.times.begun());
         self.asks_store() && now >= since.saturating_add(DOUBT_AFTER)
-    }
-
-    /// Redis's error, if it is busy and this command would have to wait for it. A read may do without Redis.
-    pub(super) fn held_up_by_script(
-        &mut self,
-        verdict: &Verdict,
-        arguments: &Arguments<'_>,
-        shared: &Shared,
-    ) -> Option<Bytes> {
-        let error = shared.busy.error(shared.now)?;
-        if self.mode.watches() || self.mode.monitors() || !verdict.arity_fits(arguments) {
-            return None;
-        }
-        let held_up = match verdict.action {
-            Action::Local(Local::Exec) => self.mode.transaction().is_some_and(|t| t.is_sent()),
-            _ if self.mode.transaction().is_some() => false,
-            Action::Bypass { read_only, .. } => !read_only || runs_code(verdict.facts),
-            Action::Pass(kind) => kind != Pass::Kill && self.passing.subscriptions() == 0,
-            _ => false,
-        };
-        held_up.then(|| error.clone())
     }
 
     /// Answers plain reads that wait for a busy Redis with its error; whether there were any.
@@ -125,7 +130,9 @@ impl Connection {
                 continue;
             }
             if let Some((_, purpose)) = self.replies.take_call(index) {
-                self.release(&purpose);
+                if purpose.holds() {
+                    self.hold.release();
+                }
                 let replies = purpose.bypassed().unwrap_or(1);
                 self.replies.fill(index, repeated(error, replies));
                 refused = true;

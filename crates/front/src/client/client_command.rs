@@ -11,17 +11,18 @@ use pmnet_resp::reply::{self, OK};
 use pmnet_resp::{Arguments, parse_integer, read, write_command};
 use pmnet_wire::command::{Form, Protocol, preamble};
 
-use super::back::calls::{Purpose, Submit, outcome_reply};
-use super::back::pack::{Company, Kind, Part};
+use super::back::calls::{outcome_reply, question};
+use super::back::passing::Passing;
 use super::clients_asked::{self, Parsed, Which};
-use super::local::{BAD_NAME, valid_name};
+use super::face::Face;
+use super::local::{BAD_NAME, Settings, valid_name};
 use super::mode::Mode;
-use super::replies::{Muted, Slot};
+use super::replies::Muted;
 use super::transaction::unknown_subcommand;
-use super::{Connection, Later, Shared, refusal};
+use super::{Shared, refusal};
 use crate::table::{Facts, Sub};
 use crate::tracking::Tracker;
-use crate::upstream::{Outcome, Time, Upstream};
+use crate::upstream::{Outcome, Time};
 
 const SYNTAX: &str = "ERR syntax error";
 /// The field of the commands in its MULTI, for a client that has none, as Redis shows it.
@@ -144,39 +145,47 @@ pub(crate) enum ClientsTold {
     Unblock(i64),
 }
 
-impl Connection {
-    /// CLIENT; its number of arguments is checked.
-    pub(super) fn client<U: Upstream>(
-        &mut self,
-        sub: Sub,
-        arguments: &Arguments<'_>,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
+/// What becomes of a CLIENT.
+pub(super) enum Wanted {
+    /// It is about this client alone.
+    Alone(&'static str),
+    /// It turns tracking on.
+    Tracking,
+    /// The store answers it.
+    Help(Vec<u8>),
+    /// The front answers it.
+    Front(ClientsAsk),
+    /// The store is asked this first, and then the front; the front is asked nothing if the conditions are not understood here.
+    Store(Bytes, Option<ClientsAsk>),
+    /// It has this reply.
+    Reply(Bytes),
+}
+
+impl Wanted {
+    /// Reads a CLIENT; its number of arguments is checked.
+    pub(super) fn parse(sub: Sub, arguments: &Arguments<'_>, shared: &Shared) -> Wanted {
         let Sub::Known(sub) = sub else {
             // Libraries send SETINFO (Redis 7.2) to whatever they connect to.
-            let answer = if is_set_info(arguments) {
-                self.settings.set_info(arguments)
+            return if is_set_info(arguments) {
+                Wanted::Alone("CLIENT|SETINFO")
             } else {
-                unknown_subcommand(arguments)
+                Wanted::Reply(unknown_subcommand(arguments))
             };
-            self.reply(answer);
-            return Ok(());
         };
-        let ask = match sub.name {
-            "CLIENT|INFO" => Ok(ClientsAsk::Info),
+        match sub.name {
+            "CLIENT|INFO" => Wanted::Front(ClientsAsk::Info),
             "CLIENT|KILL" if arguments.len() == 3 => {
-                Ok(ClientsAsk::KillAddress(arguments.get(2).to_vec()))
+                Wanted::Front(ClientsAsk::KillAddress(arguments.get(2).to_vec()))
             }
             "CLIENT|LIST" | "CLIENT|KILL" => {
                 let kills = sub.name == "CLIENT|KILL";
                 match clients_asked::parse(arguments, kills, shared) {
-                    Parsed::Plain(which) => Ok(clients_asked::ask(which, kills)),
-                    Parsed::Cut => Err(reply::error(SYNTAX)),
-                    Parsed::Asked(which, question) => {
-                        let ask = which.map(|which| clients_asked::ask(which, kills));
-                        return self.ask_about_clients(ask, &question, up, shared);
-                    }
+                    Parsed::Plain(which) => Wanted::Front(clients_asked::ask(which, kills)),
+                    Parsed::Cut => Wanted::Reply(reply::error(SYNTAX)),
+                    Parsed::Asked(which, question) => Wanted::Store(
+                        question,
+                        which.map(|which| clients_asked::ask(which, kills)),
+                    ),
                 }
             }
             "CLIENT|UNBLOCK" if arguments.len() > 4 => {
@@ -189,257 +198,154 @@ impl Connection {
                 let mut question = Vec::new();
                 write_command(&mut question, &words);
                 let ask = id.map(|id| ClientsAsk::Unblock { id, error: false });
-                return self.ask_about_clients(ask, &question.into(), up, shared);
+                Wanted::Store(question.into(), ask)
             }
             "CLIENT|UNBLOCK" => parse_unblock(arguments),
             "CLIENT|HELP" => {
                 let mut frame = Vec::new();
                 write_command(&mut frame, &["CLIENT", "HELP"]);
-                let part = Part {
-                    frame: &frame,
-                    key_hash: 0,
-                    kind: Kind::Reads,
-                    company: Company::Alone,
-                };
-                return self.pack_part(part, up, shared);
+                Wanted::Help(frame)
             }
-            "CLIENT|TRACKING" if arguments.is(2, "ON") => {
-                let may = self.may_track(arguments, shared)?;
-                Err(may.map_or_else(|error| error, |()| self.client_tracking(arguments, shared)))
-            }
-            name => Err(self.client_alone(name, arguments, shared)),
-        };
-        match ask {
-            Err(answer) => {
-                if !answer.is_empty() {
-                    self.reply(answer);
-                }
-                Ok(())
-            }
-            Ok(ask @ (ClientsAsk::Info | ClientsAsk::List(_)))
-                if shared.client_fields.is_none() =>
-            {
-                let purpose = Purpose::ClientFields(ask);
-                self.ask_store(0, &[b"CLIENT", b"INFO"], purpose, up, shared)?;
-                Ok(())
-            }
-            Ok(ask) => {
-                self.replies.slots.push_back(Slot::Clients);
-                self.wait_for_clients(ask);
-                Ok(())
-            }
+            "CLIENT|TRACKING" if arguments.is(2, "ON") => Wanted::Tracking,
+            name => Wanted::Alone(name),
         }
     }
+}
 
-    /// Asks the store whether it takes these conditions, and what its clients look like. `ask`: the request to carry out then; `None`: the
-    /// conditions are not understood here.
-    fn ask_about_clients<U: Upstream>(
+/// Returns the payload of the question whether the store takes these conditions, and what its clients look like.
+pub(super) fn clients_question(conditions: &Bytes) -> Bytes {
+    let mut payload = preamble(Form::Transaction, Protocol::Resp2, 0).to_vec();
+    write_command(&mut payload, &["CLIENT", "INFO"]);
+    payload.extend_from_slice(conditions);
+    payload.into()
+}
+
+/// The store has accepted or refused the conditions. Returns the request to carry out, or the reply to the client.
+pub(super) fn clients_which(
+    ask: Option<ClientsAsk>,
+    outcome: Outcome,
+    shared: &mut Shared,
+) -> Result<ClientsAsk, Bytes> {
+    let reply = outcome_reply(outcome)?;
+    let parts = read::elements(&reply).unwrap_or_default();
+    let [info, said] = parts[..] else {
+        return Err(if reply.starts_with(b"-") {
+            reply
+        } else {
+            reply::error(SYNTAX)
+        });
+    };
+    shared.learn_client_fields(info);
+    if said.starts_with(b"-") {
+        return Err(Bytes::copy_from_slice(said));
+    }
+    ask.ok_or_else(|| {
+        reply::error(
+            "ERR pmnet: the front answers CLIENT LIST and CLIENT KILL, and does not know one of these conditions",
+        )
+    })
+}
+
+/// What is to become of the replies to a client (CLIENT REPLY).
+pub(super) enum Replying {
+    /// They are thrown away from now on, or are not; this is the reply to that.
+    Muted(Muted, Bytes),
+    /// Nothing changes; the error.
+    Same(Bytes),
+}
+
+impl Skip {
+    /// CLIENT REPLY. `silent`: whether it was OFF, and is.
+    pub(super) fn client_reply(
         &mut self,
-        ask: Option<ClientsAsk>,
-        question: &Bytes,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        self.flush_pack(up, shared)?;
-        let mut payload = preamble(Form::Transaction, Protocol::Resp2, 0).to_vec();
-        write_command(&mut payload, &["CLIENT", "INFO"]);
-        payload.extend_from_slice(question);
-        let bytes = payload.len();
-        let how = Submit::Bypass { read_only: true };
-        let submitted = self.submit(&payload.into(), 0, how, self.times.begun(), up, shared)?;
-        if submitted.is_ok() {
-            self.hold.for_outcome();
-        }
-        self.expect(submitted, Purpose::ClientsWhich(ask), bytes);
-        Ok(())
-    }
-
-    /// The store has accepted or refused the conditions. Returns the request to carry out, or the reply to the client.
-    pub(super) fn clients_which(
-        ask: Option<ClientsAsk>,
-        outcome: Outcome,
-        shared: &mut Shared,
-    ) -> Result<ClientsAsk, Bytes> {
-        let reply = outcome_reply(outcome)?;
-        let parts = read::elements(&reply).unwrap_or_default();
-        let [info, said] = parts[..] else {
-            return Err(if reply.starts_with(b"-") {
-                reply
-            } else {
-                reply::error(SYNTAX)
-            });
-        };
-        shared.learn_client_fields(info);
-        if said.starts_with(b"-") {
-            return Err(Bytes::copy_from_slice(said));
-        }
-        ask.ok_or_else(|| {
-            reply::error(
-                "ERR pmnet: the front answers CLIENT LIST and CLIENT KILL, and does not know one of these conditions",
-            )
-        })
-    }
-
-    /// What concerns only this connection; empty if there is no answer.
-    pub(super) fn client_alone(
-        &mut self,
-        name: &str,
         arguments: &Arguments<'_>,
-        shared: &mut Shared,
-    ) -> Bytes {
-        match name {
-            "CLIENT|ID" => reply::integer(self.shown_id()),
-            "CLIENT|GETNAME" if self.settings.name.is_empty() => {
-                reply::null(self.settings.protocol == Protocol::Resp3)
-            }
-            "CLIENT|GETNAME" => reply::bulk(&self.settings.name),
-            "CLIENT|SETNAME" if !valid_name(arguments.get(2)) => reply::error(BAD_NAME),
-            "CLIENT|SETNAME" => {
-                self.settings.name = Bytes::copy_from_slice(arguments.get(2));
-                OK
-            }
-            "CLIENT|NO-EVICT" => {
-                let Some(on) = on_or_off(arguments) else {
-                    return reply::error(SYNTAX);
-                };
-                self.settings.no_evict = on;
-                OK
-            }
-            "CLIENT|GETREDIR" => {
-                reply::integer(Tracker::shown_redirect(shared.tracking.client(self.id)))
-            }
-            "CLIENT|TRACKINGINFO" => self.tracking_info(shared),
-            "CLIENT|CACHING" => {
-                Tracker::client_caching(shared.tracking.client_mut(self.id), arguments)
-            }
-            "CLIENT|TRACKING" => self.client_tracking(arguments, shared),
-            "CLIENT|REPLY" => self.client_reply(arguments),
-            "CLIENT|PAUSE" => match parse_pause(arguments) {
-                Ok((millis, all)) => {
-                    shared.pause.begin(millis, all, shared.now);
-                    OK
-                }
-                Err(error) => error,
-            },
-            "CLIENT|UNPAUSE" => {
-                shared.pause.end();
-                OK
-            }
-            "CLIENT|NO-TOUCH" => match on_or_off(arguments) {
-                Some(on) => {
-                    self.settings.no_touch = on;
-                    OK
-                }
-                None => reply::error(SYNTAX),
-            },
-            "CLIENT|SETINFO" => self.settings.set_info(arguments),
-            // Those that a server does not know it ignores.
-            "CLIENT|CAPA" => {
-                self.settings.redirects |=
-                    (2..arguments.len()).any(|at| arguments.is(at, "REDIRECT"));
-                OK
-            }
-            _ => refusal(arguments, STATE),
-        }
-    }
-
-    /// CLIENT REPLY.
-    fn client_reply(&mut self, arguments: &Arguments<'_>) -> Bytes {
+        silent: &mut bool,
+    ) -> Replying {
         if arguments.is(2, "ON") {
-            self.settings.silent = false;
-            self.skip = Skip::No;
-            self.replies.mute(Muted::No);
-            return OK;
+            (*silent, *self) = (false, Skip::No);
+            return Replying::Muted(Muted::No, OK);
         }
         if arguments.is(2, "OFF") {
-            self.settings.silent = true;
-            self.skip = Skip::No;
-            self.replies.mute(Muted::Yes);
+            (*silent, *self) = (true, Skip::No);
         } else if !arguments.is(2, "SKIP") {
-            return reply::error(SYNTAX);
-        } else if !self.settings.silent {
-            self.skip = Skip::Next;
-            self.replies.mute(Muted::Yes);
+            return Replying::Same(reply::error(SYNTAX));
+        } else if *silent {
+            return Replying::Same(Bytes::new());
+        } else {
+            *self = Skip::Next;
         }
-        Bytes::new()
+        Replying::Muted(Muted::Yes, Bytes::new())
     }
+}
 
-    /// The command whose reply is thrown away is over: the next one has a reply.
-    pub(super) fn go_on_skipping<U: Upstream>(
-        &mut self,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        if self.skip == Skip::Over {
-            self.flush_pack(up, shared)?;
-            self.replies.mute(Muted::No);
-            self.skip = Skip::No;
-        }
-        Ok(())
-    }
-
-    /// The next commands wait until the front has answered this.
-    pub(super) fn wait_for_clients(&mut self, ask: ClientsAsk) {
-        self.hold.for_outcome();
-        self.clients_ask = Some(ask);
-    }
-
-    /// The front has answered.
-    pub(crate) fn clients_told<U: Upstream>(
-        &mut self,
-        told: ClientsTold,
-        error: bool,
-        up: &mut U,
-        shared: &mut Shared,
-    ) {
-        self.hold.release();
-        let asks = |slot: &Slot| matches!(slot, Slot::Clients);
-        let Some(index) = self.replies.slots.iter().position(asks) else {
-            return;
-        };
-        let answer = match told {
-            ClientsTold::Reply(answer) => answer,
-            ClientsTold::Lines(lines) => self.verbatim(&lines),
-            ClientsTold::Unblock(id) => {
-                let mut payload = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
-                let reason = if error { "ERROR" } else { "TIMEOUT" };
-                let frame = ["CLIENT", "UNBLOCK", &id.to_string(), reason];
-                write_command(&mut payload, &frame);
-                let bytes = payload.len();
-                // Repeated, it would unblock nobody.
-                let how = Submit::Bypass { read_only: true };
-                let payload = Bytes::from(payload);
-                match self.submit(&payload, 0, how, self.times.begun(), up, shared) {
-                    Ok(Ok(call)) => {
-                        let purpose = Purpose::Bypass {
-                            replies: 1,
-                            again: None,
-                            plain: false,
-                        };
-                        self.replies.await_call_at(index, call, purpose, bytes);
-                        return;
-                    }
-                    Ok(Err(error)) => error,
-                    Err(_) => reply::error("ERR pmnet: too much is under way; try again"),
-                }
+impl Settings {
+    /// A CLIENT that asks for a setting, or sets one; `None`: it is another one.
+    pub(super) fn client(&mut self, name: &str, arguments: &Arguments<'_>) -> Option<Bytes> {
+        let resp3 = self.selected.protocol == Protocol::Resp3;
+        Some(match name {
+            "CLIENT|GETNAME" if self.name.is_empty() => reply::null(resp3),
+            "CLIENT|GETNAME" => reply::bulk(&self.name),
+            "CLIENT|SETNAME" if !valid_name(arguments.get(2)) => reply::error(BAD_NAME),
+            "CLIENT|SETNAME" => {
+                self.name = Bytes::copy_from_slice(arguments.get(2));
+                OK
             }
-        };
-        self.replies.fill(index, answer);
-        self.replies.drain();
-    }
-
-    fn verbatim(&self, text: &str) -> Bytes {
-        match self.settings.protocol {
-            Protocol::Resp2 => reply::bulk(text.as_bytes()),
-            Protocol::Resp3 => {
-                Bytes::from(format!("={}\r\ntxt:{text}\r\n", text.len() + "txt:".len()))
+            "CLIENT|NO-EVICT" => set(&mut self.no_evict, arguments),
+            "CLIENT|NO-TOUCH" => set(&mut self.no_touch, arguments),
+            "CLIENT|SETINFO" => self.set_info(arguments),
+            // Those that a server does not know it ignores.
+            "CLIENT|CAPA" => {
+                self.redirects |= (2..arguments.len()).any(|at| arguments.is(at, "REDIRECT"));
+                OK
             }
-        }
+            _ => return None,
+        })
     }
+}
 
-    /// Which client of Redis it is while it waits there for others.
-    pub(crate) fn blocked_as(&self) -> Option<i64> {
-        self.passing.blocked_as()
+/// Sets what is ON or OFF.
+fn set(setting: &mut bool, arguments: &Arguments<'_>) -> Bytes {
+    let on = arguments.is(2, "ON");
+    if !on && !arguments.is(2, "OFF") {
+        return reply::error(SYNTAX);
+    }
+    *setting = on;
+    OK
+}
+
+/// The reply to a subcommand that no front has.
+pub(super) fn refused(arguments: &Arguments<'_>) -> Bytes {
+    refusal(arguments, STATE)
+}
+
+/// A text as the reply that has such texts.
+pub(super) fn verbatim(text: &str, protocol: Protocol) -> Bytes {
+    match protocol {
+        Protocol::Resp2 => reply::bulk(text.as_bytes()),
+        Protocol::Resp3 => Bytes::from(format!("={}\r\ntxt:{text}\r\n", text.len() + "txt:".len())),
+    }
+}
+
+/// The payload that unblocks this client of Redis.
+pub(super) fn unblock(id: i64, error: bool) -> Bytes {
+    let reason = if error { "ERROR" } else { "TIMEOUT" };
+    let id = id.to_string();
+    let words: [&[u8]; 4] = [b"CLIENT", b"UNBLOCK", id.as_bytes(), reason.as_bytes()];
+    question(0, &words)
+}
+
+/// All of a client that others can ask about.
+pub(crate) struct Portrait<'a> {
+    pub(super) face: &'a Face,
+    pub(super) life: &'a Life,
+    pub(super) passing: &'a Passing,
+    pub(super) user: &'a [u8],
+}
+
+impl Portrait<'_> {
+    /// The number of its connection as clients see it.
+    pub(super) fn id(&self) -> i64 {
+        self.face.shown_id()
     }
 
     pub(crate) fn kind(&self) -> ClientKind {
@@ -448,16 +354,6 @@ impl Connection {
         } else {
             ClientKind::Normal
         }
-    }
-
-    /// Name of its user.
-    pub(crate) fn user(&self) -> &[u8] {
-        self.rights.name()
-    }
-
-    /// No further command is taken; what is outstanding is answered.
-    pub(crate) fn end_after_reply(&mut self) {
-        self.end.end();
     }
 
     /// What Redis would say of it, in these fields.
@@ -482,65 +378,65 @@ impl Connection {
 
     /// The value of this field in CLIENT LIST.
     pub(super) fn field(&self, field: &str, socket: ClientSocket, shared: &Shared) -> String {
-        let now = shared.now;
-        let tracker = shared.tracking.client(self.id);
+        let (now, settings) = (shared.now, &self.face.settings);
+        let tracker = shared.tracking.client(self.face.id);
         let [channels, patterns, sharded] = self.passing.subscribed();
         let seconds = |since: Time| (now.saturating_sub(since) / SECOND).to_string();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match field {
-            "id" => self.id.to_string(),
-            "addr" => self.peer.clone(),
+            "id" => self.face.id.to_string(),
+            "addr" => self.face.peer.clone(),
             "laddr" => socket
                 .local
                 .map(|local| local.to_string())
                 .unwrap_or_default(),
             "fd" => socket.fd.to_string(),
-            "name" => text(&self.settings.name),
+            "name" => text(&settings.name),
             "age" => seconds(self.life.begun(now)),
             "idle" => seconds(self.life.heard),
             "flags" => self.flags(tracker),
-            "db" => self.settings.database.to_string(),
+            "db" => settings.selected.database.to_string(),
             "sub" => channels.to_string(),
             "psub" => patterns.to_string(),
             "ssub" => sharded.to_string(),
-            "multi" => match &self.mode {
+            "multi" => match &self.face.mode {
                 Mode::Queueing(transaction) => transaction.count().to_string(),
                 Mode::WatchingMulti { .. } => "0".to_owned(),
                 _ => shared.no_multi.clone(),
             },
-            "watch" => u8::from(self.watches_keys()).to_string(),
+            "watch" => u8::from(self.passing.watches_keys(&self.face.mode)).to_string(),
             "qbuf" => self.life.pending.to_string(),
-            "omem" | "tot-mem" => self.replies.held().to_string(),
+            "omem" | "tot-mem" => self.face.pending.replies.held().to_string(),
             "events" => if socket.writes { "rw" } else { "r" }.to_owned(),
             "cmd" => match self.life.command {
                 Some(facts) => facts.name.to_ascii_lowercase(),
                 None => "NULL".to_owned(),
             },
-            "user" => text(self.rights.name()),
+            "user" => text(self.user),
             "redir" => Tracker::shown_redirect(tracker).to_string(),
-            "resp" => match self.settings.protocol {
+            "resp" => match settings.selected.protocol {
                 Protocol::Resp2 => "2".to_owned(),
                 Protocol::Resp3 => "3".to_owned(),
             },
-            "lib-name" => text(&self.settings.library.0),
-            "lib-ver" => text(&self.settings.library.1),
-            "capa" => if self.settings.redirects { "r" } else { "" }.to_owned(),
+            "lib-name" => text(&settings.library.0),
+            "lib-ver" => text(&settings.library.1),
+            "capa" => if settings.redirects { "r" } else { "" }.to_owned(),
             _ => "0".to_owned(),
         }
     }
 
     fn flags(&self, tracker: Option<&Tracker>) -> String {
-        let multi = matches!(self.mode, Mode::Queueing(_) | Mode::WatchingMulti { .. });
+        let (settings, multi) = (&self.face.settings, self.face.mode.queues());
         let flags: String = [
-            ('O', self.mode.monitors()),
+            ('O', self.face.mode.monitors()),
             ('P', self.passing.subscriptions() > 0),
             ('x', multi),
-            ('b', self.blocked_as().is_some()),
+            ('b', self.passing.blocked_as().is_some()),
             ('t', tracker.is_some()),
             ('R', tracker.is_some_and(|tracker| tracker.broken)),
             ('B', tracker.is_some_and(Tracker::broadcasts)),
-            ('e', self.settings.no_evict),
-            ('T', self.settings.no_touch),
+            ('e', settings.no_evict),
+            ('T', settings.no_touch),
         ]
         .into_iter()
         .filter_map(|(flag, set)| set.then_some(flag))
@@ -587,26 +483,19 @@ pub(super) fn is_set_info(arguments: &Arguments<'_>) -> bool {
     arguments.is(1, "SETINFO") && arguments.len() == 4
 }
 
-fn on_or_off(arguments: &Arguments<'_>) -> Option<bool> {
-    let on = arguments.is(2, "ON");
-    (on || arguments.is(2, "OFF")).then_some(on)
-}
-
-fn parse_unblock(arguments: &Arguments<'_>) -> Result<ClientsAsk, Bytes> {
+fn parse_unblock(arguments: &Arguments<'_>) -> Wanted {
     let error = arguments.len() == 4 && arguments.is(3, "ERROR");
     if arguments.len() == 4 && !error && !arguments.is(3, "TIMEOUT") {
-        return Err(reply::error(UNBLOCK_REASON));
+        return Wanted::Reply(reply::error(UNBLOCK_REASON));
     }
-    let id = parse_integer(arguments.get(2));
-    let bad = || reply::error("ERR value is not an integer or out of range");
-    Ok(ClientsAsk::Unblock {
-        id: id.ok_or_else(bad)?,
-        error,
-    })
+    match parse_integer(arguments.get(2)) {
+        Some(id) => Wanted::Front(ClientsAsk::Unblock { id, error }),
+        None => Wanted::Reply(reply::error("ERR value is not an integer or out of range")),
+    }
 }
 
 /// Milliseconds, and whether commands that only read wait as well.
-fn parse_pause(arguments: &Arguments<'_>) -> Result<(u64, bool), Bytes> {
+pub(super) fn parse_pause(arguments: &Arguments<'_>) -> Result<(u64, bool), Bytes> {
     if arguments.len() > 4 {
         return Err(wrong_number("PAUSE"));
     }

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use pmnet_resp::{Arguments, parse_integer, write_command};
 
-use super::client_command::{ClientKind, ClientSocket, ClientsAsk};
-use super::{Connection, Shared};
+use super::Shared;
+use super::client_command::{ClientKind, ClientSocket, ClientsAsk, Portrait};
 use crate::upstream::Time;
 
 /// An address that no client has.
@@ -186,7 +186,7 @@ impl Which {
     }
 
     /// Whether this client is one of them.
-    pub(crate) fn has(&self, client: &Connection, socket: ClientSocket, shared: &Shared) -> bool {
+    pub(crate) fn has(&self, client: &Portrait<'_>, socket: ClientSocket, shared: &Shared) -> bool {
         let mut conditions = self.conditions.iter();
         conditions
             .all(|condition| condition.what.holds(client, socket, shared) != condition.negated)
@@ -194,18 +194,18 @@ impl Which {
 }
 
 impl What {
-    fn holds(&self, client: &Connection, socket: ClientSocket, shared: &Shared) -> bool {
+    fn holds(&self, client: &Portrait<'_>, socket: ClientSocket, shared: &Shared) -> bool {
         let is = |name: &str| client.field(name, socket, shared);
         let seconds = |since: Time| i64::try_from(shared.now.saturating_sub(since) / SECOND);
         let at_least = |since: Time, least: i64| seconds(since).is_ok_and(|time| time >= least);
         match self {
-            What::Ids(ids) => ids.contains(&client.shown_id()),
+            What::Ids(ids) => ids.contains(&client.id()),
             What::Kind(kind) => *kind == client.kind(),
             What::Age(least) => at_least(client.life.begun(shared.now), *least),
             What::Idle(least) => at_least(client.life.heard(), *least),
             What::Flags(flags) => all_in(flags, is("flags").as_bytes()),
             What::Capabilities(all) => all_in(all, is("capa").as_bytes()),
-            What::Field("user", name) => client.user() == name,
+            What::Field("user", name) => client.user == name,
             What::Field(name, value) => is(name).as_bytes() == value,
             What::Ip(ip) => {
                 let address = is("addr");

@@ -2,8 +2,6 @@
 
 use bytes::Bytes;
 
-use super::Connection;
-use super::replies::Replies;
 use crate::upstream::Time;
 
 /// How far its end has come.
@@ -36,9 +34,9 @@ enum Sends {
     Closed { read: bool, since: Option<Time> },
 }
 
-/// Whether all was received that a client had sent when it closed its sending side.
+/// Whether all was received that a client had sent when it closed its sending side, and perhaps is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
+pub(super) enum Sent {
     Read,
     MayFollow,
 }
@@ -58,6 +56,11 @@ impl End {
     /// Ends the connection, behind an error that says why.
     pub(super) fn cut_off(&mut self) {
         self.front = Takes::CutOff;
+    }
+
+    /// Whether the connection ends with an error, and the client may not have sent everything yet.
+    pub(super) fn is_cut_off(&self) -> bool {
+        matches!(self.front, Takes::CutOff) && !self.eof()
     }
 
     /// The next command has this answer, and is the last.
@@ -95,7 +98,8 @@ impl End {
         }
     }
 
-    fn close(&mut self, sent: Sent) {
+    /// The client will send no more.
+    pub(super) fn close(&mut self, sent: Sent) {
         let all_read = sent == Sent::Read;
         match &mut self.client {
             Sends::Closed { read, .. } => *read |= all_read,
@@ -106,59 +110,5 @@ impl End {
                 };
             }
         }
-    }
-}
-
-impl Connection {
-    /// The client closed its sending side. What it sent before is still executed and answered,
-    /// unless it waits for something that may never come.
-    pub fn receive_eof(&mut self) {
-        self.close(Sent::Read);
-    }
-
-    /// The client has closed its sending side, and perhaps is gone; bytes of it may still have to be
-    /// taken in. It waits for nothing that may never come.
-    pub fn client_closed(&mut self) {
-        self.close(Sent::MayFollow);
-    }
-
-    fn close(&mut self, sent: Sent) {
-        self.end.close(sent);
-        if self.endless() {
-            self.abandon();
-        }
-    }
-
-    /// Whether everything is answered and written and the connection is to be closed.
-    #[must_use]
-    pub fn finished(&self) -> bool {
-        let idle = self.packs.is_empty()
-            && self.reads.batch.is_none()
-            && !self.passing.is_under_way()
-            && self.replies.is_empty();
-        let last = self.end.ends() || (self.end.eof() && self.input.starved());
-        last && idle
-    }
-
-    /// Whether the connection ends with an error, and the client may not have sent everything yet.
-    #[must_use]
-    pub fn is_cut_off(&self) -> bool {
-        matches!(self.end.front, Takes::CutOff) && !self.end.eof()
-    }
-
-    /// Drops what is outstanding: there is nobody to answer.
-    pub(super) fn abandon(&mut self) {
-        self.end.end();
-        self.replies = Replies::default();
-        self.drop_outstanding();
-    }
-
-    /// Drops what waits for an answer, but the places of the answers.
-    pub(super) fn drop_outstanding(&mut self) {
-        self.hold.release();
-        self.packs.clear();
-        self.drop_batch();
-        self.passing.drop_passage();
-        self.passing.drop_direct();
     }
 }

@@ -3,10 +3,13 @@
 //! A gate lets a command go on, has answered it, or makes it wait. A command that waits stays in the input, and comes to the first
 //! gate again; so a gate that makes it wait has changed nothing that counts.
 
-use pmnet_resp::Arguments;
+use pmnet_resp::{Arguments, reply};
 
-use super::back::pack::{Company, Kind};
-use super::{Connection, Later, Shared, arity_error};
+use super::back::pack::{Company, Kind, Part};
+use super::mode::Mode;
+use super::rights::admit::{Admission, Applicant, REMOTE};
+use super::transaction::{Own, Queued, Queuer};
+use super::{Connection, Env, Later, arity_error};
 use crate::table::{Action, Facts, Local, MODULE, Pass, Verdict};
 use crate::upstream::Upstream;
 
@@ -41,28 +44,27 @@ impl Connection {
     pub(super) fn pass_gates<U: Upstream>(
         &mut self,
         command: &Command<'_>,
-        up: &mut U,
-        shared: &mut Shared,
+        env: &mut Env<'_, U>,
     ) -> Result<(), Stop> {
         // First of all: a browser gets no answer, whatever its rights.
         self.close_http(command)?;
         // Before anything is done for the command: a client that may not run it learns nothing, and delays no other client.
-        self.look_at_rights(command, up, shared)?;
+        self.look_at_rights(command, env)?;
         // After rights, as in Redis: a client without them has its error during a pause, too. Before all gates that do something, for
         // after the pause everything may be different.
-        self.wait_in_pause(command, up, shared)?;
+        self.wait_in_pause(command, env)?;
         // After the pause: the script may be over by then. Before all that asks Redis for the command.
-        self.refuse_while_busy(command, up, shared)?;
+        self.refuse_while_busy(command, env)?;
         // The only command for a Redis that is busy, so after its gate. Before the modes: it helps a client that waits, too.
-        self.kill_script(command, up, shared)?;
+        self.kill_script(command, env)?;
         // Before all that reads: a key is registered before its value is read.
-        self.register_keys(command, up, shared)?;
+        self.register_keys(command, env)?;
         // Redis runs what comes on the client's own connection, MULTI and wrong numbers of arguments included.
-        self.pass_by_mode(command, up, shared)?;
+        self.pass_by_mode(command, env)?;
         // A transaction looks at the number of arguments by itself: a wrong one makes it fail.
-        self.queue_in_multi(command, up, shared)?;
+        self.queue_in_multi(command, env)?;
         // Last, as in Redis: errors that the gates before give come before this one.
-        self.look_at_arity(command, up, shared)
+        self.look_at_arity(command, env)
     }
 
     /// A web page that makes a browser talk to us. Redis, too, closes without an answer.
@@ -72,10 +74,10 @@ impl Connection {
             return Ok(());
         }
         tracing::warn!(
-            client = self.peer,
+            client = self.face.peer,
             "closing: HTTP request, possibly an attack through a browser"
         );
-        self.abandon();
+        self.back.abandon(&mut self.face);
         Err(Stop::Answered)
     }
 
@@ -83,49 +85,91 @@ impl Connection {
     fn look_at_rights<U: Upstream>(
         &mut self,
         command: &Command<'_>,
-        up: &mut U,
-        shared: &mut Shared,
+        env: &mut Env<'_, U>,
     ) -> Result<(), Stop> {
         let verdict = &command.verdict;
         // Of a module that was loaded since, or of none: the store is asked again, now and then.
         let may_have_come = |facts: &Facts| facts.has(MODULE) && !verdict.is_named();
         if verdict.facts.is_none_or(may_have_come) {
-            self.wishes.learn_commands();
+            self.face.wishes.learn_commands();
         }
-        if self.admit(verdict, command.arguments, up, shared)? {
-            Ok(())
-        } else {
-            Err(Stop::Answered)
+        let applicant = Applicant {
+            command,
+            mode: &mut self.face.mode,
+            passing: &mut self.back.passing,
+            selected: self.face.settings.selected,
+        };
+        match self.rights.admit(applicant, env.shared) {
+            Admission::Admitted => return Ok(()),
+            Admission::Denied(error) => self.deny(error, verdict.facts, env)?,
+            Admission::Awaits(asking) => self.await_answer(asking, verdict.facts, env)?,
+            Admission::FailsWhenRun(error) => match self.face.mode.transaction() {
+                Some(queue) => {
+                    let queued = queue.add_own(Own::Reply(error));
+                    self.reply(queued);
+                }
+                None => self.deny(error, verdict.facts, env)?,
+            },
+            Admission::Answered(answer) => match self.face.mode.transaction() {
+                Some(queue) => {
+                    let queued = queue.add_own(Own::Reply(answer));
+                    self.reply(queued);
+                }
+                None => {
+                    self.flush(env)?;
+                    self.reply(answer);
+                }
+            },
+            Admission::Remote => {
+                self.flush(env)?;
+                self.reply(reply::error(REMOTE));
+                self.face.end.cut_off();
+            }
+            Admission::Gone => {
+                tracing::debug!(client = self.face.peer, "closing: its user is deleted");
+                self.back.abandon(&mut self.face);
+            }
         }
+        Err(Stop::Answered)
     }
 
     /// CLIENT PAUSE. An error about the number of arguments does not wait.
     fn wait_in_pause<U: Upstream>(
         &mut self,
         command: &Command<'_>,
-        up: &mut U,
-        shared: &mut Shared,
+        env: &mut Env<'_, U>,
     ) -> Result<(), Stop> {
-        if !command.verdict.arity_fits(command.arguments) {
+        let Command {
+            arguments, verdict, ..
+        } = command;
+        if !verdict.arity_fits(arguments) {
             return Ok(());
         }
-        let pause = shared.pause;
-        let waits = self.wait_for_pause(&command.verdict, &pause, shared.now);
+        let (pause, now) = (&env.shared.pause, env.shared.now);
+        let paused = pause.holds(verdict, &self.face.mode, now);
+        self.face.pending.hold.set_paused(paused);
+        if !paused {
+            return Ok(());
+        }
+        // The time of the commands behind it begins when it goes on.
+        self.face.pending.times.make_way();
         // The commands before it do not wait.
-        Ok(waits.or_else(|later| self.flush_pack(up, shared).and(Err(later)))?)
+        self.flush(env)?;
+        Err(Later::Paused.into())
     }
 
     /// Redis runs a long script, and would not execute the command.
     fn refuse_while_busy<U: Upstream>(
         &mut self,
         command: &Command<'_>,
-        up: &mut U,
-        shared: &mut Shared,
+        env: &mut Env<'_, U>,
     ) -> Result<(), Stop> {
-        let Some(busy) = self.held_up_by_script(&command.verdict, command.arguments, shared) else {
+        let (busy, now) = (&env.shared.busy, env.shared.now);
+        let (mode, passing) = (&mut self.face.mode, &self.back.passing);
+        let Some(error) = busy.holds_up(command, mode, passing, now) else {
             return Ok(());
         };
-        self.deny(busy, command.verdict.facts, up, shared)?;
+        self.deny(error, command.verdict.facts, env)?;
         Err(Stop::Answered)
     }
 
@@ -133,20 +177,20 @@ impl Connection {
     fn kill_script<U: Upstream>(
         &mut self,
         command: &Command<'_>,
-        up: &mut U,
-        shared: &mut Shared,
+        env: &mut Env<'_, U>,
     ) -> Result<(), Stop> {
-        let Command {
-            arguments,
-            frame,
-            verdict,
-        } = command;
-        let kills = verdict.action == Action::Pass(Pass::Kill) && verdict.arity_fits(arguments);
-        if !kills || !self.may_kill() {
+        let verdict = &command.verdict;
+        let kills =
+            verdict.action == Action::Pass(Pass::Kill) && verdict.arity_fits(command.arguments);
+        let (mode, protocol) = (&self.face.mode, self.face.protocol());
+        if !kills || !self.back.passing.may_kill(mode, protocol) {
             return Ok(());
         }
-        self.flush_pack(up, shared)?;
-        self.start_passage(Pass::Kill, verdict.facts, arguments, frame);
+        self.flush(env)?;
+        let passing = &mut self.back.passing;
+        if let Err(error) = passing.start(&mut self.face, Pass::Kill, command) {
+            self.reply(error);
+        }
         Err(Stop::Answered)
     }
 
@@ -154,50 +198,59 @@ impl Connection {
     fn register_keys<U: Upstream>(
         &mut self,
         command: &Command<'_>,
-        up: &mut U,
-        shared: &mut Shared,
+        env: &mut Env<'_, U>,
     ) -> Result<(), Stop> {
-        if self.tracks.on && self.track(&command.verdict, command.arguments, up, shared)? {
-            return Err(Stop::Answered);
+        if !self.tracks.on {
+            return Ok(());
         }
-        Ok(())
+        match self.tracks.track(command, &mut self.face, env.shared) {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) => {
+                self.flush(env)?;
+                self.reply(error);
+                Err(Stop::Answered)
+            }
+            Err(later) => {
+                self.flush(env)?;
+                Err(later.into())
+            }
+        }
     }
 
     /// A client that watches, monitors, or (RESP2) is subscribed.
     fn pass_by_mode<U: Upstream>(
         &mut self,
         command: &Command<'_>,
-        up: &mut U,
-        shared: &mut Shared,
+        env: &mut Env<'_, U>,
     ) -> Result<(), Stop> {
-        if !self.is_passed_on() {
+        let (face, passing) = (&mut self.face, &mut self.back.passing);
+        if !passing.takes_all(&face.mode, face.protocol()) {
             return Ok(());
         }
         let Command {
-            arguments,
-            frame,
-            verdict,
+            arguments, verdict, ..
         } = command;
-        self.flush_pack(up, shared)?;
-        if self.mode.watches()
-            && !self.mode.passed_multi()
-            && matches!(verdict.action, Action::Local(Local::Client))
-        {
+        self.flush(env)?;
+        let (mode, action) = (&self.face.mode, verdict.action);
+        if matches!(mode, Mode::Watching) && action == Action::Local(Local::Client) {
             match arity_error(verdict, arguments) {
                 Some(error) => self.reply(error),
-                None => self.client(verdict.sub, arguments, up, shared)?,
+                None => self.client(command, env)?,
             }
-        } else if self.goes_by_server_watching(verdict) && arity_error(verdict, arguments).is_none()
-        {
-            let kind = match verdict.action {
+        } else if mode.leaves_to_server(verdict) && arity_error(verdict, arguments).is_none() {
+            let kind = match action {
                 Action::Bypass {
                     read_only: true, ..
                 } => Kind::Reads,
                 _ => Kind::Writes,
             };
-            self.pack_bypass(command, kind, Company::Alone, up, shared)?;
-        } else {
-            self.pass_command(arguments, frame, verdict, &shared.users)?;
+            let part = Part::of(command, kind, Company::Alone);
+            self.back.pack(part, &mut self.face.context(env))?;
+        } else if let Action::Local(local @ (Local::Quit | Local::Reset)) = action {
+            self.local(local, command, env)?;
+        } else if let Err(error) = self.back.passing.pass_command(&mut self.face, command) {
+            self.face.mode.fail();
+            self.reply(error);
         }
         Err(Stop::Answered)
     }
@@ -206,13 +259,34 @@ impl Connection {
     fn queue_in_multi<U: Upstream>(
         &mut self,
         command: &Command<'_>,
-        up: &mut U,
-        shared: &mut Shared,
+        env: &mut Env<'_, U>,
     ) -> Result<(), Stop> {
-        if self.mode.transaction().is_none() {
+        let Some(queue) = self.face.mode.transaction() else {
             return Ok(());
+        };
+        let by = Queuer {
+            selected: self.face.settings.selected,
+            passing: &self.back.passing,
+            shared: env.shared,
+        };
+        match queue.queue(command, by) {
+            Queued::Reply(queued) => self.reply(queued),
+            Queued::Ended(error) => {
+                self.face.mode = Mode::Ordinary;
+                self.back.passing.unwatch();
+                self.reply(error);
+            }
+            Queued::Runs(local) => {
+                if matches!(local, Local::Quit | Local::Reset) {
+                    self.flush(env)?;
+                }
+                self.local(local, command, env)?;
+            }
+            Queued::Asks(question, purpose) => {
+                self.back
+                    .ask(question, purpose, &mut self.face.context(env))?;
+            }
         }
-        self.queue_command(command, up, shared)?;
         Err(Stop::Answered)
     }
 
@@ -220,8 +294,7 @@ impl Connection {
     fn look_at_arity<U: Upstream>(
         &mut self,
         command: &Command<'_>,
-        up: &mut U,
-        shared: &mut Shared,
+        env: &mut Env<'_, U>,
     ) -> Result<(), Stop> {
         let Command {
             arguments, verdict, ..
@@ -232,7 +305,7 @@ impl Connection {
         let Some(error) = arity_error(verdict, arguments) else {
             return Ok(());
         };
-        self.make_room_for_reply(up, shared)?;
+        self.back.make_room_for_reply(&mut self.face.context(env))?;
         self.reply(error);
         Err(Stop::Answered)
     }

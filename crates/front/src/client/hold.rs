@@ -1,7 +1,7 @@
 //! The reasons why a client's next command is not taken yet.
 
-use super::{Connection, Later, Shared};
-use crate::upstream::Upstream;
+use super::Later;
+use super::shared::Subscribing;
 
 /// The event that the next command waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,37 +71,37 @@ impl Hold {
         self.paused = paused;
     }
 
+    /// Whether nothing is known of the changes of subscriptions that were begun before the next command.
+    pub(super) fn asks_others(&self) -> bool {
+        self.behind == Behind::Unknown
+    }
+
+    /// Lets the next command wait for the changes of subscriptions that were begun before it.
+    ///
+    /// # Errors
+    /// [`Later`]: it waits.
+    pub(super) fn come_behind(&mut self, changes: &Subscribing) -> Result<(), Later> {
+        let count = match self.behind {
+            Behind::Nothing => return Ok(()),
+            Behind::Unknown => {
+                self.behind = Behind::Others;
+                return Err(Later::OthersFirst);
+            }
+            Behind::Others => changes.begun(),
+            Behind::Changes(count) => count,
+        };
+        if !changes.are_over(count) {
+            self.behind = Behind::Changes(count);
+            return Err(Later::Subscriptions);
+        }
+        self.behind = Behind::Nothing;
+        Ok(())
+    }
+
     /// Ends a turn: the changes of other clients are known for one turn only.
     pub(super) fn end_turn(&mut self) {
         if self.behind == Behind::Nothing {
             self.behind = Behind::Unknown;
         }
-    }
-}
-
-impl Connection {
-    /// Lets the next command wait for the changes of subscriptions that were begun before it.
-    pub(super) fn wait_for_subscriptions<U: Upstream>(
-        &mut self,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let count = match self.hold.behind {
-            Behind::Nothing => return Ok(()),
-            Behind::Unknown => {
-                self.flush_pack(up, shared)?;
-                self.hold.behind = Behind::Others;
-                return Err(Later::OthersFirst);
-            }
-            Behind::Others => shared.subscribing.begun(),
-            Behind::Changes(count) => count,
-        };
-        if !shared.subscribing.are_over(count) {
-            self.hold.behind = Behind::Changes(count);
-            self.wishes.come_behind_subscriptions();
-            return Err(Later::Subscriptions);
-        }
-        self.hold.behind = Behind::Nothing;
-        Ok(())
     }
 }

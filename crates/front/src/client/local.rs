@@ -1,25 +1,23 @@
-//! Commands that the front answers by itself.
+//! What a client sets for its connection, and how the commands that do so are read.
 
 use bytes::Bytes;
 use pmnet_resp::reply::{self, OK};
 use pmnet_resp::{Arguments, parse_integer};
 use pmnet_wire::command::Protocol;
 
-use super::back::calls::Purpose;
-use super::mode::Mode;
-use super::replies::Muted;
-use super::{Connection, Later, Shared};
-use crate::table::{Local, Sub};
-use crate::upstream::Upstream;
-use crate::users::Users;
-
 /// Largest database number that is asked for; the store decides which it has.
 const DATABASE_MAX: u32 = 1_000_000;
 
-/// What a client sets for its connection, and RESET sets back.
-pub(super) struct Settings {
+/// The version of RESP and the database that a client has selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Selected {
     pub(super) protocol: Protocol,
     pub(super) database: u32,
+}
+
+/// What a client sets for its connection, and RESET sets back.
+pub(super) struct Settings {
+    pub(super) selected: Selected,
     pub(super) name: Bytes,
     /// CLIENT NO-EVICT; the front evicts nobody.
     pub(super) no_evict: bool,
@@ -36,8 +34,10 @@ pub(super) struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            protocol: Protocol::Resp2,
-            database: 0,
+            selected: Selected {
+                protocol: Protocol::Resp2,
+                database: 0,
+            },
             name: Bytes::new(),
             no_evict: false,
             no_touch: false,
@@ -49,6 +49,16 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// RESET.
+    pub(super) fn reset(&mut self) {
+        *self = Settings {
+            // As in Redis.
+            library: std::mem::take(&mut self.library),
+            redirects: self.redirects,
+            ..Settings::default()
+        };
+    }
+
     /// CLIENT SETINFO; its number of arguments is checked.
     pub(super) fn set_info(&mut self, arguments: &Arguments<'_>) -> Bytes {
         let option = String::from_utf8_lossy(arguments.get(2));
@@ -67,201 +77,13 @@ impl Settings {
     }
 }
 
-impl Connection {
-    /// Answers a local command; its number of arguments is checked.
-    pub(super) fn local<U: Upstream>(
-        &mut self,
-        local: Local,
-        sub: Sub,
-        arguments: &Arguments<'_>,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let answer = match local {
-            Local::Ping => match arguments.len() {
-                1 => Bytes::from_static(b"+PONG\r\n"),
-                2 => reply::bulk(arguments.get(1)),
-                _ => reply::error("ERR wrong number of arguments for 'ping' command"),
-            },
-            Local::Echo => reply::bulk(arguments.get(1)),
-            Local::Hello => return self.hello(arguments, up, shared),
-            Local::Auth => return self.auth(arguments, up, shared),
-            Local::Select => return self.select(arguments, up, shared),
-            Local::Quit => self.quit(),
-            Local::Reset => self.reset(&shared.users),
-            Local::Client => return self.client(sub, arguments, up, shared),
-            Local::Multi if self.mode.transaction().is_some() => {
-                reply::error("ERR MULTI calls can not be nested")
-            }
-            Local::Multi => {
-                self.begin_transaction();
-                OK
-            }
-            Local::Exec => return self.execute(up, shared),
-            Local::Discard if self.mode.take_transaction().is_none() => {
-                reply::error("ERR DISCARD without MULTI")
-            }
-            Local::Discard | Local::Unwatch => {
-                self.unwatch();
-                OK
-            }
-        };
-        self.reply(answer);
-        Ok(())
-    }
-
-    /// QUIT: answers what is outstanding, then closes.
-    pub(super) fn quit(&mut self) -> Bytes {
-        self.end.end();
-        self.passing.drop_direct();
-        OK
-    }
-
-    /// RESET: as if freshly connected.
-    pub(super) fn reset(&mut self, users: &Users) -> Bytes {
-        self.mode = Mode::Ordinary;
-        self.unwatch();
-        self.passing.drop_direct();
-        self.replies.mute(Muted::No);
-        self.settings = Settings {
-            // As in Redis.
-            library: std::mem::take(&mut self.settings.library),
-            redirects: self.settings.redirects,
-            ..Settings::default()
-        };
-        self.tracks.on = false;
-        self.rights.reset(users);
-        Bytes::from_static(b"+RESET\r\n")
-    }
-
-    /// AUTH; only the connection that it is sent on is logged in.
-    fn auth<U: Upstream>(
-        &mut self,
-        arguments: &Arguments<'_>,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let answer = match arguments.len() {
-            2 => self.log_in(None, arguments.get(1), up, shared)?,
-            3 => self.log_in(Some(arguments.get(1)), arguments.get(2), up, shared)?,
-            _ => Some(reply::error("ERR syntax error")),
-        };
-        if let Some(answer) = answer {
-            self.reply(answer);
-        }
-        Ok(())
-    }
-
-    fn hello<U: Upstream>(
-        &mut self,
-        arguments: &Arguments<'_>,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let wish = match Hello::parse(arguments, self.settings.protocol) {
-            Ok(wish) => wish,
-            Err(error) => {
-                self.reply(error);
-                return Ok(());
-            }
-        };
-        if let Some((user, password)) = wish.login {
-            match self.log_in(Some(user), password, up, shared)? {
-                Some(answer) if answer == OK => {}
-                Some(error) => {
-                    self.reply(error);
-                    return Ok(());
-                }
-                None => return Ok(()),
-            }
-        } else if wish.wrong.is_none() && !self.may_greet(up, shared)? {
-            return Ok(());
-        }
-        if let Some(wrong) = wish.wrong {
-            self.reply(wrong);
-            return Ok(());
-        }
-        if wish.protocol != self.settings.protocol && self.passing.subscriptions() > 0 {
-            if let Some(name) = wish.name {
-                self.settings.name = Bytes::copy_from_slice(name);
-            }
-            // In RESP2 a subscriber could not ask for another protocol.
-            self.begin_resp2(arguments);
-            return Ok(());
-        }
-        if !self.ask_about(&wish, up, shared)? {
-            let name = wish.name.map(Bytes::copy_from_slice);
-            let greeting = self.greet(wish.protocol, name, shared);
-            self.reply(greeting);
-        }
-        Ok(())
-    }
-
-    /// Does what HELLO asks for, but for a login; the reply.
-    pub(super) fn greet(
-        &mut self,
-        protocol: Protocol,
-        name: Option<Bytes>,
-        shared: &Shared,
-    ) -> Bytes {
-        if let Some(name) = name {
-            self.settings.name = name;
-        }
-        self.settings.protocol = protocol;
-        self.hello_reply(shared)
-    }
-
-    /// What HELLO says in the present protocol.
-    pub(super) fn hello_reply(&self, shared: &Shared) -> Bytes {
-        shared.about.reply(self.settings.protocol, self.shown_id())
-    }
-
-    /// The number of this connection as clients see it.
-    pub(super) fn shown_id(&self) -> i64 {
-        i64::try_from(self.id).unwrap_or(i64::MAX)
-    }
-
-    /// SELECT. A database that nobody has used yet is first checked with the store: an update acknowledged
-    /// early for a database that does not exist would be lost. If the store does not answer, the connection
-    /// ends, because later commands are not meant for the previous database.
-    fn select<U: Upstream>(
-        &mut self,
-        arguments: &Arguments<'_>,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let database = match parse_database(arguments.get(1)) {
-            Ok(database) => database,
-            Err(error) => {
-                self.reply(error);
-                return Ok(());
-            }
-        };
-        if shared.databases.contains(&database) {
-            self.settings.database = database;
-            self.reply(OK);
-            return Ok(());
-        }
-        if !self.ask_store(
-            database,
-            &[b"DBSIZE"],
-            Purpose::Select { database },
-            up,
-            shared,
-        )? {
-            self.end.cut_off();
-        }
-        Ok(())
-    }
-}
-
 /// What a client asks for with HELLO.
 pub(super) struct Hello<'a> {
     pub(super) protocol: Protocol,
     pub(super) login: Option<(&'a [u8], &'a [u8])>,
     pub(super) name: Option<&'a [u8]>,
     /// The error of an option. Those in front of it count all the same, as in Redis.
-    wrong: Option<Bytes>,
+    pub(super) wrong: Option<Bytes>,
 }
 
 impl<'a> Hello<'a> {

@@ -11,16 +11,19 @@ mod arrivals;
 pub(crate) mod back;
 mod backlog;
 mod busy;
+mod carry_out;
 mod client_command;
 mod clients_asked;
 mod deadline;
 mod end;
+mod face;
 mod gates;
 mod guard;
 mod hold;
 mod input;
 mod local;
 mod mode;
+mod outcome;
 mod output;
 mod pause;
 mod replies;
@@ -34,34 +37,34 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, ProtocolError, Status, reply};
+use pmnet_tls::ClientTls;
+use pmnet_wire::StoreName;
 
-use crate::table::{Action, Facts, Local, Sub, Verdict};
-use crate::upstream::{SessionHandle, Upstream};
-use crate::users::Users;
-use back::embedded::Watching;
+use crate::shell::socket::Unwritten;
+use crate::store::rights::Answer;
+use crate::table::{Sub, Verdict};
+use crate::tracking::Told;
+use crate::upstream::{CallId, ReadAnswer, SessionHandle, Time, Upstream};
+use crate::users::{Credentials, Users};
+pub use back::batch::{BATCH_REPLY_BYTES_MAX, Freshness, StoreRead, Unread};
 pub(crate) use back::embedded::integers;
-use back::pack::{Company, Kind, Packs};
-use back::passing::Passing;
-use back::reads::Reads;
-pub use back::reads::{BATCH_REPLY_BYTES_MAX, Freshness, StoreRead, Unread};
+use back::embedded::unblocked;
 pub use back::replicas::{ReadFrom, ReplicaReads};
+use back::{Back, again};
 pub use busy::{Busy, says_busy};
 pub(crate) use client_command::{ClientSocket, ClientsAsk, ClientsTold};
-use client_command::{Life, Skip};
+use client_command::{Life, Portrait, Skip};
 pub use deadline::HALF_CLOSED_TIMEOUT;
-use end::End;
+use end::Sent;
+use face::Face;
 use gates::{Command, Stop};
-use hold::Hold;
 use input::{Input, Sender};
-use local::Settings;
-use mode::Mode;
+use output::Reported;
 pub use output::{Output, Waiting};
-use output::{Reported, Wishes};
 pub use pause::Pause;
-use replies::Replies;
+use replies::Muted;
 use rights::Rights;
 pub use shared::{Counters, Shared, lane};
-use times::Times;
 use tracking::Tracks;
 pub(crate) use transaction::{EXECABORT, unknown_command};
 
@@ -115,33 +118,23 @@ enum Later {
     Tracking,
 }
 
-/// Commands whose result depends on who is subscribed.
-const ABOUT_SUBSCRIPTIONS: [&str; 3] = ["PUBLISH", "SPUBLISH", "PUBSUB"];
+/// The network, and what all connections of the front have in common, while a client takes its turn.
+struct Env<'a, U> {
+    up: &'a mut U,
+    shared: &'a mut Shared,
+}
 
 /// The state of one client connection.
 pub struct Connection {
-    id: u64,
-    peer: String,
-    rights: Rights,
-    settings: Settings,
     input: Input,
-    times: Times,
-    replies: Replies,
-    session: Option<SessionHandle>,
-    packs: Packs,
-    reads: Reads,
-    hold: Hold,
-    mode: Mode,
-    /// Keys that it watches at a store that is no Redis.
-    watching: Option<Watching>,
-    passing: Passing,
-    end: End,
+    face: Face,
+    back: Back,
+    rights: Rights,
+    tracks: Tracks,
     life: Life,
     skip: Skip,
-    tracks: Tracks,
     /// What the front has to ask its other clients for.
     clients_ask: Option<ClientsAsk>,
-    wishes: Wishes,
     reported: Reported,
 }
 
@@ -150,26 +143,14 @@ impl Connection {
     #[must_use]
     pub fn new(id: u64, peer: SocketAddr) -> Connection {
         Connection {
-            id,
-            peer: peer.to_string(),
-            rights: Rights::new(peer.ip()),
-            settings: Settings::default(),
             input: Input::default(),
-            times: Times::default(),
-            replies: Replies::default(),
-            session: None,
-            packs: Packs::default(),
-            reads: Reads::default(),
-            hold: Hold::default(),
-            mode: Mode::Ordinary,
-            watching: None,
-            passing: Passing::default(),
-            end: End::default(),
+            face: Face::new(id, peer),
+            back: Back::default(),
+            rights: Rights::new(peer.ip()),
+            tracks: Tracks::default(),
             life: Life::default(),
             skip: Skip::default(),
-            tracks: Tracks::default(),
             clients_ask: None,
-            wishes: Wishes::default(),
             reported: Reported::default(),
         }
     }
@@ -177,24 +158,24 @@ impl Connection {
     /// What CLIENT ID says.
     #[must_use]
     pub fn id(&self) -> u64 {
-        self.id
+        self.face.id
     }
 
     /// The client's address.
     #[must_use]
     pub fn peer(&self) -> &str {
-        &self.peer
+        &self.face.peer
     }
 
     /// The session of the endpoint that this connection uses now.
     #[must_use]
     pub fn session(&self) -> Option<SessionHandle> {
-        self.session
+        self.back.session.handle()
     }
 
     /// Takes in bytes from the client.
     pub fn receive(&mut self, bytes: &[u8]) {
-        if !self.end.ends() {
+        if !self.face.end.ends() {
             self.input.receive(bytes);
         }
     }
@@ -202,197 +183,104 @@ impl Connection {
     /// Whether more input is welcome now.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        let most = if self.endless() {
+        let most = if self.back.passing.endless(&self.face.mode) {
             WAITING_INPUT_BYTES_SOFT_MAX
         } else {
             INPUT_BYTES_SOFT_MAX
         };
-        !self.end.eof() && !self.end.ends() && self.input.has_room(most)
+        let end = &self.face.end;
+        !end.eof() && !end.ends() && self.input.has_room(most)
+    }
+
+    /// The client closed its sending side. What it sent before is still executed and answered,
+    /// unless it waits for something that may never come.
+    pub fn receive_eof(&mut self) {
+        self.close(Sent::Read);
+    }
+
+    /// The client has closed its sending side, and perhaps is gone; bytes of it may still have to be
+    /// taken in. It waits for nothing that may never come.
+    pub fn client_closed(&mut self) {
+        self.close(Sent::MayFollow);
+    }
+
+    fn close(&mut self, sent: Sent) {
+        self.face.end.close(sent);
+        if self.back.passing.endless(&self.face.mode) {
+            self.back.abandon(&mut self.face);
+        }
     }
 
     /// Bytes to write to the client.
     #[must_use]
     pub fn unwritten(&self) -> &[u8] {
-        self.replies.unwritten()
+        self.face.pending.replies.unwritten()
     }
 
     /// `count` of the unwritten bytes were written.
     pub fn wrote(&mut self, count: usize) {
-        self.replies.wrote(count);
+        self.face.pending.replies.wrote(count);
     }
 
     /// Bytes of replies that are held for the client.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.replies.held()
+        self.face.pending.replies.held()
     }
 
     /// Whether so many replies are unread that no further command is taken.
     #[must_use]
     pub fn congested(&self) -> bool {
-        self.replies.congested()
+        self.face.pending.replies.congested()
     }
 
     /// Whether it is congested, and the client has sent more: it may be writing all before it reads anything.
     #[must_use]
     pub fn held_up(&self) -> bool {
-        self.congested() && !self.end.ends() && !self.input.starved()
+        self.congested() && !self.face.end.ends() && !self.input.starved()
     }
 
-    /// Whether bytes of the store are welcome now. What a subscriber does not read waits there, as without us; the
-    /// reply to a command has room.
+    /// Whether everything is answered and written and the connection is to be closed.
     #[must_use]
-    pub fn wants_direct(&self) -> bool {
-        let replies = self.passing.is_under_way() && !self.congested();
-        replies || !self.replies.holds_much()
+    pub fn finished(&self) -> bool {
+        let end = &self.face.end;
+        let last = end.ends() || (end.eof() && self.input.starved());
+        last && self.back.is_idle() && self.face.pending.replies.is_empty()
+    }
+
+    /// Whether the connection ends with an error, and the client may not have sent everything yet.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.face.end.is_cut_off()
+    }
+
+    /// No further command is taken; what is outstanding is answered.
+    pub(crate) fn end_after_reply(&mut self) {
+        self.face.end.end();
     }
 
     /// The client has read too little for too long: drops what is outstanding, and ends the connection behind
     /// an error that says so. What was submitted may take effect.
     pub fn end_unread(&mut self, limit: usize) {
-        let error = format!(
+        self.end_with(&format!(
             "ERR pmnet: closing: more than {limit} bytes of replies are unread (--unread-max); read replies while sending, \
              or send shorter pipelines"
-        );
-        self.drop_outstanding();
-        self.replies.cut(&reply::error(&error));
-        self.end.cut_off();
+        ));
     }
 
     /// All clients together that have still to log in have sent too much: throws away what this one has sent, and ends the connection
     /// behind an error that says so.
     pub(crate) fn end_stranger(&mut self) {
-        self.drop_outstanding();
         self.input.clear();
-        self.replies.cut(&reply::error(
+        self.end_with(
             "ERR pmnet: closing: clients that have not logged in have sent too much; log in before sending more",
-        ));
-        self.end.cut_off();
+        );
     }
 
-    /// Takes commands from the input and submits them, a bounded number.
-    pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
-        self.replies.set_unread_max(shared.unread_max());
-        // Taken out, so that a command can be borrowed from it while the rest changes.
-        let mut input = std::mem::take(&mut self.input);
-        if self.passing.take_killed() {
-            shared.busy.over(shared.now);
-        }
-        let turn = self
-            .take_commands(&mut input, up, shared)
-            .unwrap_or_else(|later| match later {
-                Later::Busy => Turn::Busy,
-                Later::Reads
-                | Later::Rights
-                | Later::Subscriptions
-                | Later::Paused
-                | Later::Tracking => Turn::Idle,
-                Later::OthersFirst => Turn::More,
-            });
-        self.hold.end_turn();
-        // What is submitted may leave now.
-        shared.own_writes.forget();
-        self.hand_out_told();
-        self.times.pause(self.congested());
-        if self.end.ends() {
-            input.clear();
-        }
-        self.input = input;
-        turn
-    }
-
-    fn take_commands<U: Upstream>(
-        &mut self,
-        input: &mut Input,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<Turn, Later> {
-        let mut budget = COMMANDS_PER_TURN;
-        input.note_arrivals(shared.now, shared.call_timeout);
-        self.times.resume(self.congested(), shared.now);
-        self.drop_stale_fence();
-        self.life.note(input.len(), shared.now);
-        if self.hold.is_for_repeats() {
-            self.repeat_reads(up, shared)?;
-        }
-        self.hand_out_told();
-        if !self.packs.is_out() {
-            self.begin_pack(up, shared)?;
-        }
-        self.hand_out_told();
-        loop {
-            self.go_on_skipping(up, shared)?;
-            if self.end.closed() && self.endless() {
-                self.abandon();
-                break;
-            }
-            self.advance_passage(up, shared)?;
-            if self.passing.is_under_way()
-                || self.hold.is_for_outcome()
-                || self.end.ends()
-                || self.replies.full()
-            {
-                break;
-            }
-            match self.poll_input(input, up, shared)? {
-                Ok(Status::Incomplete) => break,
-                Ok(Status::Complete) => {
-                    if budget == 0 {
-                        if !self.packs.is_out() {
-                            self.begin_pack(up, shared)?;
-                        }
-                        return Ok(Turn::More);
-                    }
-                    budget -= 1;
-                    if let Some(loss) = self.end.take_loss() {
-                        self.reply(loss);
-                        break;
-                    }
-                    self.times.begin(input.arrived().unwrap_or(shared.now));
-                    let arguments = input.arguments();
-                    if !arguments.is_empty() {
-                        let tracks = self.tracks.on;
-                        self.command(&arguments, input.frame(), up, shared)?;
-                        if tracks {
-                            self.tracked(&arguments, shared);
-                        }
-                    }
-                    input.consume();
-                    self.rights.command_over();
-                    self.skip.command_over();
-                }
-                Err(error) => {
-                    self.flush_pack(up, shared)?;
-                    tracing::debug!(client = self.peer, %error, "closing: not RESP");
-                    self.reply(reply::error(&format!("ERR {error}")));
-                    self.end.cut_off();
-                }
-            }
-        }
-        self.flush_pack(up, shared)?;
-        Ok(Turn::Idle)
-    }
-
-    /// Whether there is a whole command. What only a client may send that needs no login, or has logged in, is looked at as that
-    /// of a stranger until it is known who it is.
-    fn poll_input<U: Upstream>(
-        &mut self,
-        input: &mut Input,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<Result<Status, ProtocolError>, Later> {
-        let from = match self.rights.may_be_stranger(&shared.users) {
-            true => Sender::Stranger,
-            false => Sender::Known,
-        };
-        let polled = input.poll(from);
-        if let Err(ProtocolError::StrangerMultibulk | ProtocolError::StrangerBulk) = polled {
-            self.times.begin(input.arrived().unwrap_or(shared.now));
-            if !self.is_stranger(up, shared)? {
-                return Ok(input.poll(Sender::Known));
-            }
-        }
-        Ok(polled)
+    fn end_with(&mut self, error: &str) {
+        self.back.drop_outstanding(&mut self.face.pending);
+        self.face.pending.replies.cut(&reply::error(error));
+        self.face.end.cut_off();
     }
 
     /// Bytes that it has sent and that nobody has looked at, if it has still to log in.
@@ -404,15 +292,198 @@ impl Connection {
         }
     }
 
+    /// The next thing that it wants of the front; `None`: nothing more.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        let Connection {
+            face,
+            back,
+            reported,
+            ..
+        } = self;
+        if let Some(output) = face.wishes.take() {
+            return Some(output);
+        }
+        // Answering this one may open a session.
+        if let Some(ask) = self.clients_ask.take() {
+            return Some(Output::Clients(ask));
+        }
+        let passing = &back.passing;
+        reported
+            .session(back.session.handle())
+            .or_else(|| face.wishes.take_behind_subscriptions())
+            .or_else(|| reported.change(passing.changes_subscriptions()))
+            .or_else(|| reported.waiting(passing.waiting()))
+            .or_else(|| reported.direct(passing.target()))
+            .or_else(|| {
+                let read = back.reads.take_store_read(face.id, face.settings.selected);
+                read.map(Output::Read)
+            })
+            .or_else(|| self.rights.take_question(face.id).map(Output::Ask))
+    }
+
+    /// Takes commands from the input and submits them, a bounded number.
+    pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
+        let replies = &mut self.face.pending.replies;
+        replies.set_unread_max(shared.unread_max());
+        // Taken out, so that a command can be borrowed from it while the rest changes.
+        let mut input = std::mem::take(&mut self.input);
+        if self.back.passing.take_killed() {
+            shared.busy.over(shared.now);
+        }
+        let mut env = Env { up, shared };
+        let turn = self
+            .take_commands(&mut input, &mut env)
+            .unwrap_or_else(|later| match later {
+                Later::Busy => Turn::Busy,
+                Later::Reads | Later::Rights | Later::Paused | Later::Tracking => Turn::Idle,
+                Later::Subscriptions => {
+                    self.face.wishes.come_behind_subscriptions();
+                    Turn::Idle
+                }
+                Later::OthersFirst => Turn::More,
+            });
+        // What is submitted may leave now.
+        shared.own_writes.forget();
+        self.hand_out_told();
+        let pending = &mut self.face.pending;
+        pending.hold.end_turn();
+        pending.times.pause(pending.replies.congested());
+        if self.face.end.ends() {
+            input.clear();
+        }
+        self.input = input;
+        turn
+    }
+
+    fn take_commands<U: Upstream>(
+        &mut self,
+        input: &mut Input,
+        env: &mut Env<'_, U>,
+    ) -> Result<Turn, Later> {
+        let mut budget = COMMANDS_PER_TURN;
+        let now = env.shared.now;
+        input.note_arrivals(now, env.shared.call_timeout);
+        let pending = &mut self.face.pending;
+        pending.times.resume(pending.replies.congested(), now);
+        self.back.passing.drop_stale_fence(pending);
+        self.life.note(input.len(), now);
+        if self.face.pending.hold.is_for_repeats() {
+            let (packs, session) = (&mut self.back.packs, &mut self.back.session);
+            again::repeat(packs, session, &mut self.face.context(env))?;
+        }
+        self.hand_out_told();
+        self.begin_pack(env)?;
+        self.hand_out_told();
+        loop {
+            self.go_on_skipping(env)?;
+            if self.face.end.closed() && self.back.passing.endless(&self.face.mode) {
+                self.back.abandon(&mut self.face);
+                break;
+            }
+            let (passing, session) = (&mut self.back.passing, &mut self.back.session);
+            passing.advance(&mut self.face, session, env.up, env.shared)?;
+            let pending = &self.face.pending;
+            if self.back.passing.is_under_way()
+                || pending.hold.is_for_outcome()
+                || self.face.end.ends()
+                || pending.replies.full()
+            {
+                break;
+            }
+            match self.poll_input(input, env)? {
+                Ok(Status::Incomplete) => break,
+                Ok(Status::Complete) => {
+                    if budget == 0 {
+                        self.begin_pack(env)?;
+                        return Ok(Turn::More);
+                    }
+                    budget -= 1;
+                    if let Some(loss) = self.face.end.take_loss() {
+                        self.reply(loss);
+                        break;
+                    }
+                    let arrived = input.arrived().unwrap_or(now);
+                    self.face.pending.times.begin(arrived);
+                    let arguments = input.arguments();
+                    if !arguments.is_empty() {
+                        let tracks = self.tracks.on;
+                        self.command(&arguments, input.frame(), env)?;
+                        if tracks {
+                            self.tracks.tracked(&arguments, &self.face, env.shared);
+                        }
+                    }
+                    input.consume();
+                    self.rights.command_over();
+                    self.skip.command_over();
+                }
+                Err(error) => {
+                    self.flush(env)?;
+                    tracing::debug!(client = self.face.peer, %error, "closing: not RESP");
+                    self.reply(reply::error(&format!("ERR {error}")));
+                    self.face.end.cut_off();
+                }
+            }
+        }
+        self.flush(env)?;
+        Ok(Turn::Idle)
+    }
+
+    /// Sends what waits to be sent, unless a pack is under way; the next one is put together meanwhile.
+    fn begin_pack<U: Upstream>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+        if self.back.packs.is_out() {
+            return Ok(());
+        }
+        self.back.begin_pack(&mut self.face.context(env))
+    }
+
+    /// The command whose reply is thrown away is over: the next one has a reply.
+    fn go_on_skipping<U: Upstream>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+        if self.skip == Skip::Over {
+            self.flush(env)?;
+            self.face.pending.replies.mute(Muted::No);
+            self.skip = Skip::No;
+        }
+        Ok(())
+    }
+
+    /// Whether there is a whole command. What only a client may send that needs no login, or has logged in, is looked at as that
+    /// of a stranger until it is known who it is.
+    fn poll_input<U: Upstream>(
+        &mut self,
+        input: &mut Input,
+        env: &mut Env<'_, U>,
+    ) -> Result<Result<Status, ProtocolError>, Later> {
+        let from = match self.rights.may_be_stranger(&env.shared.users) {
+            true => Sender::Stranger,
+            false => Sender::Known,
+        };
+        let polled = input.poll(from);
+        if let Err(ProtocolError::StrangerMultibulk | ProtocolError::StrangerBulk) = polled {
+            let times = &mut self.face.pending.times;
+            times.begin(input.arrived().unwrap_or(env.shared.now));
+            match self.rights.is_stranger(times.begun(), env.shared) {
+                Some(true) => {}
+                Some(false) => return Ok(input.poll(Sender::Known)),
+                None => {
+                    self.flush(env)?;
+                    self.rights.await_list();
+                    return Err(Later::Rights);
+                }
+            }
+        }
+        Ok(polled)
+    }
+
     fn command<U: Upstream>(
         &mut self,
         arguments: &Arguments<'_>,
         frame: &[u8],
-        up: &mut U,
-        shared: &mut Shared,
+        env: &mut Env<'_, U>,
     ) -> Result<(), Later> {
-        let verdict = self.on_its_connection(shared.table.verdict(arguments));
-        let verdict = self.as_its_user(verdict, shared);
+        let (mode, shared) = (&self.face.mode, &mut *env.shared);
+        let verdict = shared.table.verdict(arguments);
+        let verdict = self.back.passing.on_its_connection(mode, verdict);
+        let verdict = self.rights.as_its_user(verdict, mode, shared);
         self.life.command = match verdict.sub {
             Sub::Known(sub) => Some(sub),
             Sub::No | Sub::Unknown => verdict.facts,
@@ -422,123 +493,253 @@ impl Connection {
             frame,
             verdict,
         };
-        match self.pass_gates(&command, up, shared) {
-            Ok(()) => self.carry_out(&command, up, shared),
+        match self.pass_gates(&command, env) {
+            Ok(()) => self.carry_out(&command, env),
             Err(Stop::Answered) => Ok(()),
             Err(Stop::Wait(later)) => Err(later),
         }
     }
 
-    /// Carries out a command that has passed all gates.
-    fn carry_out<U: Upstream>(
-        &mut self,
-        command: &Command<'_>,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let Command {
-            arguments,
-            frame,
-            verdict: Verdict { action, facts, sub },
-        } = *command;
-        match action {
-            Action::Update => self.submit_update(frame, facts, arguments, up, shared),
-            Action::Bypass {
-                read_only: true,
-                alone,
-            } => self.read(command, Company::of(alone), up, shared),
-            Action::Bypass {
-                read_only: false,
-                alone,
-            } => {
-                shared.own_writes.forget();
-                if is_about_subscriptions(facts) {
-                    self.wait_for_subscriptions(up, shared)?;
-                    if self.passing.subscriptions() > 0 {
-                        self.flush_pack(up, shared)?;
-                        return self.publish_to_itself(frame, arguments, up, shared);
-                    }
-                }
-                self.bypass(command, Kind::Writes, Company::of(alone), up, shared)
-            }
-            Action::Local(local) => {
-                // It may change what the next command means.
-                shared.own_writes.forget();
-                if local == Local::Multi {
-                    self.make_room_for_reply(up, shared)?;
-                } else {
-                    self.flush_pack(up, shared)?;
-                }
-                self.local(local, sub, arguments, up, shared)
-            }
-            Action::Pass(kind) => {
-                // It may change a key.
-                shared.own_writes.forget();
-                self.flush_pack(up, shared)?;
-                self.start_passage(kind, facts, arguments, frame);
-                Ok(())
-            }
-            Action::Refuse(why) => {
-                self.flush_pack(up, shared)?;
-                self.reply(refusal(arguments, why));
-                Ok(())
-            }
+    /// Whether [`Connection::look`] has to be called now and then.
+    #[must_use]
+    pub fn is_timed(&self) -> bool {
+        self.back.passing.is_under_way()
+            || self.waits_on_store()
+            || self.rights.waits()
+            || self.tracks.waits()
+            || self.face.pending.asks_store()
+    }
+
+    /// Whether something is waited for that the store may send much later.
+    #[must_use]
+    pub fn waits_on_store(&self) -> bool {
+        self.back.passing.waits_on_store(&self.face.mode)
+    }
+
+    /// Whether it waits for so long that the store may be busy.
+    #[must_use]
+    pub fn doubts_store(&self, now: Time) -> bool {
+        self.face.pending.doubts_store(now)
+    }
+
+    /// Whether it waits for the end of a pause.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.face.pending.hold.is_paused()
+    }
+
+    /// Ends what has waited for too long. `shared.alive` says when the store last gave a sign of life;
+    /// `pardon`: this process could not have noticed one. Returns whether anything has changed.
+    pub fn look(&mut self, shared: &Shared, pardon: bool) -> bool {
+        let (face, passing) = (&mut self.face, &mut self.back.passing);
+        if passing.is_under_way()
+            && let Some(since) = face.end.closed_since(shared.now)
+            && shared.now >= since.saturating_add(HALF_CLOSED_TIMEOUT)
+        {
+            self.back.abandon(face);
+            return true;
+        }
+        let late = shared.now >= shared.deadline(face.pending.times.begun());
+        if late && (self.rights.waits() || self.tracks.waits()) {
+            return true;
+        }
+        let busy = shared.busy.error(shared.now);
+        let refused = busy.is_some_and(|error| face.pending.refuse_reads(error));
+        let overdue = passing.is_overdue(&face.mode, shared, pardon);
+        if overdue {
+            passing.expire(face);
+        }
+        overdue || refused
+    }
+
+    /// The server now uses the store with this name. What waits for another store ends as if its
+    /// connection were lost. Returns whether anything has changed.
+    pub fn store_named(&mut self, name: &StoreName) -> bool {
+        self.back.passing.store_named(&mut self.face, name)
+    }
+
+    /// It comes now.
+    pub(crate) fn comes(&mut self, users: &Users) {
+        self.rights.reset(users);
+    }
+
+    /// As whom it has logged in, if it has; and which of all logins that was.
+    pub(crate) fn login(&self) -> Option<(&Credentials, u64)> {
+        self.rights.login()
+    }
+
+    /// Whether it waits until it is known what its client may do.
+    pub(crate) fn waits_for_rights(&self) -> bool {
+        self.rights.waits()
+    }
+
+    /// Redis has answered the question of this number.
+    pub(crate) fn question_answered(&mut self, number: u64, answer: Answer) {
+        self.rights.answered(number, answer);
+    }
+
+    /// The list of users came or changed. Whether its user is gone, and it with that.
+    pub(crate) fn users_changed(&mut self, shared: &mut Shared) -> bool {
+        self.rights.users_changed(shared)
+    }
+
+    /// Whether it waits until Redis tells the front of changed keys.
+    pub(crate) fn waits_for_tracking(&self) -> bool {
+        self.tracks.waits()
+    }
+
+    /// It is told something about keys: its own, or those of a client that has named it (`redirected`). Whether it listens.
+    pub(crate) fn told_of_keys(&mut self, told: &Told, redirected: bool) -> bool {
+        let (protocol, passing) = (self.face.protocol(), &self.back.passing);
+        let listens = self.tracks.tell(told, redirected, protocol, passing);
+        self.hand_out_told();
+        listens
+    }
+
+    /// The client is gone that it wanted to be told in its place. Whether it is told that.
+    pub(crate) fn told_of_no_redirect(&mut self, redirect: u64) -> bool {
+        let protocol = self.face.protocol();
+        let listens = self.tracks.tell_of_no_redirect(redirect, protocol);
+        self.hand_out_told();
+        listens
+    }
+
+    fn hand_out_told(&mut self) {
+        let replies = &mut self.face.pending.replies;
+        self.tracks.hand_out(&self.back, replies);
+    }
+
+    /// All of it that others can ask about.
+    pub(crate) fn portrait(&self) -> Portrait<'_> {
+        Portrait {
+            face: &self.face,
+            life: &self.life,
+            passing: &self.back.passing,
+            user: self.rights.name(),
         }
     }
 
-    /// A command that only reads: what can answer it, the nearest first.
-    fn read<U: Upstream>(
-        &mut self,
-        command: &Command<'_>,
-        company: Company,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let Command {
-            arguments,
-            frame,
-            verdict: Verdict { facts, .. },
-        } = *command;
-        if self.read_own_write(facts, arguments, shared) {
-            return Ok(());
-        }
-        shared.own_writes.forget();
-        if is_about_subscriptions(facts) {
-            self.wait_for_subscriptions(up, shared)?;
-        }
-        if self.goes_beside_writes(frame, facts, shared.now) {
-            shared.counters.bypassed_reads += 1;
-            self.pack_bypass(command, Kind::Writes, company, up, shared)?;
-            self.packs.count_detour();
-            return Ok(());
-        }
-        if company == Company::Any && self.batch_read(frame, facts, arguments, up, shared)? {
-            return Ok(());
-        }
-        self.bypass(command, Kind::Reads, company, up, shared)
+    /// Which client of Redis it is while it waits there for others.
+    pub(crate) fn blocked_as(&self) -> Option<i64> {
+        self.back.passing.blocked_as()
     }
 
-    /// A command that Redis executes, unless it says that it is busy.
-    fn bypass<U: Upstream>(
-        &mut self,
-        command: &Command<'_>,
-        kind: Kind,
-        company: Company,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        if let Some(busy) = shared.busy.error(shared.now).cloned() {
-            self.deny(busy, command.verdict.facts, up, shared)?;
-            return Ok(());
-        }
-        self.pack_bypass(command, kind, company, up, shared)?;
-        self.packs.count_own();
-        Ok(())
+    /// The head answered a READ, or nobody did.
+    pub fn read_answered(&mut self, call: CallId, answer: ReadAnswer, shared: &mut Shared) {
+        let (selected, pending) = (self.face.settings.selected, &mut self.face.pending);
+        let reads = &mut self.back.reads;
+        reads.answered(call, answer, selected, pending, shared);
     }
-}
 
-fn is_about_subscriptions(facts: Option<&Facts>) -> bool {
-    facts.is_some_and(|facts| ABOUT_SUBSCRIPTIONS.contains(&facts.name))
+    /// The store's record, for reads that were handed out before the head had answered.
+    pub fn store_recorded(&mut self, number: u64, epoch: u32, watermark: u64, shared: &mut Shared) {
+        let (protocol, pending) = (self.face.protocol(), &mut self.face.pending);
+        let (reads, record) = (&mut self.back.reads, (epoch, watermark));
+        reads.store_recorded(number, record, protocol, pending, shared);
+    }
+
+    /// The store's reply to the next read of this batch.
+    pub fn store_replied(&mut self, number: u64, reply: Bytes, shared: &mut Shared) {
+        let (protocol, pending) = (self.face.protocol(), &mut self.face.pending);
+        let reads = &mut self.back.reads;
+        reads.store_replied(number, reply, protocol, pending, shared);
+    }
+
+    /// The rest of this batch cannot be read from the store, or from the replica that was asked.
+    pub fn store_unread(&mut self, number: u64, why: Unread, shared: &mut Shared) {
+        let protocol = self.face.protocol();
+        self.back.reads.store_unread(number, why, protocol, shared);
+    }
+
+    /// Whether something passes, or may pass, that changes the store.
+    #[must_use]
+    pub fn needs_mark(&self) -> bool {
+        self.back.passing.needs_mark(&self.face.mode)
+    }
+
+    /// Whether something was passed, and given up without an answer, since this was last asked.
+    pub fn take_unanswered(&mut self) -> bool {
+        self.back.passing.take_unanswered()
+    }
+
+    /// The client goes. Whether something that was passed has no answer.
+    pub fn close_unanswered(&mut self) -> bool {
+        self.back.passing.close_unanswered()
+    }
+
+    /// The mark is open no longer. Whether something has changed here.
+    pub fn mark_lost(&mut self) -> bool {
+        self.back.passing.mark_lost(&mut self.face)
+    }
+
+    /// The keys that it waits for at an embedded store, and until when it waits.
+    pub(crate) fn waits_for(&self) -> Option<(&[i64], Option<Time>)> {
+        self.back.passing.waits_for()
+    }
+
+    /// One of its keys may have arrived.
+    pub(crate) fn wake(&mut self) {
+        self.back.passing.wake();
+    }
+
+    /// Ends its wait with this, unless it finds something before.
+    pub(crate) fn stop_waiting(&mut self, answer: Bytes, shared: &Shared) {
+        let passing = &mut self.back.passing;
+        passing.stop_waiting(&mut self.face, answer, shared.now);
+    }
+
+    /// The reply that CLIENT UNBLOCK gives it.
+    pub(crate) fn unblocked(&self, error: bool) -> Bytes {
+        unblocked(error, self.face.protocol())
+    }
+
+    /// The address for this client's connection to the store, and the connection's number: a new number
+    /// means a new socket. `None`: there must be no connection.
+    #[must_use]
+    pub fn direct_target(&self) -> Option<(u64, SocketAddr)> {
+        self.back.passing.target()
+    }
+
+    /// How that connection speaks TLS, if it does.
+    #[must_use]
+    pub fn direct_tls(&self) -> Option<&ClientTls> {
+        self.back.passing.direct.as_ref()?.tls.as_ref()
+    }
+
+    /// Whether bytes of the store are welcome now. What a subscriber does not read waits there, as without us; the
+    /// reply to a command has room.
+    #[must_use]
+    pub fn wants_direct(&self) -> bool {
+        let replies = &self.face.pending.replies;
+        let waits = self.back.passing.is_under_way() && !replies.congested();
+        waits || !replies.holds_much()
+    }
+
+    /// Bytes to be written to the store.
+    #[must_use]
+    pub fn direct_unwritten(&self) -> &[u8] {
+        let direct = self.back.passing.direct.as_ref();
+        direct
+            .map(|direct| direct.line.unwritten())
+            .unwrap_or_default()
+    }
+
+    /// `count` bytes were written to the store.
+    pub fn direct_wrote(&mut self, count: usize) {
+        if let Some(direct) = &mut self.back.passing.direct {
+            direct.used = true;
+            direct.line.wrote(count);
+        }
+    }
+
+    /// The connection to the store could not be made, or is lost.
+    pub fn direct_lost(&mut self, why: &str) {
+        self.back.passing.lost(&mut self.face, why);
+    }
+
+    /// Takes in bytes from the store.
+    pub fn direct_receive(&mut self, bytes: &[u8], shared: &Shared) {
+        self.back.passing.receive(bytes, &mut self.face, shared);
+    }
 }
 
 /// Redis' own error if the number of arguments does not fit.

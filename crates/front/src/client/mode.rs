@@ -4,6 +4,7 @@
 //! connection to the store that has them ([`super::back::direct`]).
 
 use super::transaction::Transaction;
+use crate::table::{Facts, Sub, Verdict};
 
 #[derive(Default)]
 pub(super) enum Mode {
@@ -28,6 +29,33 @@ impl Mode {
     /// Whether MULTI was passed.
     pub(super) fn passed_multi(&self) -> bool {
         matches!(self, Mode::WatchingMulti { .. })
+    }
+
+    /// Whether commands are queued until EXEC, here or at the store.
+    pub(super) fn queues(&self) -> bool {
+        matches!(self, Mode::Queueing(_) | Mode::WatchingMulti { .. })
+    }
+
+    /// A command inside a transaction was refused: its EXEC will abort.
+    pub(super) fn fail(&mut self) {
+        match self {
+            Mode::WatchingMulti { failed } => *failed = true,
+            Mode::Queueing(transaction) => transaction.fail(),
+            Mode::Ordinary | Mode::Watching | Mode::Monitoring => {}
+        }
+    }
+
+    /// Whether the server runs this although the client watches keys, because it has to do with pmnet's records: a flush keeps them,
+    /// and Redis sees to it that EXEC fails; what lists keys leaves them out; the scripts of clients are among them.
+    pub(super) fn leaves_to_server(&self, verdict: &Verdict) -> bool {
+        let minds_records = |facts: &Facts| {
+            let names = ["FLUSHALL", "FLUSHDB", "DBSIZE", "KEYS", "RANDOMKEY", "SCAN"];
+            names.contains(&facts.name)
+        };
+        let asks_for_scripts =
+            matches!(verdict.sub, Sub::Known(sub) if sub.name == "SCRIPT|EXISTS");
+        matches!(self, Mode::Watching)
+            && (asks_for_scripts || verdict.facts.is_some_and(minds_records))
     }
 
     pub(super) fn monitors(&self) -> bool {

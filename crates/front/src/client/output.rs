@@ -1,12 +1,11 @@
 //! The requests of a client to the front, beside the bytes for its two sockets.
 //!
-//! One rule: after each [`Connection::advance`], and whatever else has changed a connection, [`Connection::poll_output`] is called
+//! One rule: after each [`advance`](super::Connection::advance), and whatever else has changed a connection, [`poll_output`](super::Connection::poll_output) is called
 //! until there is nothing more.
 
 use std::net::SocketAddr;
 
-use super::Connection;
-use super::back::reads::StoreRead;
+use super::back::batch::StoreRead;
 use super::client_command::ClientsAsk;
 use crate::store::rights::Question;
 use crate::upstream::{CallId, SessionHandle};
@@ -68,6 +67,29 @@ impl Reported {
     pub(super) fn session_closed(&mut self) {
         self.session = None;
     }
+
+    pub(super) fn session(&mut self, now: Option<SessionHandle>) -> Option<Output> {
+        changed(&mut self.session, now).then_some(Output::Session(now))
+    }
+
+    pub(super) fn change(&mut self, now: Option<u64>) -> Option<Output> {
+        changed(&mut self.change, now).then_some(Output::Subscribing(now))
+    }
+
+    pub(super) fn waiting(&mut self, now: Waiting) -> Option<Output> {
+        changed(&mut self.waiting, now).then_some(Output::Waiting(now))
+    }
+
+    pub(super) fn direct(&mut self, now: Option<(u64, SocketAddr)>) -> Option<Output> {
+        let number = now.map(|(number, _)| number);
+        changed(&mut self.direct, number).then_some(Output::Direct(now))
+    }
+}
+
+fn changed<T: PartialEq>(before: &mut T, now: T) -> bool {
+    let changed = *before != now;
+    *before = now;
+    changed
 }
 
 /// Requests that were not handed out yet.
@@ -106,7 +128,8 @@ impl Wishes {
         self.behind_subscriptions = true;
     }
 
-    fn take(&mut self) -> Option<Output> {
+    /// The next of those that do not wait for others.
+    pub(super) fn take(&mut self) -> Option<Output> {
         let took = std::mem::take::<bool>;
         if took(&mut self.mark) {
             return Some(Output::OpenMark);
@@ -122,43 +145,9 @@ impl Wishes {
         }
         self.asked_head.take().map(Output::AskedHead)
     }
-}
 
-impl Connection {
-    /// The next thing that it wants of the front; `None`: nothing more.
-    pub fn poll_output(&mut self) -> Option<Output> {
-        if let Some(output) = self.wishes.take() {
-            return Some(output);
-        }
-        // Answering this one may open a session.
-        if let Some(ask) = self.clients_ask.take() {
-            return Some(Output::Clients(ask));
-        }
-        if self.reported.session != self.session {
-            self.reported.session = self.session;
-            return Some(Output::Session(self.session));
-        }
-        if std::mem::take(&mut self.wishes.behind_subscriptions) {
-            return Some(Output::BehindSubscriptions);
-        }
-        let change = self.changes_subscriptions();
-        if self.reported.change != change {
-            self.reported.change = change;
-            return Some(Output::Subscribing(change));
-        }
-        let waiting = self.waiting();
-        if self.reported.waiting != waiting {
-            self.reported.waiting = waiting;
-            return Some(Output::Waiting(waiting));
-        }
-        let direct = self.direct_target();
-        if self.reported.direct != direct.map(|(number, _)| number) {
-            self.reported.direct = direct.map(|(number, _)| number);
-            return Some(Output::Direct(direct));
-        }
-        if let Some(read) = self.take_store_read() {
-            return Some(Output::Read(read));
-        }
-        self.take_question().map(Output::Ask)
+    /// Whether the next command comes behind changes of subscriptions.
+    pub(super) fn take_behind_subscriptions(&mut self) -> Option<Output> {
+        std::mem::take(&mut self.behind_subscriptions).then_some(Output::BehindSubscriptions)
     }
 }

@@ -1,8 +1,7 @@
 //! CLIENT PAUSE: for a while the front's clients wait with their commands.
 
 use super::mode::Mode;
-use super::{Connection, Later};
-use crate::table::{Facts, Local, NEW, READONLY, Verdict, WRITE};
+use crate::table::{Action, Facts, Local, NEW, READONLY, Verdict, WRITE};
 use crate::upstream::Time;
 
 /// Nanoseconds of a millisecond.
@@ -33,6 +32,11 @@ impl Pause {
         self.all = false;
     }
 
+    /// Whether it holds this command of a client in this mode.
+    pub(super) fn holds(&self, verdict: &Verdict, mode: &Mode, now: Time) -> bool {
+        self.until.is_some_and(|until| now < until) && (self.all || may_change(verdict, mode))
+    }
+
     /// When it ends.
     pub(crate) fn until(&self) -> Option<Time> {
         self.until
@@ -47,45 +51,17 @@ impl Pause {
     }
 }
 
-impl Connection {
-    /// Holds the command back if there is a pause for it.
-    ///
-    /// # Errors
-    /// [`Later`]: there is.
-    pub(super) fn wait_for_pause(
-        &mut self,
-        verdict: &Verdict,
-        pause: &Pause,
-        now: Time,
-    ) -> Result<(), Later> {
-        let paused =
-            pause.until.is_some_and(|until| now < until) && (pause.all || self.may_change(verdict));
-        self.hold.set_paused(paused);
-        if paused {
-            // The time of the commands behind it begins when it goes on.
-            self.times.make_way();
-            return Err(Later::Paused);
-        }
-        Ok(())
-    }
-
-    /// Whether it waits for the end of a pause.
-    pub(crate) fn is_paused(&self) -> bool {
-        self.hold.is_paused()
-    }
-
-    fn may_change(&self, verdict: &Verdict) -> bool {
-        let Some(facts) = verdict.facts else {
-            return true;
-        };
-        let replicated = |facts: &Facts| REPLICATED.contains(&facts.name);
-        let ends = verdict.action == crate::table::Action::Local(Local::Exec);
-        let writes = match &self.mode {
-            Mode::Queueing(transaction) => !transaction.is_read_only(),
-            Mode::WatchingMulti { .. } => true,
-            _ => false,
-        };
-        let unclear = facts.has(NEW) && !facts.has(READONLY);
-        facts.has(WRITE) || unclear || replicated(facts) || (ends && writes)
-    }
+fn may_change(verdict: &Verdict, mode: &Mode) -> bool {
+    let Some(facts) = verdict.facts else {
+        return true;
+    };
+    let replicated = |facts: &Facts| REPLICATED.contains(&facts.name);
+    let ends = verdict.action == Action::Local(Local::Exec);
+    let writes = match mode {
+        Mode::Queueing(transaction) => !transaction.is_read_only(),
+        Mode::WatchingMulti { .. } => true,
+        _ => false,
+    };
+    let unclear = facts.has(NEW) && !facts.has(READONLY);
+    facts.has(WRITE) || unclear || replicated(facts) || (ends && writes)
 }

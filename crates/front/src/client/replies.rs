@@ -94,6 +94,21 @@ impl Replies {
         }
     }
 
+    /// Where a message has its place that comes now, if not behind all: before the reply to what may have caused it.
+    pub(super) fn message_place(&self) -> Option<usize> {
+        self.slots.iter().position(|slot| {
+            matches!(
+                slot,
+                Slot::Passage
+                    | Slot::Fenced(_)
+                    | Slot::Call {
+                        purpose: Purpose::Publish,
+                        ..
+                    }
+            )
+        })
+    }
+
     /// Bytes of unread replies above which no further command is taken.
     pub(super) fn set_unread_max(&mut self, bytes: usize) {
         self.unread_max = bytes;
@@ -154,6 +169,22 @@ impl Replies {
             return Some((call, purpose));
         }
         None
+    }
+
+    /// The place of this call.
+    pub(super) fn place_of(&self, call: CallId) -> Option<usize> {
+        let is = |slot: &Slot| matches!(slot, Slot::Call { call: c, .. } if *c == call);
+        self.slots.iter().position(is)
+    }
+
+    /// Gives this error to what is to be submitted again.
+    pub(super) fn fail_unsent(&mut self, error: &Bytes) {
+        for index in 0..self.slots.len() {
+            if let Slot::Again { purpose, .. } = &self.slots[index] {
+                let failed = purpose.failed(error);
+                self.fill(index, failed);
+            }
+        }
     }
 
     /// The reply to the command of this slot.

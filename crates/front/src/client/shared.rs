@@ -283,6 +283,11 @@ impl Shared {
         }
     }
 
+    /// When a command has no more time whose time began then.
+    pub(super) fn deadline(&self, begun: Time) -> Time {
+        begun.saturating_add(self.call_timeout)
+    }
+
     /// Whether the head is asked how fresh the store must be.
     pub(super) fn asks_head(&self) -> bool {
         self.cache != Cache::Off && self.now >= self.ask_head_after

@@ -9,15 +9,18 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, reply, write_bulk, write_null};
 use pmnet_wire::command::Protocol;
 
+use super::back::Back;
 use super::back::pass::Effect;
 use super::back::passage::Passage;
-use super::mode::Mode;
-use super::replies::Slot;
-use super::{Connection, Later, Shared, refusal};
+use super::back::passing::Passing;
+use super::face::Face;
+use super::gates::Command;
+use super::replies::{Replies, Slot};
+use super::{Later, Shared, refusal};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::table::{Action, Local, Pass, Sub, Verdict};
-use crate::tracking::{Access, LinkState, Told, Tracker, Wish, accessed_keys};
-use crate::upstream::{Time, Upstream};
+use crate::tracking::{Access, LinkState, Told, Wish, accessed_keys};
+use crate::upstream::Time;
 
 const OVERDUE: &str = "ERR pmnet: deadline passed before Redis could be asked to tell of changed keys (CLIENT TRACKING); the command was not \
                        executed";
@@ -48,57 +51,49 @@ struct Queued {
     caching: bool,
 }
 
-impl Connection {
+impl Tracks {
     /// Whether it waits until Redis tells the front of changed keys.
-    pub(crate) fn waits_for_tracking(&self) -> bool {
-        self.tracks.waits
+    pub(super) fn waits(&self) -> bool {
+        self.waits
     }
 
-    /// Whether it has waited for that for too long.
-    pub(super) fn tracking_is_overdue(&self, shared: &Shared) -> bool {
-        self.tracks.waits && shared.now >= self.tracking_until(shared)
-    }
-
-    fn tracking_until(&self, shared: &Shared) -> Time {
-        self.times.begun().saturating_add(shared.call_timeout)
-    }
-
-    /// CLIENT TRACKING ON: waits for the first answer of Redis whether it will tell the front.
+    /// CLIENT TRACKING ON: waits, `until` then, for the first answer of Redis whether it will tell the front.
     ///
     /// # Errors
     /// [`Later`]: it waits. Inside: why there can be none.
     pub(super) fn may_track(
         &mut self,
         arguments: &Arguments<'_>,
+        until: Time,
         shared: &mut Shared,
     ) -> Result<Result<(), Bytes>, Later> {
-        self.tracks.waits = false;
-        let until = self.tracking_until(shared);
-        let fence = self.tracks.fence;
+        self.waits = false;
+        let fence = self.fence;
         match shared.tracking.link() {
             LinkState::Refused(why) => return Ok(Err(refusal(arguments, why))),
             LinkState::Up if fence.is_none() => {
-                self.tracks.fence = Some(shared.tracking.ask_fence());
+                self.fence = Some(shared.tracking.ask_fence());
             }
             LinkState::Up if fence.is_some_and(|fence| !shared.tracking.has_passed(fence)) => {}
             LinkState::New => {}
             LinkState::Up | LinkState::Down => {
-                self.tracks.fence = None;
+                self.fence = None;
                 return Ok(Ok(()));
             }
         }
         if shared.now >= until {
-            self.tracks.fence = None;
+            self.fence = None;
             return Ok(Err(reply::error(OVERDUE)));
         }
         shared.tracking.want_until(until);
-        self.tracks.waits = true;
+        self.waits = true;
         Err(Later::Tracking)
     }
 
     /// CLIENT TRACKING.
     pub(super) fn client_tracking(
         &mut self,
+        id: u64,
         arguments: &Arguments<'_>,
         shared: &mut Shared,
     ) -> Bytes {
@@ -108,48 +103,50 @@ impl Connection {
             Err(error) => return error,
         };
         if arguments.is(2, "OFF") {
-            shared.tracking.end(self.id);
-            self.tracks.on = false;
+            shared.tracking.end(id);
+            self.on = false;
             return reply::OK;
         }
         if !arguments.is(2, "ON") {
             return reply::error("ERR syntax error");
         }
-        match shared.tracking.begin(self.id, wish) {
+        match shared.tracking.begin(id, wish) {
             Ok(()) => {
-                self.tracks.on = true;
+                self.on = true;
                 reply::OK
             }
             Err(error) => error,
         }
     }
 
-    /// Before a command of a client with CLIENT TRACKING ON: registers the keys whose values it may keep. Whether it is answered
-    /// already, with an error.
+    /// Before a command of a client with CLIENT TRACKING ON: registers the keys whose values it may keep. Returns the error if it may not be
+    /// carried out.
     ///
     /// # Errors
     /// [`Later`]: Redis does not tell of changed keys now.
-    pub(super) fn track<U: Upstream>(
+    pub(super) fn track(
         &mut self,
-        verdict: &Verdict,
-        arguments: &Arguments<'_>,
-        up: &mut U,
+        command: &Command<'_>,
+        face: &mut Face,
         shared: &mut Shared,
-    ) -> Result<bool, Later> {
-        self.tracks.waits = false;
+    ) -> Result<Option<Bytes>, Later> {
+        self.waits = false;
+        let Command {
+            arguments, verdict, ..
+        } = command;
         let executes = verdict.action == Action::Local(Local::Exec);
         // What a command that blocks reads may be read much later.
         let blocks = matches!(verdict.action, Action::Pass(Pass::Blocking));
-        if self.queues() != executes || blocks {
-            return Ok(false);
+        if face.mode.queues() != executes || blocks {
+            return Ok(None);
         }
-        let Some(tracker) = shared.tracking.client(self.id) else {
-            return Ok(false);
+        let Some(tracker) = shared.tracking.client(face.id) else {
+            return Ok(None);
         };
-        let queued = &self.tracks.queued;
+        let queued = &self.queued;
         let broadcasts = tracker.broadcasts();
         if !tracker.keeps(queued.caching) {
-            return Ok(false);
+            return Ok(None);
         }
         let reads = |access: Access| access != Access::Writes;
         let own =
@@ -158,85 +155,77 @@ impl Connection {
             || (executes
                 && (queued.too_many || queued.keys.iter().any(|(access, _)| reads(*access))));
         if !any {
-            return Ok(false);
+            return Ok(None);
         }
+        let times = &mut face.pending.times;
         let error = match shared.tracking.link() {
             LinkState::Up => None,
             LinkState::Refused(why) => Some(refusal(arguments, why)),
-            LinkState::New | LinkState::Down if shared.now >= self.tracking_until(shared) => {
-                self.times.fail();
+            LinkState::New | LinkState::Down if shared.now >= shared.deadline(times.begun()) => {
+                times.fail();
                 Some(reply::error(OVERDUE))
             }
             LinkState::New | LinkState::Down => {
-                self.tracks.waits = true;
-                return self.flush_pack(up, shared).and(Err(Later::Tracking));
+                self.waits = true;
+                return Err(Later::Tracking);
             }
         };
-        if let Some(error) = error {
-            if executes {
-                // The transaction must end, and nothing of it run.
-                self.fail_transaction();
-                return Ok(false);
-            }
-            self.flush_pack(up, shared)?;
-            self.reply(error);
-            return Ok(true);
+        if error.is_some() && executes {
+            // The transaction must end, and nothing of it run.
+            face.mode.fail();
+            return Ok(None);
         }
-        if broadcasts {
-            return Ok(false);
+        if error.is_some() || broadcasts {
+            return Ok(error);
         }
         if let Some((_, keys)) = own {
             for key in keys {
-                shared.tracking.register(self.id, key);
+                shared.tracking.register(face.id, key);
             }
         } else {
-            let keys = self.tracks.queued.keys.iter();
+            let keys = self.queued.keys.iter();
             for (_, key) in keys.filter(|(access, _)| reads(*access)) {
-                shared.tracking.register(self.id, key);
+                shared.tracking.register(face.id, key);
             }
         }
-        Ok(false)
-    }
-
-    /// Whether commands are queued until EXEC.
-    fn queues(&self) -> bool {
-        matches!(self.mode, Mode::Queueing(_) | Mode::WatchingMulti { .. })
+        Ok(None)
     }
 
     /// A command of a client with CLIENT TRACKING ON, or that had it before, was taken and has its place.
-    pub(super) fn tracked(&mut self, arguments: &Arguments<'_>, shared: &mut Shared) {
-        if !self.tracks.on {
+    pub(super) fn tracked(&mut self, arguments: &Arguments<'_>, face: &Face, shared: &mut Shared) {
+        let id = face.id;
+        if !self.on {
             // RESET.
-            shared.tracking.end(self.id);
-            self.tracks.queued = Queued::default();
+            shared.tracking.end(id);
+            self.queued = Queued::default();
             return;
         }
         let verdict = shared.table.verdict(arguments);
         let client = matches!(verdict.action, Action::Local(Local::Client));
         let ends = matches!(verdict.action, Action::Local(Local::Exec | Local::Discard));
-        if self.queues() && !ends {
+        if face.mode.queues() && !ends {
             let is = |name: &str| matches!(verdict.sub, Sub::Known(sub) if sub.name == name);
-            self.tracks.queued.caching |= is("CLIENT|CACHING") && arguments.is(2, "YES");
+            self.queued.caching |= is("CLIENT|CACHING") && arguments.is(2, "YES");
             return self.queue_keys(&verdict, arguments);
         }
-        let queued = std::mem::take(&mut self.tracks.queued);
+        let queued = std::mem::take(&mut self.queued);
         if verdict.action == Action::Local(Local::Exec) {
             let written = queued
                 .keys
                 .iter()
                 .filter(|(access, _)| *access == Access::Writes);
             for (_, key) in written {
-                shared.tracking.wrote(self.id, key);
+                shared.tracking.wrote(id, key);
             }
             if queued.too_many {
-                shared.tracking.wrote_much(self.id);
+                shared.tracking.wrote_much(id);
             }
         } else if let Some((Access::Writes, keys)) = accessed_keys(&verdict, arguments) {
             for key in keys {
-                shared.tracking.wrote(self.id, key);
+                shared.tracking.wrote(id, key);
             }
         }
-        if !client && let Some(tracker) = shared.tracking.client_mut(self.id) {
+        if !client && let Some(tracker) = shared.tracking.client_mut(id) {
             tracker.caching = false;
         }
     }
@@ -245,7 +234,7 @@ impl Connection {
         let Some((access, keys)) = accessed_keys(verdict, arguments) else {
             return;
         };
-        let queued = &mut self.tracks.queued;
+        let queued = &mut self.queued;
         for key in keys {
             queued.bytes += key.len() + size_of::<(Access, Vec<u8>)>();
             if queued.bytes > COMMAND_BYTES_MAX {
@@ -257,13 +246,19 @@ impl Connection {
     }
 
     /// It is told something about keys: its own, or those of a client that has named it (`redirected`). Whether it listens.
-    pub(crate) fn told_of_keys(&mut self, told: &Told, redirected: bool) -> bool {
-        let resp3 = self.settings.protocol == Protocol::Resp3;
+    pub(super) fn tell(
+        &mut self,
+        told: &Told,
+        redirected: bool,
+        protocol: Protocol,
+        passing: &Passing,
+    ) -> bool {
+        let resp3 = protocol == Protocol::Resp3;
         let mut out = Vec::new();
         if resp3 {
             out.extend_from_slice(b">2\r\n");
             write_bulk(&mut out, b"invalidate");
-        } else if redirected && self.passing.subscriptions() > 0 {
+        } else if redirected && passing.subscriptions() > 0 {
             out.extend_from_slice(b"*3\r\n");
             write_bulk(&mut out, b"message");
             write_bulk(&mut out, b"__redis__:invalidate");
@@ -274,43 +269,35 @@ impl Connection {
             Told::Keys(keys) => out.extend_from_slice(keys),
             Told::All => write_null(&mut out, resp3),
         }
-        self.tracks.told.push(Bytes::from(out));
-        self.hand_out_told();
+        self.told.push(Bytes::from(out));
         true
     }
 
     /// The client is gone that it wanted to be told in its place. Whether it is told that.
-    pub(crate) fn told_of_no_redirect(&mut self, redirect: u64) -> bool {
-        if self.settings.protocol != Protocol::Resp3 {
+    pub(super) fn tell_of_no_redirect(&mut self, redirect: u64, protocol: Protocol) -> bool {
+        if protocol != Protocol::Resp3 {
             return false;
         }
         let mut out = b">2\r\n".to_vec();
         write_bulk(&mut out, b"tracking-redir-broken");
         out.extend_from_slice(format!(":{redirect}\r\n").as_bytes());
-        self.tracks.told.push(Bytes::from(out));
-        self.hand_out_told();
+        self.told.push(Bytes::from(out));
         true
     }
 
     /// What it is told gets its place, unless something that was taken from it has none yet.
-    pub(super) fn hand_out_told(&mut self) {
-        if self.tracks.told.is_empty() || !self.packs.is_empty() || self.reads.batch.is_some() {
+    pub(super) fn hand_out(&mut self, back: &Back, replies: &mut Replies) {
+        if self.told.is_empty() || !back.packs.is_empty() || back.reads.has_batch() {
             return;
         }
         let waits = |passage: &Passage| passage.blocks || passage.effect == Effect::Subscribe;
-        let waits = self.passing.passage.as_ref().is_some_and(waits);
-        for told in std::mem::take(&mut self.tracks.told) {
+        let waits = back.passing.passage.as_ref().is_some_and(waits);
+        for told in std::mem::take(&mut self.told) {
             let passage = |slot: &Slot| matches!(slot, Slot::Passage);
-            let place = self.replies.slots.iter().position(passage);
+            let place = replies.slots.iter().position(passage);
             let place = place.filter(|_| waits);
-            let behind_all = self.replies.slots.len();
-            self.replies.insert(place.unwrap_or(behind_all), &told);
+            let behind_all = replies.slots.len();
+            replies.insert(place.unwrap_or(behind_all), &told);
         }
-    }
-
-    /// What CLIENT TRACKINGINFO says.
-    pub(super) fn tracking_info(&self, shared: &Shared) -> Bytes {
-        let resp3 = self.settings.protocol == Protocol::Resp3;
-        Tracker::info(shared.tracking.client(self.id), resp3)
     }
 }

@@ -3,19 +3,21 @@
 mod recheck;
 
 use bytes::Bytes;
-use pmnet_resp::{Arguments, Parser, Status, read, reply, write_header};
+use pmnet_resp::{Arguments, reply, write_header};
 use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol};
 
-use super::back::calls::{Purpose, Submit};
+use super::back::Back;
+use super::back::calls::{Call, Context, Purpose, Submit, head, question};
 use super::back::pack::Kind;
+use super::back::passing::Passing;
 use super::busy::runs_code;
 use super::client_command::is_set_info;
 use super::gates::Command;
-use super::local::{Hello, parse_database};
+use super::local::{Hello, Selected, parse_database};
 use super::mode::Mode;
 use super::shared::Probed;
-use super::{Connection, Later, Shared, arity_error, refusal, shown};
-use crate::limits::{COMMAND_BYTES_MAX, REQUESTS};
+use super::{Later, Shared, arity_error, refusal, shown};
+use crate::limits::COMMAND_BYTES_MAX;
 use crate::table::{Action, Facts, Local, MODULE, NO_MULTI, Pass, Sub, Verdict};
 use crate::upstream::Upstream;
 use recheck::Recheck;
@@ -130,11 +132,30 @@ pub(super) const EXEC_ARITY: Bytes = Bytes::from_static(
 pub(crate) const EXECABORT: Bytes =
     Bytes::from_static(b"-EXECABORT Transaction discarded because of previous errors.\r\n");
 
-impl Connection {
-    pub(super) fn begin_transaction(&mut self) {
-        let payload = self.preamble(Form::Transaction).to_vec();
-        self.mode = Mode::Queueing(Transaction {
-            payload,
+/// What becomes of a command between MULTI and EXEC.
+pub(super) enum Queued {
+    /// It has this reply.
+    Reply(Bytes),
+    /// It ends the transaction, with this reply.
+    Ended(Bytes),
+    /// It is carried out at once.
+    Runs(Local),
+    /// The store is asked this first.
+    Asks(Bytes, Purpose),
+}
+
+/// The state of a client that queues commands.
+#[derive(Clone, Copy)]
+pub(super) struct Queuer<'a> {
+    pub(super) selected: Selected,
+    pub(super) passing: &'a Passing,
+    pub(super) shared: &'a Shared,
+}
+
+impl Transaction {
+    pub(super) fn new(selected: Selected) -> Transaction {
+        Transaction {
+            payload: head(Form::Transaction, selected).to_vec(),
             commands: 0,
             read_only: true,
             code: false,
@@ -143,322 +164,266 @@ impl Connection {
             database: None,
             protocol: None,
             recheck: None,
-        });
+        }
     }
 
-    pub(super) fn fail_transaction(&mut self) {
-        if let Mode::WatchingMulti { failed } = &mut self.mode {
-            *failed = true;
-        }
-        if let Some(transaction) = self.mode.transaction() {
-            transaction.failed = true;
-            // It will never be sent.
-            transaction.payload = Vec::new();
-        }
+    /// EXEC will abort.
+    pub(super) fn fail(&mut self) {
+        self.failed = true;
+        // It will never be sent.
+        self.payload = Vec::new();
+    }
+
+    fn refuse(&mut self, error: Bytes) -> Queued {
+        self.fail();
+        Queued::Reply(error)
     }
 
     /// A command between MULTI and EXEC.
-    pub(super) fn queue_command<U: Upstream>(
-        &mut self,
-        command: &Command<'_>,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
+    pub(super) fn queue(&mut self, command: &Command<'_>, by: Queuer<'_>) -> Queued {
         let Command {
-            arguments,
-            frame,
-            verdict,
+            arguments, verdict, ..
         } = command;
         let Some(facts) = verdict.facts else {
             let unknown = unknown_command(arguments);
-            return self.queue_unknown(arguments.get(0), unknown, frame, up, shared);
+            return self.queue_unknown(arguments.get(0), unknown, command, by);
         };
         if facts.name == "EXEC" && arguments.len() != 1 {
             // The only arity error that ends the transaction.
-            self.mode = Mode::Ordinary;
-            self.unwatch();
-            self.reply(EXEC_ARITY);
-            return Ok(());
+            return Queued::Ended(EXEC_ARITY);
         }
         if let Some(error) = arity_error(verdict, arguments) {
-            return self.fail_command(error);
+            return self.refuse(error);
         }
         if matches!(verdict.sub, Sub::Unknown)
             && !(facts.name == "CLIENT" && is_set_info(arguments))
         {
             let unknown = unknown_subcommand(arguments);
             if !matches!(verdict.action, Action::Bypass { .. }) {
-                return self.fail_command(unknown);
+                return self.refuse(unknown);
             }
             let name = [arguments.get(0), b"|", arguments.get(1)].concat();
-            return self.queue_unknown(&name, unknown, frame, up, shared);
+            return self.queue_unknown(&name, unknown, command, by);
         }
         if let Some(name) = not_in_multi(verdict) {
-            let name = if shared.table.names_what_is_not_allowed() {
+            let name = if by.shared.table.names_what_is_not_allowed() {
                 format!("'{}' ", name.to_ascii_lowercase())
             } else {
                 String::new()
             };
-            return self.fail_command(reply::error(&format!(
+            return self.refuse(reply::error(&format!(
                 "ERR Command {name}not allowed inside a transaction"
             )));
         }
-        self.queue_by_action(facts, command, up, shared)
+        self.queue_by_action(facts, command, by)
     }
 
-    fn queue_by_action<U: Upstream>(
+    fn queue_by_action(
         &mut self,
         facts: &'static Facts,
         command: &Command<'_>,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
+        by: Queuer<'_>,
+    ) -> Queued {
         let Command {
             arguments,
             frame,
             verdict,
         } = *command;
-        match verdict.action {
+        let protocol = by.selected.protocol;
+        Queued::Reply(match verdict.action {
             Action::Bypass { .. } | Action::Pass(Pass::Blocking)
-                if facts.has(MODULE) && self.passing.has_state() =>
+                if facts.has(MODULE) && by.passing.has_state() =>
             {
                 let why = "commands of this client have set a state of its connection, which a MULTI does not see unless the \
                            client has sent WATCH before";
-                self.fail_command(refusal(arguments, why))
+                return self.refuse(refusal(arguments, why));
             }
-            // Blocking commands do not block inside a transaction; Redis sees to it.
-            Action::Update | Action::Pass(Pass::Blocking) => {
-                let queued = self.queue_frame(frame, Kind::Writes);
-                self.reply(queued);
-                Ok(())
+            // Blocking commands and WAIT do not wait inside a transaction; Redis sees to it.
+            Action::Update | Action::Pass(Pass::Blocking | Pass::Wait) => {
+                self.add(frame, Kind::Writes, protocol)
             }
             Action::Bypass { read_only, .. } => {
-                let queued = self.queue_frame(frame, Kind::of(read_only));
-                if let Some(transaction) = self.mode.transaction() {
-                    transaction.code |= runs_code(Some(facts));
-                }
-                self.reply(queued);
-                Ok(())
+                let queued = self.add(frame, Kind::of(read_only), protocol);
+                self.code |= runs_code(Some(facts));
+                queued
             }
-            Action::Local(Local::Ping | Local::Echo) => {
-                let queued = self.queue_frame(frame, Kind::Reads);
-                self.reply(queued);
-                Ok(())
-            }
+            Action::Local(Local::Ping | Local::Echo) => self.add(frame, Kind::Reads, protocol),
             Action::Local(
                 local @ (Local::Exec | Local::Discard | Local::Multi | Local::Quit | Local::Reset),
-            ) => {
-                if matches!(local, Local::Quit | Local::Reset) {
-                    self.flush_pack(up, shared)?;
-                }
-                self.local(local, verdict.sub, arguments, up, shared)
-            }
-            Action::Pass(Pass::Watch) => {
-                // Not an error of the transaction: Redis goes on with it.
-                self.reply(reply::error("ERR WATCH inside MULTI is not allowed"));
-                Ok(())
-            }
-            Action::Local(Local::Unwatch) => self.queue_own(Own::Command(frame.to_vec())),
+            ) => return Queued::Runs(local),
+            // Not an error of the transaction: Redis goes on with it.
+            Action::Pass(Pass::Watch) => reply::error("ERR WATCH inside MULTI is not allowed"),
+            Action::Local(Local::Unwatch) => self.add_own(Own::Command(frame.to_vec())),
             Action::Local(Local::Client) if may_queue_client(verdict.sub, arguments) => {
-                self.queue_own(Own::Command(frame.to_vec()))
+                self.add_own(Own::Command(frame.to_vec()))
             }
-            Action::Local(Local::Hello) if self.may_queue_hello(arguments) => {
-                self.queue_hello(arguments, frame)
+            Action::Local(Local::Hello) if may_queue_hello(arguments, by) => {
+                self.queue_hello(arguments, frame, protocol)
             }
-            Action::Local(Local::Select) => self.queue_select(arguments, frame, up, shared),
-            // Between MULTI and EXEC it does not wait; Redis sees to it.
-            Action::Pass(Pass::Wait) => {
-                let queued = self.queue_frame(frame, Kind::Writes);
-                self.reply(queued);
-                Ok(())
-            }
+            Action::Local(Local::Select) => return self.queue_select(arguments, frame, by),
             Action::Local(_) | Action::Pass(_) => {
-                self.fail_command(refusal(arguments, "it is not supported inside MULTI"))
+                let why = "it is not supported inside MULTI";
+                return self.refuse(refusal(arguments, why));
             }
-            Action::Refuse(why) => self.fail_command(refusal(arguments, why)),
-        }
+            Action::Refuse(why) => return self.refuse(refusal(arguments, why)),
+        })
     }
 
     /// A command of this name, with a subcommand behind `|`, that is not in the table may be a module's or a newer one: the
     /// store is asked, as an unknown command must abort the transaction before any of it runs. `unknown`: the error if it is one.
-    fn queue_unknown<U: Upstream>(
+    fn queue_unknown(
         &mut self,
         name: &[u8],
         unknown: Bytes,
-        frame: &[u8],
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        if name.len() > 64 || shared.probed.get(name) == Some(&Probed::Unknown) {
-            return self.fail_command(unknown);
+        command: &Command<'_>,
+        by: Queuer<'_>,
+    ) -> Queued {
+        let frame = command.frame;
+        match by.shared.probed.get(name) {
+            _ if name.len() > 64 => self.refuse(unknown),
+            Some(Probed::Unknown) => self.refuse(unknown),
+            Some(Probed::Known) => {
+                Queued::Reply(self.add(frame, Kind::Writes, by.selected.protocol))
+            }
+            None => Queued::Asks(
+                question(by.selected.database, &[b"COMMAND", b"INFO", name]),
+                Purpose::Probe {
+                    name: name.to_vec(),
+                    frame: frame.to_vec(),
+                    unknown,
+                },
+            ),
         }
-        if shared.probed.get(name) == Some(&Probed::Known) {
-            let queued = self.queue_frame(frame, Kind::Writes);
-            self.reply(queued);
-            return Ok(());
-        }
-        let purpose = Purpose::Probe {
-            name: name.to_vec(),
-            frame: frame.to_vec(),
-            unknown,
-        };
-        self.ask_store(
-            self.settings.database,
-            &[b"COMMAND", b"INFO", name],
-            purpose,
-            up,
-            shared,
-        )?;
-        Ok(())
     }
 
-    /// Queues a command that the front answers.
-    pub(super) fn queue_own(&mut self, own: Own) -> Result<(), Later> {
+    /// Queues a command that the front answers; returns the reply to it.
+    pub(super) fn add_own(&mut self, own: Own) -> Bytes {
         let bytes = match &own {
             Own::Command(bytes) => bytes.len(),
             Own::Reply(bytes) => bytes.len(),
         };
-        let error = match self.mode.transaction() {
-            None => Some(reply::error("ERR pmnet: the transaction is gone")),
-            Some(transaction) if transaction.failed => None,
-            Some(transaction) if transaction.count() >= COMMANDS_MAX || bytes > OWN_BYTES_MAX => {
-                Some(reply::error(&format!(
-                    "ERR pmnet: a transaction can have {COMMANDS_MAX} commands, and {OWN_BYTES_MAX} bytes in one of CLIENT"
-                )))
-            }
-            Some(transaction) => {
-                transaction.own.push((transaction.count(), own));
-                None
-            }
-        };
-        if error.is_some() {
-            self.fail_transaction();
+        if self.failed {
+            return QUEUED;
         }
-        self.reply(error.unwrap_or(QUEUED));
-        Ok(())
-    }
-
-    /// Whether the front answers this HELLO at its place: not if it logs in, for Redis looks at passwords, and not if there are
-    /// messages in the present protocol.
-    fn may_queue_hello(&self, arguments: &Arguments<'_>) -> bool {
-        let hello = Hello::parse(arguments, self.settings.protocol);
-        let logs_in = hello.is_ok_and(|hello| hello.login.is_some());
-        !logs_in && self.passing.subscriptions() == 0
+        if self.count() >= COMMANDS_MAX || bytes > OWN_BYTES_MAX {
+            self.fail();
+            return reply::error(&format!(
+                "ERR pmnet: a transaction can have {COMMANDS_MAX} commands, and {OWN_BYTES_MAX} bytes in one of CLIENT"
+            ));
+        }
+        self.own.push((self.count(), own));
+        QUEUED
     }
 
     /// HELLO.
-    fn queue_hello(&mut self, arguments: &Arguments<'_>, frame: &[u8]) -> Result<(), Later> {
-        let present = self.settings.protocol;
+    fn queue_hello(&mut self, arguments: &Arguments<'_>, frame: &[u8], present: Protocol) -> Bytes {
         let hello = match Hello::parse(arguments, present).and_then(Hello::complete) {
             Ok(hello) => hello,
             // It is queued all the same, and the others run.
-            Err(error) => return self.queue_own(Own::Reply(error)),
+            Err(error) => return self.add_own(Own::Reply(error)),
         };
-        if arguments.len() > 1
-            && let Some(transaction) = self.mode.transaction()
-        {
-            transaction.protocol = Some(hello.protocol);
+        if arguments.len() > 1 {
+            self.protocol = Some(hello.protocol);
         }
-        self.queue_own(Own::Command(frame.to_vec()))
+        self.add_own(Own::Command(frame.to_vec()))
     }
 
     /// SELECT. The store runs it with the others; a database that nobody has used yet is first checked with it.
-    fn queue_select<U: Upstream>(
-        &mut self,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
+    fn queue_select(&mut self, arguments: &Arguments<'_>, frame: &[u8], by: Queuer<'_>) -> Queued {
         let database = match parse_database(arguments.get(1)) {
             Ok(database) => database,
             // It is queued all the same, and the others run.
-            Err(error) => return self.queue_own(Own::Reply(error)),
+            Err(error) => return Queued::Reply(self.add_own(Own::Reply(error))),
         };
-        if shared.databases.contains(&database) {
-            let queued = self.queue_known_select(database, frame);
-            self.reply(queued);
-            return Ok(());
+        if by.shared.databases.contains(&database) {
+            return Queued::Reply(self.add_select(database, frame, by.selected.protocol));
         }
         let purpose = Purpose::SelectQueued {
             database,
             frame: frame.to_vec(),
         };
-        self.ask_store(database, &[b"DBSIZE"], purpose, up, shared)?;
-        Ok(())
+        Queued::Asks(question(database, &[b"DBSIZE"]), purpose)
     }
 
-    fn queue_known_select(&mut self, database: u32, frame: &[u8]) -> Bytes {
-        let queued = self.queue_frame(frame, Kind::Writes);
-        if let Some(transaction) = self.mode.transaction() {
-            transaction.database = Some(database);
-        }
+    fn add_select(&mut self, database: u32, frame: &[u8], present: Protocol) -> Bytes {
+        let queued = self.add(frame, Kind::Writes, present);
+        self.database = Some(database);
         queued
     }
 
-    /// The store has said whether it has the database of a SELECT that is to be queued; the reply to that.
+    /// The store has said whether it has the database of a SELECT that is to be queued; returns the reply to that.
     pub(super) fn select_checked(
         &mut self,
         database: u32,
         frame: &[u8],
         outcome: Result<Bytes, Bytes>,
-        shared: &mut Shared,
+        present: Protocol,
     ) -> Bytes {
         match outcome {
-            Ok(reply) if !reply.starts_with(b"-") => {
-                shared.databases.insert(database);
-                self.queue_known_select(database, frame)
-            }
+            Ok(reply) if !reply.starts_with(b"-") => self.add_select(database, frame, present),
             Ok(error) if error.starts_with(b"-ERR DB index") => {
-                if let Some(transaction) = self.mode.transaction() {
-                    let at = transaction.count();
-                    transaction.own.push((at, Own::Reply(error)));
-                }
+                self.own.push((self.count(), Own::Reply(error)));
                 QUEUED
             }
             Ok(error) | Err(error) => {
-                self.fail_transaction();
+                self.fail();
                 error
             }
         }
     }
 
-    /// The reply to EXEC, with what the front answers in its place.
-    pub(super) fn executed(
-        &mut self,
-        rest: Rest,
-        outcome: Result<Bytes, Bytes>,
-        shared: &mut Shared,
-    ) -> Bytes {
-        let reply = match outcome {
-            Ok(reply) => reply,
-            Err(error) => {
-                if rest.database.is_some() {
-                    // What follows may be for another database.
-                    self.end.cut_off();
-                }
-                return error;
-            }
-        };
-        let Some(theirs) = read::elements(&reply) else {
-            // An error: nothing has run.
-            return reply;
-        };
-        if let Some(database) = rest.database {
-            self.settings.database = database;
+    /// Queues one command; returns the reply to it.
+    pub(super) fn add(&mut self, frame: &[u8], kind: Kind, present: Protocol) -> Bytes {
+        if self.protocol.is_some_and(|then| then != present) {
+            self.fail();
+            return reply::error(
+                "ERR pmnet: behind a HELLO that changes the protocol a MULTI can have no command that Redis answers",
+            );
         }
+        if self.failed {
+            // Redis, too, says QUEUED and aborts at EXEC.
+            return QUEUED;
+        }
+        let whole = self.payload.len() - PREAMBLE_LEN + frame.len();
+        if whole > COMMAND_BYTES_MAX || self.count() >= COMMANDS_MAX {
+            self.fail();
+            return reply::error(&format!(
+                "ERR pmnet: a transaction can have {COMMANDS_MAX} commands and {COMMAND_BYTES_MAX} bytes"
+            ));
+        }
+        self.payload.extend_from_slice(frame);
+        self.commands += 1;
+        self.read_only &= kind == Kind::Reads;
+        QUEUED
+    }
+}
+
+impl Rest {
+    /// Whether the front has nothing to do when the transaction has run.
+    fn is_nothing(&self) -> bool {
+        self.own.is_empty() && self.database.is_none()
+    }
+
+    /// The database that the client is in then, if the transaction has selected one.
+    pub(super) fn database(&self) -> Option<u32> {
+        self.database
+    }
+
+    /// The reply to EXEC: `theirs`, the store's replies, with the front's `own` at their places.
+    pub(super) fn merge(self, theirs: Vec<&[u8]>, mut answer: impl FnMut(&[u8]) -> Bytes) -> Bytes {
+        let bytes: usize = theirs.iter().map(|reply| reply.len()).sum();
+        let mut out = Vec::with_capacity(bytes);
+        write_header(&mut out, theirs.len() + self.own.len());
         let mut theirs = theirs.into_iter();
-        let mut out = Vec::with_capacity(reply.len());
-        write_header(&mut out, theirs.len() + rest.own.len());
         let mut count = 0;
-        for (at, own) in rest.own {
+        for (at, own) in self.own {
             while count < at {
                 out.extend_from_slice(theirs.next().unwrap_or_default());
                 count += 1;
             }
             let answer = match own {
                 Own::Reply(answer) => answer,
-                Own::Command(frame) => self.answer_own(&frame, shared),
+                Own::Command(frame) => answer(&frame),
             };
             out.extend_from_slice(&answer);
             count += 1;
@@ -466,122 +431,86 @@ impl Connection {
         theirs.for_each(|reply| out.extend_from_slice(reply));
         Bytes::from(out)
     }
+}
 
-    fn answer_own(&mut self, frame: &[u8], shared: &mut Shared) -> Bytes {
-        let mut parser = Parser::new(REQUESTS);
-        let Ok(Status::Complete) = parser.poll(frame) else {
-            return reply::error("ERR pmnet: a queued command cannot be read");
-        };
-        let arguments = parser.arguments(frame);
-        if arguments.is(0, "HELLO") {
-            return match Hello::parse(&arguments, self.settings.protocol) {
-                Ok(hello) => {
-                    let name = hello.name.map(Bytes::copy_from_slice);
-                    self.greet(hello.protocol, name, shared)
-                }
-                Err(error) => error,
-            };
-        }
-        match shared.table.verdict(&arguments).sub {
-            Sub::Known(sub) => self.client_alone(sub.name, &arguments, shared),
-            Sub::Unknown => self.settings.set_info(&arguments),
-            // UNWATCH.
-            Sub::No => reply::OK,
-        }
-    }
+/// A transaction at its EXEC.
+pub(super) enum Executed {
+    /// It is on its way, or has its reply.
+    Sent,
+    /// It has this reply.
+    Reply(Bytes),
+    /// Nothing of it is for the store, and this is left to do.
+    Alone(Rest),
+}
 
-    /// Queues one command; returns the reply to it.
-    pub(super) fn queue_frame(&mut self, frame: &[u8], kind: Kind) -> Bytes {
-        let present = self.settings.protocol;
-        let Some(transaction) = self.mode.transaction() else {
-            return reply::error("ERR pmnet: the transaction is gone");
-        };
-        if transaction.protocol.is_some_and(|then| then != present) {
-            self.fail_transaction();
-            return reply::error(
-                "ERR pmnet: behind a HELLO that changes the protocol a MULTI can have no command that Redis answers",
-            );
-        }
-        if transaction.failed {
-            // Redis, too, says QUEUED and aborts at EXEC.
-            return QUEUED;
-        }
-        let whole = transaction.payload.len() - PREAMBLE_LEN + frame.len();
-        if whole > COMMAND_BYTES_MAX || transaction.count() >= COMMANDS_MAX {
-            self.fail_transaction();
-            return reply::error(&format!(
-                "ERR pmnet: a transaction can have {COMMANDS_MAX} commands and {COMMAND_BYTES_MAX} bytes"
-            ));
-        }
-        transaction.payload.extend_from_slice(frame);
-        transaction.commands += 1;
-        transaction.read_only &= kind == Kind::Reads;
-        QUEUED
-    }
-
+impl Back {
     /// EXEC.
+    ///
+    /// # Errors
+    /// [`Later`]: it cannot be sent now.
     pub(super) fn execute<U: Upstream>(
         &mut self,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let watches = self.watching.is_some();
-        let (packs, bytes) = self.mode.transaction().map_or((false, 0), |transaction| {
+        mode: &mut Mode,
+        cx: &mut Context<'_, U>,
+    ) -> Result<Executed, Later> {
+        let watches = self.passing.watching.is_some();
+        let (packs, bytes) = mode.transaction().map_or((false, 0), |transaction| {
             let packs = transaction.packs() && !watches;
             (packs, transaction.payload.len())
         });
-        if !(packs && self.has_room_for_transaction(bytes)) {
-            self.flush_pack(up, shared)?;
+        if !(packs && self.packs.has_room_for_transaction(bytes)) {
+            self.flush(cx)?;
         }
-        let Some(mut transaction) = self.mode.take_transaction() else {
-            self.reply(reply::error("ERR EXEC without MULTI"));
-            return Ok(());
+        let Some(mut transaction) = mode.take_transaction() else {
+            return Ok(Executed::Reply(reply::error("ERR EXEC without MULTI")));
         };
         if transaction.failed {
-            self.unwatch();
-            self.reply(EXECABORT);
-            return Ok(());
+            self.passing.unwatch();
+            return Ok(Executed::Reply(EXECABORT));
         }
         let rest = Rest {
             own: std::mem::take(&mut transaction.own),
             database: transaction.database,
         };
         if transaction.commands == 0 && !watches {
-            let answer = self.executed(rest, Ok(Bytes::from_static(b"*0\r\n")), shared);
-            self.reply(answer);
-            return Ok(());
+            return Ok(Executed::Alone(rest));
         }
-        if packs && self.has_room_for_transaction(bytes) {
+        if packs && self.packs.has_room_for_transaction(bytes) {
             let commands = &transaction.payload[PREAMBLE_LEN..];
-            self.pack_transaction(commands, Kind::of(transaction.read_only));
+            let kind = Kind::of(transaction.read_only);
+            let begun = cx.pending.times.begun();
+            self.packs
+                .put_transaction(commands, kind, begun, cx.selected);
             self.packs.count_own();
-            return Ok(());
+            return Ok(Executed::Sent);
         }
         let queued = Bytes::from(transaction.payload);
-        let payload = match &self.watching {
-            Some(watching) => Bytes::from(Connection::guarded(watching, &queued)),
+        let payload = match &self.passing.watching {
+            Some(watching) => Bytes::from(watching.guard(&queued)),
             None => queued.clone(),
         };
-        let how = Submit::Bypass {
-            read_only: transaction.read_only,
+        let call = Call {
+            payload: &payload,
+            key_hash: 0,
+            how: Submit::Bypass {
+                read_only: transaction.read_only,
+            },
+            deadline: cx.deadline(),
         };
-        match self.submit(&payload, 0, how, self.times.begun(), up, shared) {
+        match self.session.submit(call, cx.up, cx.shared.now) {
             Ok(submitted) => {
-                self.unwatch();
-                let purpose = if rest.own.is_empty() && rest.database.is_none() {
-                    Purpose::one()
+                self.passing.unwatch();
+                if rest.is_nothing() {
+                    cx.pending.expect(submitted, Purpose::one(), bytes);
                 } else {
-                    if submitted.is_ok() {
-                        // It changes what the next command means.
-                        self.hold.for_outcome();
-                    }
-                    Purpose::Exec(rest)
-                };
-                self.expect(submitted, purpose, bytes);
-                Ok(())
+                    // It changes what the next command means.
+                    cx.pending
+                        .expect_first(submitted, Purpose::Exec(rest), bytes);
+                }
+                Ok(Executed::Sent)
             }
             Err(later) => {
-                self.mode = Mode::Queueing(Transaction {
+                *mode = Mode::Queueing(Transaction {
                     payload: queued.into(),
                     own: rest.own,
                     ..transaction
@@ -590,6 +519,14 @@ impl Connection {
             }
         }
     }
+}
+
+/// Whether the front answers this HELLO at its place: not if it logs in, for Redis looks at passwords, and not if there are
+/// messages in the present protocol.
+fn may_queue_hello(arguments: &Arguments<'_>, by: Queuer<'_>) -> bool {
+    let hello = Hello::parse(arguments, by.selected.protocol);
+    let logs_in = hello.is_ok_and(|hello| hello.login.is_some());
+    !logs_in && by.passing.subscriptions() == 0
 }
 
 /// Redis' own error for a subcommand that it does not know.

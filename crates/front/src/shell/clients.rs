@@ -17,7 +17,7 @@ impl<U: Upstream> Front<U> {
             ClientsAsk::Info => ClientsTold::Lines(self.lines(|at, _| at == index)),
             ClientsAsk::List(which) => ClientsTold::Lines(self.lines(|at, client| {
                 let own = at == index && which.skips_me;
-                !own && which.has(&client.connection, client.socket(), &self.shared)
+                !own && which.has(&client.connection.portrait(), client.socket(), &self.shared)
             })),
             ClientsAsk::KillAddress(address) => {
                 let killed = self.kill(index, |_, client, _| {
@@ -32,7 +32,7 @@ impl<U: Upstream> Front<U> {
             ClientsAsk::Kill(which) => {
                 let killed = self.kill(index, |at, client, shared| {
                     let own = at == index && which.skips_me;
-                    !own && which.has(&client.connection, client.socket(), shared)
+                    !own && which.has(&client.connection.portrait(), client.socket(), shared)
                 });
                 ClientsTold::Reply(reply::integer(i64::try_from(killed).unwrap_or(i64::MAX)))
             }
@@ -72,8 +72,8 @@ impl<U: Upstream> Front<U> {
         clients
             .into_iter()
             .map(|client| {
-                let connection = &client.connection;
-                connection.describe(&fields, client.socket(), &self.shared)
+                let portrait = client.connection.portrait();
+                portrait.describe(&fields, client.socket(), &self.shared)
             })
             .collect()
     }

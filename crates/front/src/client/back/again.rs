@@ -10,87 +10,94 @@ use bytes::Bytes;
 use pmnet_resp::{scan::count, write_command};
 use pmnet_wire::command::{Commands, Form, preamble};
 
-use super::calls::{Purpose, Submit};
+use super::calls::{Call, Context, Purpose, Session, Submit};
+use super::pack::Packs;
+use crate::client::Later;
+use crate::client::face::Pending;
 use crate::client::replies::Slot;
-use crate::client::{Connection, Later, Shared};
 use crate::upstream::{Outcome, Upstream};
 
-impl Connection {
-    /// Whether this outcome of the call at `index` asks for its commands to be sent one by one; if
-    /// so, that is arranged.
-    pub(in crate::client) fn unpack(
-        &mut self,
-        index: usize,
-        purpose: &Purpose,
-        outcome: &Outcome,
-    ) -> bool {
-        let (
-            Purpose::Bypass {
-                replies,
-                again: Some(payload),
-                ..
-            },
-            Outcome::Reply(reply),
-        ) = (purpose, outcome)
-        else {
-            return false;
-        };
-        if count(reply) == Some(*replies) {
-            return false;
-        }
-        let Ok(commands) = Commands::parse(payload) else {
-            return false;
-        };
-        let head = preamble(Form::Single, commands.protocol, commands.database);
-        // Behind it are messages to a subscriber, at most.
-        let mut after = self.replies.slots.split_off(index);
-        after.pop_front();
-        self.replies.slots.extend(commands.iter().map(|arguments| {
-            let mut single = head.to_vec();
-            write_command(&mut single, &arguments.collect::<Vec<_>>());
-            Slot::Again {
-                payload: Bytes::from(single),
-                purpose: Purpose::one(),
-                read_only: true,
-            }
-        }));
-        self.replies.slots.append(&mut after);
-        self.hold.for_repeats();
-        true
+/// Whether this outcome of the call at `index` asks for its commands to be sent one by one; if so, that is arranged.
+pub(in crate::client) fn unpack(
+    pending: &mut Pending,
+    index: usize,
+    purpose: &Purpose,
+    outcome: &Outcome,
+) -> bool {
+    let (
+        Purpose::Bypass {
+            replies,
+            again: Some(payload),
+            ..
+        },
+        Outcome::Reply(reply),
+    ) = (purpose, outcome)
+    else {
+        return false;
+    };
+    if count(reply) == Some(*replies) {
+        return false;
     }
+    let Ok(commands) = Commands::parse(payload) else {
+        return false;
+    };
+    let head = preamble(Form::Single, commands.protocol, commands.database);
+    let slots = &mut pending.replies.slots;
+    // Behind it are messages to a subscriber, at most.
+    let mut after = slots.split_off(index);
+    after.pop_front();
+    slots.extend(commands.iter().map(|arguments| {
+        let mut single = head.to_vec();
+        write_command(&mut single, &arguments.collect::<Vec<_>>());
+        Slot::Again {
+            payload: Bytes::from(single),
+            purpose: Purpose::one(),
+            read_only: true,
+        }
+    }));
+    slots.append(&mut after);
+    pending.hold.for_repeats();
+    true
+}
 
-    /// Submits what must be sent again, before anything else. Each waits until the one before it has its
-    /// reply and the client has room for another, so that only one reply is held here.
-    ///
-    /// # Errors
-    /// [`Later`], as long as there is more.
-    pub(in crate::client) fn repeat_reads<U: Upstream>(
-        &mut self,
-        up: &mut U,
-        shared: &Shared,
-    ) -> Result<(), Later> {
-        let again = |slot: &Slot| matches!(slot, Slot::Again { .. });
-        while let Some(index) = self.replies.slots.iter().position(again) {
-            let waits = |slot: &Slot| matches!(slot, Slot::Call { .. });
-            if self.congested() || self.replies.slots.iter().take(index).any(waits) {
-                return Err(Later::Reads);
-            }
-            let Slot::Again {
-                payload, read_only, ..
-            } = &self.replies.slots[index]
-            else {
-                break;
-            };
-            let (payload, read_only) = (payload.clone(), *read_only);
-            // Each has a time of its own, from the answer to the one before it.
-            let how = Submit::Bypass { read_only };
-            let submitted = self.submit(&payload, 0, how, self.times.answered(), up, shared)?;
-            if self.replies.submitted(index, submitted) {
-                self.packs.went_out();
-            }
-            self.replies.drain();
+/// Submits what must be sent again, before anything else. Each waits until the one before it has its
+/// reply and the client has room for another, so that only one reply is held here.
+///
+/// # Errors
+/// [`Later`], as long as there is more.
+pub(in crate::client) fn repeat<U: Upstream>(
+    packs: &mut Packs,
+    session: &mut Session,
+    cx: &mut Context<'_, U>,
+) -> Result<(), Later> {
+    let replies = &mut cx.pending.replies;
+    let again = |slot: &Slot| matches!(slot, Slot::Again { .. });
+    while let Some(index) = replies.slots.iter().position(again) {
+        let waits = |slot: &Slot| matches!(slot, Slot::Call { .. });
+        if replies.congested() || replies.slots.iter().take(index).any(waits) {
+            return Err(Later::Reads);
         }
-        self.hold.release();
-        Ok(())
+        let Slot::Again {
+            payload, read_only, ..
+        } = &replies.slots[index]
+        else {
+            break;
+        };
+        let call = Call {
+            payload,
+            key_hash: 0,
+            how: Submit::Bypass {
+                read_only: *read_only,
+            },
+            // Each has a time of its own, from the answer to the one before it.
+            deadline: cx.shared.deadline(cx.pending.times.answered()),
+        };
+        let submitted = session.submit(call, cx.up, cx.shared.now)?;
+        if replies.submitted(index, submitted) {
+            packs.went_out();
+        }
+        replies.drain();
     }
+    cx.pending.hold.release();
+    Ok(())
 }

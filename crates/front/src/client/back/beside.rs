@@ -6,9 +6,9 @@
 
 use pmnet_wire::command::{PREAMBLE_LEN, Protocol};
 
-use super::pack::{Kind, PACK_BYTES_MAX};
-use crate::client::Connection;
-use crate::table::Facts;
+use super::pack::{Kind, PACK_BYTES_MAX, Packs};
+use super::reads::Reads;
+use crate::client::gates::Command;
 use crate::upstream::Time;
 
 /// Their replies are integers, scores or names of types. The store runs them in the script of the writes (`exact` in `crates/store`).
@@ -80,45 +80,44 @@ const ANY_LENGTH_RESP2: [&str; 13] = [
 ];
 /// Most reads that follow each other in a pack. More of them are faster on their own way.
 const IN_A_ROW_MAX: usize = 16;
-/// A read with a longer reply, in bytes, keeps those behind it from going with writes for a while.
-pub(in crate::client) const LONG_READ: usize = 16 * 1024;
-/// How long only short ones go with writes after one was long, in nanoseconds.
-pub(in crate::client) const PAUSE: Time = 1_000_000_000;
 
-impl Connection {
-    /// Whether this read travels with the writes in front of it.
-    pub(in crate::client) fn goes_beside_writes(
-        &self,
-        frame: &[u8],
-        facts: Option<&Facts>,
-        now: Time,
-    ) -> bool {
-        let Some(facts) = facts.filter(|_| self.packs.detours() < IN_A_ROW_MAX) else {
-            return false;
-        };
-        let has_room = match self.packs.open() {
-            // Code can be ended as long as nothing is in front of it or behind it.
-            Some(pack) => {
-                !pack.runs_code()
-                    && !pack.is_transaction_of_reads()
-                    && pack.has_room(Kind::Writes, frame.len())
-            }
-            None => self.may_open_pack(frame.len()),
-        };
-        let is_in = |names: &[&str]| names.contains(&facts.name);
-        let resp2 = self.settings.protocol == Protocol::Resp2;
-        let fits = is_in(&SHORT)
-            || (now >= self.reads.apart_before
-                && (is_in(&ANY_LENGTH) || (resp2 && is_in(&ANY_LENGTH_RESP2))));
-        fits && has_room
-    }
+/// Whether this read travels with the writes in front of it.
+pub(in crate::client) fn goes_beside_writes(
+    command: &Command<'_>,
+    packs: &Packs,
+    reads: &Reads,
+    protocol: Protocol,
+    now: Time,
+) -> bool {
+    let Some(facts) = command
+        .verdict
+        .facts
+        .filter(|_| packs.detours() < IN_A_ROW_MAX)
+    else {
+        return false;
+    };
+    let bytes = command.frame.len();
+    let has_room = match packs.open() {
+        // Code can be ended as long as nothing is in front of it or behind it.
+        Some(pack) => {
+            !pack.runs_code()
+                && !pack.is_transaction_of_reads()
+                && pack.has_room(Kind::Writes, bytes)
+        }
+        None => may_open_pack(packs, reads, bytes),
+    };
+    let is_in = |names: &[&str]| names.contains(&facts.name);
+    let resp2 = protocol == Protocol::Resp2;
+    let fits = is_in(&SHORT)
+        || (reads.may_be_long(now) && (is_in(&ANY_LENGTH) || (resp2 && is_in(&ANY_LENGTH_RESP2))));
+    fits && has_room
+}
 
-    /// Whether a command of so many bytes that could go its own way opens the next pack, because the one before it is still under way and
-    /// others like it have gone in that.
-    pub(in crate::client) fn may_open_pack(&self, bytes: usize) -> bool {
-        self.packs.is_out()
-            && self.reads.batch.is_none()
-            && self.packs.detours() < IN_A_ROW_MAX
-            && bytes <= PACK_BYTES_MAX - PREAMBLE_LEN
-    }
+/// Whether a command of so many bytes that could go its own way opens the next pack, because the one before it is still under way and
+/// others like it have gone in that.
+pub(in crate::client) fn may_open_pack(packs: &Packs, reads: &Reads, bytes: usize) -> bool {
+    packs.is_out()
+        && !reads.has_batch()
+        && packs.detours() < IN_A_ROW_MAX
+        && bytes <= PACK_BYTES_MAX - PREAMBLE_LEN
 }

@@ -6,12 +6,13 @@
 //! command.
 
 use bytes::Bytes;
-use pmnet_resp::reply;
 
 use super::calls::outcome_reply;
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
-use crate::client::{Connection, Shared};
+use super::passing::Passing;
+use crate::client::Shared;
+use crate::client::face::Face;
 use crate::store::identity::store_name;
 use crate::table::Pass;
 use crate::upstream::{CallId, Outcome, Time};
@@ -71,10 +72,11 @@ impl Passage {
     }
 }
 
-impl Connection {
+impl Passing {
     /// Whether `call` asked for a confirmation; if so, the client gets the reply, or hears that nobody knows.
-    pub(in crate::client) fn confirmation_done(
+    pub(super) fn confirm(
         &mut self,
+        face: &mut Face,
         call: CallId,
         outcome: &Outcome,
         shared: &mut Shared,
@@ -83,7 +85,7 @@ impl Connection {
             stage: Stage::Confirm(Some(mine)),
             confirms: Some(run_id),
             ..
-        }) = &self.passing.passage
+        }) = &self.passage
         else {
             return false;
         };
@@ -91,33 +93,26 @@ impl Connection {
             return false;
         }
         match outcome_reply(outcome.clone()).map(|reply| store_name(&reply)) {
-            Ok(Ok(name)) if name.run_id == *run_id => self.confirmed(),
+            Ok(Ok(name)) if name.run_id == *run_id => self.confirmed(face),
             Ok(Ok(name)) => {
                 shared.store_named(&name);
-                self.unconfirmed(&format!(
-                    "the pmnet server uses the Redis at {} now",
-                    name.address
-                ));
+                self.unconfirmed(
+                    face,
+                    &format!("the pmnet server uses the Redis at {} now", name.address),
+                );
             }
-            Ok(Err(why)) => self.unconfirmed(&why),
-            Err(_) => self.unconfirmed("the pmnet server did not confirm it in time"),
+            Ok(Err(why)) => self.unconfirmed(face, &why),
+            Err(_) => self.unconfirmed(face, "the pmnet server did not confirm it in time"),
         }
         true
     }
 
-    fn confirmed(&mut self) {
-        if let Some(passage) = self.passing.passage.take()
+    fn confirmed(&mut self, face: &mut Face) {
+        if let Some(passage) = self.passage.take()
             && let Some(answer) = passage.answer
         {
-            self.times.make_way();
-            self.settle(answer.reply);
+            face.pending.times.make_way();
+            face.pending.settle(answer.reply);
         }
-    }
-
-    /// The store has answered, and the reply may be lost with it.
-    pub(in crate::client) fn unconfirmed(&mut self, why: &str) {
-        self.fail_passage(reply::error(&format!(
-            "ERR pmnet: outcome unknown (Redis answered, and then {why}); the command may or may not have taken effect"
-        )));
     }
 }

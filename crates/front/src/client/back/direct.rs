@@ -3,7 +3,6 @@
 //! Invariants: what is for the client leaves in the order in which the store sent it, between replies
 //! and never inside one; replies to the front's own AUTH, HELLO and SELECT never reach the client.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,22 +10,14 @@ use pmnet_resp::{read, reply};
 use pmnet_tls::ClientTls;
 use pmnet_wire::command::Protocol;
 
-use super::pass::Effect;
-use super::passage::{Passage, Stage};
-use super::subscription::subscription;
-use crate::client::{Connection, Shared};
 use crate::limits::REPLIES;
-use crate::shell::socket::Unwritten;
 use crate::store::StoreAddress;
 use crate::store::identity::{
     ASK_CLIENT, ASK_RUN_ID, Found, NO_RUN_ID, Own, ask_owner, owner_of, run_id_of, version_of,
 };
-use crate::store::line::{Line, UNASKED};
+use crate::store::line::Line;
 use crate::upstream::Time;
 use crate::users::Credentials;
-
-/// Why a connection without valid replies is given up.
-const NOT_RESP: &str = "the store sent something that is not an acceptable RESP reply";
 
 /// The first Redis whose WAIT is about what was written on its own connection.
 const OWN_WRITES_VERSION: (u32, u32) = (7, 2);
@@ -37,10 +28,10 @@ const FENCE: &str = "pmnet-fence";
 /// The client's own connection to the store, without its socket.
 pub(in crate::client) struct Direct {
     /// Tells it from earlier ones of this client.
-    serial: u64,
+    pub(in crate::client) serial: u64,
     /// Asks for the front's own commands, a few for each passage; replies to others are known by their order.
     pub(in crate::client) line: Line<Own>,
-    tls: Option<ClientTls>,
+    pub(in crate::client) tls: Option<ClientTls>,
     /// Something was written since the last command was put into the outbox, so the store may have
     /// acted on that.
     pub(in crate::client) used: bool,
@@ -59,9 +50,9 @@ pub(in crate::client) struct Direct {
     pub(in crate::client) patterns: u64,
     pub(in crate::client) subscribed_sharded: u64,
     /// The store's error for the write before WAIT.
-    refused: Option<Bytes>,
+    pub(super) refused: Option<Bytes>,
     /// The answer to a fence has just come.
-    passed_fence: bool,
+    pub(super) passed_fence: bool,
     /// How it logs in for the front's own questions.
     own_auth: Vec<String>,
     /// As whom it logs in for the client's commands, tried in this order; none: as the front.
@@ -77,7 +68,7 @@ pub(in crate::client) struct Direct {
 }
 
 /// Why a connection to the store is given up.
-enum Failure {
+pub(super) enum Failure {
     Lost(String),
     /// The store does not let its client log in.
     Refused(String),
@@ -228,7 +219,7 @@ impl Direct {
     ///
     /// # Errors
     /// Why it is of no use.
-    fn take_answer(&mut self, value: &[u8]) -> Result<bool, Failure> {
+    pub(super) fn take_answer(&mut self, value: &[u8]) -> Result<bool, Failure> {
         if value.starts_with(b">") {
             return Ok(false);
         }
@@ -265,204 +256,6 @@ impl Direct {
     }
 }
 
-impl Connection {
-    /// The address for this client's connection to the store, and the connection's number: a new number
-    /// means a new socket. `None`: there must be no connection.
-    #[must_use]
-    pub fn direct_target(&self) -> Option<(u64, SocketAddr)> {
-        let direct = self.passing.direct.as_ref()?;
-        Some((direct.serial, direct.line.address))
-    }
-
-    /// How that connection speaks TLS, if it does.
-    #[must_use]
-    pub fn direct_tls(&self) -> Option<&ClientTls> {
-        self.passing.direct.as_ref()?.tls.as_ref()
-    }
-
-    /// Bytes to be written to the store.
-    #[must_use]
-    pub fn direct_unwritten(&self) -> &[u8] {
-        self.passing
-            .direct
-            .as_ref()
-            .map(|direct| direct.line.unwritten())
-            .unwrap_or_default()
-    }
-
-    /// `count` bytes were written to the store.
-    pub fn direct_wrote(&mut self, count: usize) {
-        if let Some(direct) = &mut self.passing.direct {
-            direct.used = true;
-            direct.line.wrote(count);
-        }
-    }
-
-    /// Whether the connection to the store has state that another one has not.
-    pub(in crate::client) fn stateful(&self) -> bool {
-        self.mode.monitors()
-            || self.mode.watches()
-            || self.passing.subscriptions() > 0
-            || self.passing.has_state()
-    }
-
-    /// The connection to the store could not be made, or is lost.
-    pub fn direct_lost(&mut self, why: &str) {
-        let stateful = self.stateful();
-        if stateful && self.passing.is_under_way() {
-            self.end.cut_off();
-        } else if stateful {
-            self.end.end();
-        }
-        let used = self.passing.direct.take().is_some_and(|direct| direct.used);
-        match &mut self.passing.passage {
-            // It was made in advance, to where the store was; the barrier will say where it is.
-            Some(Passage { stage: Stage::Address(_) | Stage::Mark | Stage::Barrier(_), .. }) if !stateful => {}
-            Some(passage @ Passage { stage: Stage::Connection(_), identified: false, .. }) if !stateful => {
-                passage.identified = true;
-            }
-            // The store's part is done.
-            Some(Passage { stage: Stage::Confirm(_), .. }) if !stateful => {}
-            Some(Passage { stage: Stage::Confirm(_), .. }) => self.unconfirmed(why),
-            Some(Passage { stage: Stage::Sent, .. }) if used => self.fail_passage(reply::error(&format!(
-                "ERR pmnet: the connection to the store was lost ({why}); the command may or may not have taken effect"
-            ))),
-            Some(_) => self.fail_passage(reply::error(&format!(
-                "ERR pmnet: the store cannot be reached directly ({why}); the command was not executed"
-            ))),
-            None => {}
-        }
-    }
-
-    /// Takes in bytes from the store.
-    pub fn direct_receive(&mut self, bytes: &[u8], shared: &Shared) {
-        let Some(mut direct) = self.passing.direct.take() else {
-            return;
-        };
-        direct.heard = true;
-        direct.line.receive(bytes);
-        let mut result = Ok(());
-        while result.is_ok() {
-            match direct.line.next() {
-                Ok(None) => break,
-                Ok(Some(value)) => {
-                    result = self.direct_value(&mut direct, &value, shared);
-                }
-                Err(_) => result = Err(NOT_RESP.to_owned().into()),
-            }
-        }
-        self.passing.direct = Some(direct);
-        match result {
-            Ok(()) => {}
-            Err(Failure::Lost(why)) => self.direct_lost(&why),
-            Err(Failure::Refused(why)) => self.login_refused(&why),
-        }
-    }
-
-    /// One reply, or one message.
-    fn direct_value(
-        &mut self,
-        direct: &mut Direct,
-        value: &Bytes,
-        shared: &Shared,
-    ) -> Result<(), Failure> {
-        if direct.take_answer(value)? {
-            if std::mem::take(&mut direct.passed_fence) {
-                self.pass_fence();
-            }
-            return Ok(());
-        }
-        let sent = matches!(
-            &self.passing.passage,
-            Some(Passage {
-                stage: Stage::Sent,
-                ..
-            })
-        );
-        // Data may look like a subscription message; it is one only where such messages can come.
-        let subscribes = match &self.passing.passage {
-            Some(passage) if sent => passage.effect == Effect::Subscribe,
-            _ => direct.subscribed + direct.subscribed_sharded > 0,
-        };
-        if (subscribes || value.starts_with(b">"))
-            && let Some(subscription) = subscription(value)
-        {
-            if subscription.sharded {
-                direct.subscribed_sharded = subscription.remaining;
-            } else {
-                let before = direct.subscribed;
-                direct.subscribed = subscription.remaining;
-                if subscription.pattern {
-                    let patterns = direct.patterns + subscription.remaining;
-                    direct.patterns = patterns.saturating_sub(before);
-                }
-                // At the end there is none, whatever was missed.
-                direct.patterns = direct.patterns.min(subscription.remaining);
-            }
-        }
-        let Some(passage) = self.passing.passage.as_mut().filter(|_| sent) else {
-            if !(subscribes || self.mode.monitors() || value.starts_with(b">")) {
-                // Given to the client, it would be taken for the reply to something.
-                return Err(UNASKED.to_owned().into());
-            }
-            // It comes from before the command that waits to be sent, if one does.
-            self.hand_on(value);
-            return Ok(());
-        };
-        let is_reply = match passage.effect {
-            // Until the sentinel: confirmations and messages, in the order of the store.
-            Effect::Subscribe => is_sentinel(value, &passage.sentinel),
-            // A message to a RESP3 client while another command waits for its reply.
-            _ => !value.starts_with(b">"),
-        };
-        if !is_reply {
-            passage.handed_on |= passage.effect == Effect::Subscribe;
-            self.hand_on(value);
-            return Ok(());
-        }
-        let Some(mut passage) = self.passing.passage.take() else {
-            return Ok(());
-        };
-        self.times.make_way();
-        if passage.kills && value.starts_with(b"+") {
-            self.passing.note_killed();
-        }
-        let refused = direct.refused.take();
-        let refused = refused.filter(|_| passage.name.starts_with("WAIT"));
-        let value = refused.as_ref().unwrap_or(value);
-        self.apply_effect(&passage, value, direct);
-        let reply = match passage.effect {
-            Effect::Subscribe => Bytes::new(),
-            Effect::Protocol if !value.starts_with(b"-") => self.hello_reply(shared),
-            // A client that followed it would go past pmnet.
-            _ if value.starts_with(b"-MOVED ") || value.starts_with(b"-ASK ") => reply::error(
-                "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the command was not \
-                 executed",
-            ),
-            _ => value.clone(),
-        };
-        if passage.needs_confirmation(value) {
-            passage.await_confirmation(reply);
-            self.passing.passage = Some(passage);
-        } else {
-            self.settle(reply);
-        }
-        Ok(())
-    }
-
-    /// Forwards what came from the store, in the same order: after all replies that are due before it,
-    /// but before the reply to the command that is being passed, or that may have caused it.
-    fn hand_on(&mut self, value: &Bytes) {
-        let behind_all = self.replies.slots.len();
-        let place = if self.passing.is_behind_reply(value) {
-            behind_all
-        } else {
-            self.message_place().unwrap_or(behind_all)
-        };
-        self.replies.insert(place, value);
-    }
-}
-
 /// The answer to WAIT if the store has refused the write before it with this error.
 fn no_marker(error: &str) -> Bytes {
     let (code, text) = error.split_once(' ').unwrap_or((error, ""));
@@ -471,13 +264,4 @@ fn no_marker(error: &str) -> Bytes {
         "{code} pmnet: it is not known which replicas have what was written: the store refuses the front's write that tells it what to \
          count ({text}); acknowledged writes stay"
     ))
-}
-
-fn is_sentinel(value: &[u8], sentinel: &[u8]) -> bool {
-    // "ERR unknown command 'NAME', with args …", before Redis 7 with other quotes.
-    let name = value
-        .strip_prefix(b"-ERR unknown command ")
-        .and_then(|rest| rest.get(1..))
-        .and_then(|rest| rest.strip_prefix(sentinel));
-    matches!(name, Some([b'\'' | b'`', ..]))
 }

@@ -7,13 +7,16 @@
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, parse_integer, read, reply, write_command};
-use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, UNCHANGED, WATCH, arrival, preamble};
+use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, UNCHANGED, WATCH, arrival};
 
-use super::calls::{Submit, outcome_reply};
+use super::calls::{Call, Session, Submit, head, outcome_reply};
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
+use super::passing::Passing;
+use crate::client::face::Face;
+use crate::client::mode::Mode;
 use crate::client::output::Waiting;
-use crate::client::{Connection, Later, Shared};
+use crate::client::{Later, Shared};
 use crate::limits::REQUESTS;
 use crate::upstream::{CallId, Outcome, Time, Upstream};
 
@@ -32,6 +35,29 @@ pub(in crate::client) struct Watching {
     bytes: usize,
     /// The process is another one since the first of them: no transaction will run.
     broken: bool,
+}
+
+impl Watching {
+    /// The payload of a transaction of a client that watches keys: it says under which versions it may run.
+    pub(in crate::client) fn guard(&self, payload: &[u8]) -> Vec<u8> {
+        // A number that no process has.
+        let start = if self.broken {
+            "-"
+        } else {
+            &self.start.to_string()
+        };
+        let mut command: Vec<Vec<u8>> = vec![UNCHANGED.into(), start.into()];
+        for (database, version, key) in &self.keys {
+            command.push(database.to_string().into());
+            command.push(version.to_string().into());
+            command.push(key.to_vec());
+        }
+        let (head, commands) = payload.split_at(PREAMBLE_LEN);
+        let mut guarded = head.to_vec();
+        write_command(&mut guarded, &command);
+        guarded.extend_from_slice(commands);
+        guarded
+    }
 }
 
 /// The wait of a blocking command.
@@ -96,10 +122,10 @@ fn with_arguments<T>(frame: &[u8], look: impl FnOnce(&Arguments<'_>) -> T) -> Op
     matches!(parser.poll(frame), Ok(Status::Complete)).then(|| look(&parser.arguments(frame)))
 }
 
-impl Connection {
+impl Passing {
     /// Whether the passed command can be served by a store that is no Redis; if so, it will be.
-    pub(in crate::client) fn serve_embedded(&mut self) -> bool {
-        let Some(passage) = &mut self.passing.passage else {
+    pub(super) fn serve_embedded(&mut self) -> bool {
+        let Some(passage) = &mut self.passage else {
             return false;
         };
         let waits = passage.blocks
@@ -116,18 +142,20 @@ impl Connection {
     }
 
     /// Gets on with it.
-    pub(in crate::client) fn advance_embedded<U: Upstream>(
+    pub(super) fn advance_embedded<U: Upstream>(
         &mut self,
+        face: &mut Face,
+        session: &mut Session,
         up: &mut U,
         shared: &Shared,
     ) -> Result<(), Later> {
-        let protocol = self.settings.protocol;
-        let Some(passage) = &mut self.passing.passage else {
+        let protocol = face.settings.selected.protocol;
+        let Some(passage) = &mut self.passage else {
             return Ok(());
         };
         match (&passage.stage, &passage.waits) {
             (Stage::Rest, Some(waits)) if waits.until.is_some_and(|until| shared.now >= until) => {
-                self.end_wait(nothing(protocol), shared);
+                self.end_wait(face, nothing(protocol), shared.now);
                 return Ok(());
             }
             (Stage::Embedded(None), _) => {}
@@ -140,12 +168,11 @@ impl Connection {
         } else {
             passage.begun
         };
-        let mut payload = if watches {
-            preamble(Form::Single, Protocol::Resp2, self.settings.database)
-        } else {
-            preamble(Form::Single, protocol, self.settings.database)
+        let mut selected = face.settings.selected;
+        if watches {
+            selected.protocol = Protocol::Resp2;
         }
-        .to_vec();
+        let mut payload = head(Form::Single, selected).to_vec();
         if watches {
             let written = with_arguments(&passage.frame, |arguments| {
                 let keys = arguments.iter().skip(1);
@@ -153,32 +180,41 @@ impl Connection {
                 write_command(&mut payload, &command);
             });
             if written.is_none() {
-                self.give_up(reply::error("ERR pmnet: a command cannot be read again"));
+                self.give_up(
+                    face,
+                    reply::error("ERR pmnet: a command cannot be read again"),
+                );
                 return Ok(());
             }
         } else {
             payload.extend_from_slice(&passage.frame);
         }
-        let how = Submit::Bypass { read_only: watches };
-        match self.submit(&Bytes::from(payload), 0, how, begun, up, shared)? {
+        let call = Call {
+            payload: &payload.into(),
+            key_hash: 0,
+            how: Submit::Bypass { read_only: watches },
+            deadline: shared.deadline(begun),
+        };
+        match session.submit(call, up, shared.now)? {
             Ok(call) => {
-                if let Some(passage) = &mut self.passing.passage {
+                if let Some(passage) = &mut self.passage {
                     passage.stage = Stage::Embedded(Some(call));
                 }
             }
-            Err(error) => self.give_up(error),
+            Err(error) => self.give_up(face, error),
         }
         Ok(())
     }
 
     /// Whether `call` was that of such a command; if so, gets on with it.
-    pub(in crate::client) fn embedded_done(
+    pub(super) fn embedded_answered(
         &mut self,
+        face: &mut Face,
         call: CallId,
         outcome: &Outcome,
         shared: &mut Shared,
     ) -> bool {
-        let Some(passage) = &self.passing.passage else {
+        let Some(passage) = &self.passage else {
             return false;
         };
         if passage.stage != Stage::Embedded(Some(call)) {
@@ -186,23 +222,23 @@ impl Connection {
         }
         let watches = passage.effect == Effect::Watch;
         match outcome_reply(outcome.clone()) {
-            Ok(reply) if watches => self.versions_known(&reply, shared),
-            Ok(reply) if is_nothing(&reply) => self.nothing_yet(shared),
-            Ok(reply) => self.end_wait(reply, shared),
+            Ok(reply) if watches => self.versions_known(face, &reply, shared),
+            Ok(reply) if is_nothing(&reply) => self.nothing_yet(face, shared),
+            Ok(reply) => self.end_wait(face, reply, shared.now),
             // Nothing has changed, whatever became of it; but its client must not go on as if it watched.
-            Err(error) if watches => self.give_up(error),
-            Err(error) => self.end_wait(error, shared),
+            Err(error) if watches => self.give_up(face, error),
+            Err(error) => self.end_wait(face, error, shared.now),
         }
         true
     }
 
     /// The session closed while the command was under way.
-    pub(in crate::client) fn embedded_session_closed(&mut self) {
+    pub(super) fn embedded_session_closed(&mut self, face: &mut Face) {
         let Some(Passage {
             stage: Stage::Embedded(Some(_)),
             effect,
             ..
-        }) = &self.passing.passage
+        }) = &self.passage
         else {
             return;
         };
@@ -212,12 +248,12 @@ impl Connection {
             Outcome::Unknown
         };
         if let Err(error) = outcome_reply(outcome) {
-            self.give_up(error);
+            self.give_up(face, error);
         }
     }
 
-    fn versions_known(&mut self, reply: &[u8], shared: &mut Shared) {
-        let Some(passage) = &self.passing.passage else {
+    fn versions_known(&mut self, face: &mut Face, reply: &[u8], shared: &mut Shared) {
+        let Some(passage) = &self.passage else {
             return;
         };
         let keys = with_arguments(&passage.frame, |arguments| {
@@ -232,9 +268,12 @@ impl Connection {
         let Some((start, versions)) = known.as_deref().and_then(<[i64]>::split_first) else {
             shared.embedded = false;
             let name = &passage.name;
-            return self.give_up(reply::error(&format!(
-                "ERR pmnet: {name} needs a Redis store: this store cannot do it"
-            )));
+            return self.give_up(
+                face,
+                reply::error(&format!(
+                    "ERR pmnet: {name} needs a Redis store: this store cannot do it"
+                )),
+            );
         };
         let watching = self.watching.get_or_insert_with(|| Watching {
             start: *start,
@@ -245,21 +284,23 @@ impl Connection {
         watching.broken |= watching.start != *start;
         for (key, version) in keys.into_iter().zip(versions) {
             watching.bytes += key.len();
-            watching.keys.push((self.settings.database, *version, key));
+            watching
+                .keys
+                .push((face.settings.selected.database, *version, key));
         }
         if watching.keys.len() > KEYS_MAX || watching.bytes > WATCHED_BYTES_MAX {
-            return self.give_up(reply::error(&format!(
+            return self.give_up(face, reply::error(&format!(
                 "ERR pmnet: closing: a client can watch {KEYS_MAX} keys with {WATCHED_BYTES_MAX} bytes of names"
             )));
         }
-        self.end_wait(reply::OK, shared);
+        self.end_wait(face, reply::OK, shared.now);
     }
 
     /// The store had no element: the client waits, or its time is over.
-    fn nothing_yet(&mut self, shared: &Shared) {
-        let nothing = nothing(self.settings.protocol);
-        let database = self.settings.database;
-        let Some(passage) = &mut self.passing.passage else {
+    fn nothing_yet(&mut self, face: &mut Face, shared: &Shared) {
+        let nothing = nothing(face.settings.selected.protocol);
+        let database = face.settings.selected.database;
+        let Some(passage) = &mut self.passage else {
             return;
         };
         if passage.waits.is_none() {
@@ -282,12 +323,13 @@ impl Connection {
                 Some(waits) if waits.keys.len() <= KEYS_MAX => passage.waits = Some(waits),
                 Some(_) => {
                     let error = format!("ERR pmnet: a command can wait for {KEYS_MAX} keys");
-                    return self.end_wait(reply::error(&error), shared);
+                    return self.end_wait(face, reply::error(&error), shared.now);
                 }
                 None => {
                     return self.end_wait(
+                        face,
                         reply::error("ERR timeout is not a float or out of range"),
-                        shared,
+                        shared.now,
                     );
                 }
             }
@@ -296,10 +338,10 @@ impl Connection {
             return;
         };
         if let Some(ended) = waits.ended.take() {
-            return self.end_wait(ended, shared);
+            return self.end_wait(face, ended, shared.now);
         }
         if waits.until.is_some_and(|until| shared.now >= until) {
-            return self.end_wait(nothing, shared);
+            return self.end_wait(face, nothing, shared.now);
         }
         passage.stage = if std::mem::take(&mut waits.again) {
             Stage::Embedded(None)
@@ -308,23 +350,9 @@ impl Connection {
         };
     }
 
-    /// The command has its reply.
-    fn end_wait(&mut self, reply: Bytes, shared: &Shared) {
-        let waited = self
-            .passing
-            .drop_passage()
-            .is_some_and(|passage| passage.waits.is_some());
-        // Later commands have waited for this one, and not for the store.
-        if waited {
-            self.times.make_way();
-        }
-        self.times.answer(shared.now);
-        self.settle(reply);
-    }
-
     /// The keys that it waits for at an embedded store, and until when it waits.
-    pub(crate) fn waits_for(&self) -> Option<(&[i64], Option<Time>)> {
-        let waits = self.passing.passage.as_ref()?.waits.as_ref()?;
+    pub(in crate::client) fn waits_for(&self) -> Option<(&[i64], Option<Time>)> {
+        let waits = self.passage.as_ref()?.waits.as_ref()?;
         Some((&waits.keys, waits.until))
     }
 
@@ -339,12 +367,12 @@ impl Connection {
 
     /// Whether it has found nothing and was not woken since.
     fn rests(&self) -> bool {
-        matches!(&self.passing.passage, Some(passage) if passage.stage == Stage::Rest)
+        matches!(&self.passage, Some(passage) if passage.stage == Stage::Rest)
     }
 
     /// One of its keys may have arrived.
-    pub(crate) fn wake(&mut self) {
-        if let Some(passage) = &mut self.passing.passage
+    pub(in crate::client) fn wake(&mut self) {
+        if let Some(passage) = &mut self.passage
             && let Some(waits) = &mut passage.waits
         {
             match passage.stage {
@@ -355,12 +383,11 @@ impl Connection {
     }
 
     /// Ends its wait with this, unless it finds something before.
-    pub(crate) fn stop_waiting(&mut self, answer: Bytes, shared: &Shared) {
+    pub(in crate::client) fn stop_waiting(&mut self, face: &mut Face, answer: Bytes, now: Time) {
         if self.rests() {
-            return self.end_wait(answer, shared);
+            return self.end_wait(face, answer, now);
         }
         if let Some(waits) = self
-            .passing
             .passage
             .as_mut()
             .and_then(|passage| passage.waits.as_mut())
@@ -369,44 +396,23 @@ impl Connection {
         }
     }
 
-    /// The reply that CLIENT UNBLOCK gives it.
-    pub(crate) fn unblocked(&self, error: bool) -> Bytes {
-        if error {
-            return reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK");
-        }
-        nothing(self.settings.protocol)
-    }
-
-    /// The payload of a transaction of a client that watches keys: it says under which versions it may run.
-    pub(in crate::client) fn guarded(watching: &Watching, payload: &[u8]) -> Vec<u8> {
-        // A number that no process has.
-        let start = if watching.broken {
-            "-"
-        } else {
-            &watching.start.to_string()
-        };
-        let mut command: Vec<Vec<u8>> = vec![UNCHANGED.into(), start.into()];
-        for (database, version, key) in &watching.keys {
-            command.push(database.to_string().into());
-            command.push(version.to_string().into());
-            command.push(key.to_vec());
-        }
-        let (head, commands) = payload.split_at(PREAMBLE_LEN);
-        let mut guarded = head.to_vec();
-        write_command(&mut guarded, &command);
-        guarded.extend_from_slice(commands);
-        guarded
-    }
-
     /// EXEC, DISCARD, UNWATCH and RESET: it watches nothing any more.
     pub(in crate::client) fn unwatch(&mut self) {
         self.watching = None;
     }
 
     /// Whether it watches keys, here or at a Redis.
-    pub(in crate::client) fn watches_keys(&self) -> bool {
-        self.watching.is_some() || self.mode.watches()
+    pub(in crate::client) fn watches_keys(&self, mode: &Mode) -> bool {
+        self.watching.is_some() || mode.watches()
     }
+}
+
+/// The reply that CLIENT UNBLOCK gives to a client that waits.
+pub(in crate::client) fn unblocked(error: bool, protocol: Protocol) -> Bytes {
+    if error {
+        return reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK");
+    }
+    nothing(protocol)
 }
 
 /// The reply for a client whose time is over.

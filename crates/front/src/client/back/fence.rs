@@ -7,85 +7,77 @@
 //! of the reply in either case.
 
 use bytes::Bytes;
-
-use super::calls::{Purpose, Submit};
-use crate::client::replies::Slot;
-use crate::client::{Connection, Later, Shared};
-use crate::upstream::Upstream;
-use pmnet_resp::Arguments;
 use pmnet_wire::command::Form;
 
-impl Connection {
+use super::calls::{Call, Context, Purpose, Session, Submit, head};
+use super::direct::Direct;
+use super::passing::Passing;
+use crate::client::Later;
+use crate::client::face::Pending;
+use crate::client::gates::Command;
+use crate::client::replies::Slot;
+use crate::upstream::Upstream;
+
+impl Passing {
     /// PUBLISH of a client that is subscribed.
+    ///
+    /// # Errors
+    /// [`Later`]: it could not be sent now.
     pub(in crate::client) fn publish_to_itself<U: Upstream>(
         &mut self,
-        frame: &[u8],
-        arguments: &Arguments<'_>,
-        up: &mut U,
-        shared: &mut Shared,
+        command: &Command<'_>,
+        session: &mut Session,
+        cx: &mut Context<'_, U>,
     ) -> Result<(), Later> {
-        let payload = Bytes::from([&self.preamble(Form::Single), frame].concat());
-        let how = Submit::Bypass { read_only: false };
-        let submitted = self.submit(&payload, 0, how, self.times.begun(), up, shared)?;
+        let head = head(Form::Single, cx.selected);
+        let payload = Bytes::from([&head, command.frame].concat());
+        let call = Call {
+            payload: &payload,
+            key_hash: 0,
+            how: Submit::Bypass { read_only: false },
+            deadline: cx.deadline(),
+        };
+        let submitted = session.submit(call, cx.up, cx.shared.now)?;
         if submitted.is_ok() {
-            self.hold.for_outcome();
-            self.passing.publishes(arguments.get(1), arguments.get(2));
+            self.publishes(command.arguments.get(1), command.arguments.get(2));
         }
-        self.expect(submitted, Purpose::Publish, payload.len());
+        cx.pending
+            .expect_first(submitted, Purpose::Publish, payload.len());
         Ok(())
     }
 
     /// The reply to a PUBLISH is here, for the slot at `index`: it waits for the messages before it.
-    pub(in crate::client) fn fence(&mut self, index: usize, reply: Bytes) {
-        let Some(direct) = &mut self.passing.direct else {
-            self.passing.has_published();
-            return self.replies.fill(index, reply);
+    pub(in crate::client) fn fence(&mut self, index: usize, reply: Bytes, pending: &mut Pending) {
+        let Some(direct) = &mut self.direct else {
+            self.has_published();
+            return pending.replies.fill(index, reply);
         };
         direct.fence();
-        self.hold.for_outcome();
-        self.replies.slots[index] = Slot::Fenced(reply);
+        pending.hold.for_outcome();
+        pending.replies.slots[index] = Slot::Fenced(reply);
     }
 
     /// The messages before the reply that is held back are here.
-    pub(in crate::client) fn pass_fence(&mut self) {
+    pub(in crate::client) fn pass_fence(&mut self, pending: &mut Pending) {
+        let replies = &mut pending.replies;
         let fenced = |slot: &Slot| matches!(slot, Slot::Fenced(_));
-        let Some(index) = self.replies.slots.iter().position(fenced) else {
+        let Some(index) = replies.slots.iter().position(fenced) else {
             return;
         };
-        self.passing.has_published();
-        if let Slot::Fenced(reply) = &self.replies.slots[index] {
+        self.has_published();
+        if let Slot::Fenced(reply) = &replies.slots[index] {
             let reply = reply.clone();
-            self.replies.fill(index, reply);
+            replies.fill(index, reply);
         }
-        self.hold.release();
-        self.replies.drain();
+        pending.hold.release();
+        replies.drain();
     }
 
     /// Gives the reply that is held back if the connection is gone on which the fence was.
-    pub(in crate::client) fn drop_stale_fence(&mut self) {
-        if self.hold.is_for_outcome()
-            && !self
-                .passing
-                .direct
-                .as_ref()
-                .is_some_and(super::direct::Direct::has_fence)
-        {
-            self.pass_fence();
+    pub(in crate::client) fn drop_stale_fence(&mut self, pending: &mut Pending) {
+        let has_fence = self.direct.as_ref().is_some_and(Direct::has_fence);
+        if pending.hold.is_for_outcome() && !has_fence {
+            self.pass_fence(pending);
         }
-    }
-
-    /// Where a message has its place that comes now, if not behind all: before the reply to what may have caused it.
-    pub(in crate::client) fn message_place(&self) -> Option<usize> {
-        self.replies.slots.iter().position(|slot| {
-            matches!(
-                slot,
-                Slot::Passage
-                    | Slot::Fenced(_)
-                    | Slot::Call {
-                        purpose: Purpose::Publish,
-                        ..
-                    }
-            )
-        })
     }
 }

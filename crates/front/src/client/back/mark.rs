@@ -4,39 +4,30 @@
 //! the mark is lost, whatever went under it ends first: the connection to the store is closed.
 
 use super::passage::Stage;
-use crate::client::Connection;
+use super::passing::Passing;
+use crate::client::face::Face;
+use crate::client::mode::Mode;
 
-impl Connection {
+impl Passing {
     /// Whether something passes, or may pass, that changes the store.
-    #[must_use]
-    pub fn needs_mark(&self) -> bool {
-        self.mode.watches()
-            || self
-                .passing
-                .passage
-                .as_ref()
-                .is_some_and(|passage| passage.marks)
-    }
-
-    /// Whether something was passed, and given up without an answer, since this was last asked.
-    pub fn take_unanswered(&mut self) -> bool {
-        self.passing.take_unanswered()
+    pub(in crate::client) fn needs_mark(&self, mode: &Mode) -> bool {
+        mode.watches() || self.passage.as_ref().is_some_and(|passage| passage.marks)
     }
 
     /// The client goes. Whether something that was passed has no answer.
-    pub fn close_unanswered(&mut self) -> bool {
-        self.passing.drop_passage();
+    pub(in crate::client) fn close_unanswered(&mut self) -> bool {
+        self.drop_passage();
         self.take_unanswered()
     }
 
     /// The mark is open no longer. Whether something has changed here.
-    pub fn mark_lost(&mut self) -> bool {
-        if !self.needs_mark() {
+    pub(in crate::client) fn mark_lost(&mut self, face: &mut Face) -> bool {
+        if !self.needs_mark(&face.mode) {
             return false;
         }
-        match &mut self.passing.passage {
+        match &mut self.passage {
             Some(passage)
-                if !self.mode.watches()
+                if !face.mode.watches()
                     && passage.stage != Stage::Sent
                     && !passage.is_answered() =>
             {
@@ -45,7 +36,10 @@ impl Connection {
                     passage.stage = Stage::Mark;
                 }
             }
-            _ => self.direct_lost("the devices do not know any more that it passes them by"),
+            _ => self.lost(
+                face,
+                "the devices do not know any more that it passes them by",
+            ),
         }
         true
     }

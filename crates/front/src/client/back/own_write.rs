@@ -21,8 +21,8 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
 
 use super::calls::{Purpose, outcome_reply};
-use crate::client::replies::Slot;
-use crate::client::{Connection, Shared};
+use crate::client::Shared;
+use crate::client::replies::{Replies, Slot};
 use crate::table::Facts;
 use crate::upstream::{CallId, Outcome};
 
@@ -82,64 +82,52 @@ impl OwnWrite {
     }
 }
 
-impl Connection {
-    /// Gives a GET of what this turn has SET its place behind that; false if it is none.
-    pub(in crate::client) fn read_own_write(
-        &mut self,
-        facts: Option<&Facts>,
-        arguments: &Arguments<'_>,
-        shared: &mut Shared,
-    ) -> bool {
-        // What is packed, or a batch, has no place yet: the GET goes with it.
-        let Some(facts) = facts.filter(|_| self.packs.is_empty() && self.reads.batch.is_none())
-        else {
-            return false;
-        };
-        let Some(write) = shared.own_writes.of(facts, arguments) else {
-            return false;
-        };
-        let readers = self
-            .replies
-            .slots
-            .iter_mut()
-            .rev()
-            .find_map(|slot| match slot {
-                Slot::Call {
-                    call,
-                    purpose: Purpose::Update { readers },
-                    ..
-                } if *call == write.call => Some(readers),
-                _ => None,
-            });
-        let Some(readers) = readers else {
-            return false;
-        };
-        *readers += 1;
-        self.replies.await_update(write.call, write.reply.clone());
-        shared.counters.own_writes += 1;
-        true
-    }
+/// Gives a GET of what this turn has SET its place behind that; false if it is none. Nothing of its client may wait to be sent.
+pub(in crate::client) fn read_own_write(
+    facts: &Facts,
+    arguments: &Arguments<'_>,
+    replies: &mut Replies,
+    shared: &mut Shared,
+) -> bool {
+    let Some(write) = shared.own_writes.of(facts, arguments) else {
+        return false;
+    };
+    let readers = replies.slots.iter_mut().rev().find_map(|slot| match slot {
+        Slot::Call {
+            call,
+            purpose: Purpose::Update { readers },
+            ..
+        } if *call == write.call => Some(readers),
+        _ => None,
+    });
+    let Some(readers) = readers else {
+        return false;
+    };
+    *readers += 1;
+    replies.await_update(write.call, write.reply.clone());
+    shared.counters.own_writes += 1;
+    true
+}
 
-    /// The update of slot `index` has its outcome: so have the `readers` behind it that wait for it.
-    pub(in crate::client) fn answer_readers(
-        &mut self,
-        index: usize,
-        update: CallId,
-        readers: usize,
-        outcome: &Outcome,
-    ) {
-        let mine = |slot: &Slot| matches!(slot, Slot::OwnWrite { call, .. } if *call == update);
-        let mut at = index;
-        for _ in 0..readers {
-            let next = self.replies.slots.iter().skip(at + 1).position(mine);
-            let Some(next) = next.map(|distance| at + 1 + distance) else {
-                return;
-            };
-            if let Some(value) = self.replies.take_own_write(next) {
-                self.replies.fill(next, own_write_reply(value, outcome));
-            }
-            at = next;
+/// The update of slot `index` has its outcome: so have the `readers` behind it that wait for it.
+pub(in crate::client) fn answer_readers(
+    replies: &mut Replies,
+    index: usize,
+    update: CallId,
+    readers: usize,
+    outcome: &Outcome,
+) {
+    let mine = |slot: &Slot| matches!(slot, Slot::OwnWrite { call, .. } if *call == update);
+    let mut at = index;
+    for _ in 0..readers {
+        let next = replies.slots.iter().skip(at + 1).position(mine);
+        let Some(next) = next.map(|distance| at + 1 + distance) else {
+            return;
+        };
+        if let Some(value) = replies.take_own_write(next) {
+            replies.fill(next, own_write_reply(value, outcome));
         }
+        at = next;
     }
 }
 

@@ -13,13 +13,15 @@ use pmnet_resp::{Parser, Status, read, reply, scan};
 use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Commands, EXEC, Form, MULTI, PREAMBLE_LEN, preamble};
 
-use super::calls::{Purpose, Submit, outcome_reply};
+use super::calls::{Call, Context, Purpose, Session, Submit, head, outcome_reply};
+use crate::client::Later;
 use crate::client::busy::runs_code;
+use crate::client::face::Pending;
 use crate::client::gates::Command;
-use crate::client::replies::Slot;
-use crate::client::{Connection, Later, Shared};
+use crate::client::local::Selected;
+use crate::client::replies::{Replies, Slot};
 use crate::limits::REQUESTS;
-use crate::table::{self, Action};
+use crate::table::{self, Action, Table};
 use crate::upstream::{Outcome, Time, Upstream};
 
 /// Most parts of a pack, which are commands or transactions. Bounds how long others wait for it at the store, and how many replies travel together.
@@ -184,6 +186,22 @@ pub(in crate::client) struct Part<'a> {
     pub(in crate::client) key_hash: u64,
     pub(in crate::client) kind: Kind,
     pub(in crate::client) company: Company,
+    /// It runs code.
+    pub(in crate::client) code: bool,
+}
+
+impl<'a> Part<'a> {
+    /// This command as a part.
+    pub(in crate::client) fn of(command: &Command<'a>, kind: Kind, company: Company) -> Part<'a> {
+        let facts = command.verdict.facts;
+        Part {
+            frame: command.frame,
+            key_hash: facts.map_or(0, |facts| table::key_hash(facts, command.arguments)),
+            kind,
+            company,
+            code: runs_code(facts),
+        }
+    }
 }
 
 /// A pack that was submitted.
@@ -285,65 +303,42 @@ impl Packed {
     }
 }
 
-impl Connection {
-    /// Adds a bypass to the pack, after sending the pack if it does not fit.
-    pub(in crate::client) fn pack_bypass<U: Upstream>(
-        &mut self,
-        command: &Command<'_>,
-        kind: Kind,
-        company: Company,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let facts = command.verdict.facts;
-        let key_hash = facts.map_or(0, |facts| table::key_hash(facts, command.arguments));
-        let part = Part {
-            frame: command.frame,
-            key_hash,
-            kind,
-            company,
-        };
-        self.pack_part(part, up, shared)?;
-        if let Some(pack) = &mut self.packs.open {
-            pack.code |= runs_code(facts);
+impl Packs {
+    /// Puts a reply of the front's own behind all that are outstanding: a pack of writes takes it in.
+    pub(in crate::client) fn reply(&mut self, replies: &mut Replies, bytes: Bytes) {
+        match &mut self.open {
+            Some(pack) if pack.kind == Kind::Writes => match pack.own.last_mut() {
+                Some((behind, own)) if *behind == pack.parts => own.extend_from_slice(&bytes),
+                _ => pack.own.push((pack.parts, bytes.to_vec())),
+            },
+            _ => replies.push(bytes),
         }
-        Ok(())
     }
 
-    /// Adds a command to the pack, after sending the pack if it does not fit.
-    pub(in crate::client) fn pack_part<U: Upstream>(
-        &mut self,
-        part: Part<'_>,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let Part {
-            frame,
-            key_hash,
-            kind,
-            company,
-        } = part;
-        let has_room = |pack: &Pack| pack.has_room(kind, frame.len());
-        if company == Company::Alone || !self.packs.open.as_ref().is_some_and(has_room) {
-            self.begin_pack(up, shared)?;
-        }
-        shared.counters.bypassed_reads += u64::from(kind == Kind::Reads);
-        let pack = self.open_pack(part);
-        pack.payload.extend_from_slice(frame);
+    /// Whether what is put together has to be sent before this part comes.
+    pub(in crate::client) fn goes_before(&self, part: &Part<'_>) -> bool {
+        let has_room = |pack: &Pack| pack.has_room(part.kind, part.frame.len());
+        part.company == Company::Alone || !self.open.as_ref().is_some_and(has_room)
+    }
+
+    /// Adds a command, for which there is room.
+    pub(in crate::client) fn put<U>(&mut self, part: Part<'_>, cx: &mut Context<'_, U>) {
+        cx.shared.counters.bypassed_reads += u64::from(part.kind == Kind::Reads);
+        let pack = self.take_in(part, cx.pending.times.begun(), cx.selected);
+        pack.payload.extend_from_slice(part.frame);
         pack.parts += 1;
-        if pack.key_hash != key_hash {
+        pack.code |= part.code;
+        if pack.key_hash != part.key_hash {
             pack.key_hash = 0;
         }
-        Ok(())
     }
 
-    /// The pack that this part goes to.
-    fn open_pack(&mut self, part: Part<'_>) -> &mut Pack {
-        let (head, begun) = (self.preamble(Form::Single), self.times.begun());
-        let pack = self.packs.open.get_or_insert_with(|| {
+    /// Returns the pack that this part goes to.
+    fn take_in(&mut self, part: Part<'_>, begun: Time, selected: Selected) -> &mut Pack {
+        let pack = self.open.get_or_insert_with(|| {
             let length = FRAGMENT_BYTES.max(PREAMBLE_LEN + part.frame.len());
             let mut payload = Vec::with_capacity(length);
-            payload.extend_from_slice(&head);
+            payload.extend_from_slice(&head(Form::Single, selected));
             Pack {
                 payload,
                 parts: 0,
@@ -360,14 +355,22 @@ impl Connection {
         pack
     }
 
-    /// Adds a transaction, which `has_room_for_transaction`, to the pack: these commands.
-    pub(in crate::client) fn pack_transaction(&mut self, commands: &[u8], kind: Kind) {
-        let pack = self.open_pack(Part {
+    /// Adds a transaction, which [`Packs::has_room_for_transaction`], to the pack: these commands.
+    pub(in crate::client) fn put_transaction(
+        &mut self,
+        commands: &[u8],
+        kind: Kind,
+        begun: Time,
+        selected: Selected,
+    ) {
+        let part = Part {
             frame: commands,
             key_hash: 0,
             kind: Kind::Writes,
             company: Company::Any,
-        });
+            code: false,
+        };
+        let pack = self.take_in(part, begun, selected);
         if pack.parts == 0 {
             pack.transaction = Some(kind);
             pack.payload.extend_from_slice(commands);
@@ -383,202 +386,151 @@ impl Connection {
     /// Whether a transaction of so many bytes may go with the pack that is there. If there is none, whether others may go with it.
     pub(in crate::client) fn has_room_for_transaction(&self, bytes: usize) -> bool {
         let whole = bytes + 2 * (MULTI.len() + EXEC.len());
-        match &self.packs.open {
+        match &self.open {
             Some(pack) => !pack.code && pack.has_room(Kind::Writes, whole),
             None => PREAMBLE_LEN + whole <= PACK_BYTES_MAX,
         }
     }
 
-    /// What comes now is only answered: a pack of writes takes the answer in. Sends what cannot.
-    pub(in crate::client) fn make_room_for_reply<U: Upstream>(
-        &mut self,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        let reads = self.packs.has_reads();
-        if reads || self.reads.batch.is_some() {
-            self.flush_pack(up, shared)?;
-        }
-        Ok(())
-    }
-
-    /// Puts a reply behind all that are outstanding.
-    pub(in crate::client) fn reply(&mut self, bytes: Bytes) {
-        match &mut self.packs.open {
-            Some(pack) if pack.kind == Kind::Writes => match pack.own.last_mut() {
-                Some((behind, own)) if *behind == pack.parts => own.extend_from_slice(&bytes),
-                _ => pack.own.push((pack.parts, bytes.to_vec())),
-            },
-            _ => self.replies.push(bytes),
-        }
-    }
-
-    /// Sends the pack, if there is one, and gets the batch of reads answered that is behind it. Then anything may be submitted.
+    /// Sends the pack, if there is one.
     ///
     /// # Errors
-    /// [`Later`]: nothing may be submitted behind them now.
-    pub(in crate::client) fn flush_pack<U: Upstream>(
+    /// [`Later`]: it could not be sent now, or nothing may be submitted behind it.
+    pub(in crate::client) fn send<U: Upstream>(
         &mut self,
-        up: &mut U,
-        shared: &mut Shared,
+        session: &mut Session,
+        cx: &mut Context<'_, U>,
     ) -> Result<(), Later> {
-        self.begin_pack(up, shared)?;
-        if self.packs.is_out {
-            // What the store leaves out of it comes before all that is behind it.
+        if self.open.is_some() && self.is_out {
             return Err(Later::Reads);
         }
-        Ok(())
-    }
-
-    /// Sends the pack, if there is one, and gets the batch of reads answered that is behind it. Then the next pack may be put
-    /// together.
-    ///
-    /// # Errors
-    /// [`Later`]: they could not be sent now.
-    pub(in crate::client) fn begin_pack<U: Upstream>(
-        &mut self,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<(), Later> {
-        self.send_pack(up, shared)?;
-        if self.reads.batch.is_some() {
-            self.advance_batch(up, shared)?;
-            self.send_pack(up, shared)?;
-        }
-        Ok(())
-    }
-
-    fn send_pack<U: Upstream>(&mut self, up: &mut U, shared: &Shared) -> Result<(), Later> {
-        if self.packs.open.is_some() && self.packs.is_out {
-            return Err(Later::Reads);
-        }
-        let Some(mut pack) = self.packs.open.take() else {
+        let Some(mut pack) = self.open.take() else {
             return Ok(());
         };
         let form = pack.form();
-        let head = self.preamble(form);
-        pack.payload[..PREAMBLE_LEN].copy_from_slice(&head);
+        pack.payload[..PREAMBLE_LEN].copy_from_slice(&head(form, cx.selected));
         let bytes = pack.payload.len();
         let payload = Bytes::from(pack.payload);
         let read_only = pack.transaction.unwrap_or(pack.kind) == Kind::Reads;
-        let how = Submit::Bypass { read_only };
-        // It may have waited for the one before it.
-        let begun = self.times.since(pack.begun);
-        match self.submit(&payload, pack.key_hash, how, begun, up, shared) {
-            Ok(submitted) => {
-                let last = pack.own.pop_if(|(behind, _)| *behind == pack.parts);
-                let purpose = if form == Form::Pack {
-                    self.packs.is_out = submitted.is_ok();
-                    Purpose::Pack(Packed {
-                        payload,
-                        parts: pack.parts,
-                        own: pack.own,
-                    })
-                } else {
-                    // A read that is alone cannot be taken apart.
-                    let again = (form == Form::Pipeline).then_some(payload);
-                    if again.is_some() && submitted.is_ok() {
-                        self.hold.for_outcome();
-                    }
-                    Purpose::Bypass {
-                        replies: if form == Form::Pipeline {
-                            pack.parts
-                        } else {
-                            1
-                        },
-                        again,
-                        plain: pack.kind == Kind::Reads && !pack.code,
-                    }
-                };
-                self.expect(submitted, purpose, bytes);
-                if let Some((_, own)) = last {
-                    self.replies.push(own.into());
-                }
-                if self.hold.is_for_outcome() {
-                    return Err(Later::Reads);
-                }
-                Ok(())
-            }
+        let call = Call {
+            payload: &payload,
+            key_hash: pack.key_hash,
+            how: Submit::Bypass { read_only },
+            // It may have waited for the one before it.
+            deadline: cx.shared.deadline(cx.pending.times.since(pack.begun)),
+        };
+        let submitted = match session.submit(call, cx.up, cx.shared.now) {
+            Ok(submitted) => submitted,
             Err(later) => {
                 // The replies to what is packed have no slot yet, so it must be the next thing sent.
-                self.packs.open = Some(Pack {
+                self.open = Some(Pack {
                     payload: payload.into(),
                     company: Company::Alone,
                     ..pack
                 });
-                Err(later)
+                return Err(later);
             }
-        }
-    }
-
-    /// The pack at `index` has its outcome. What the store has left out is to be submitted again, before anything else.
-    pub(in crate::client) fn pack_done(
-        &mut self,
-        index: usize,
-        packed: Packed,
-        outcome: Outcome,
-        shared: &Shared,
-    ) {
-        let reply = match outcome_reply(outcome) {
-            Ok(reply) => reply,
-            Err(error) => return self.replies.fill(index, packed.failed(&error)),
         };
-        let done = read::elements(&reply).and_then(|replies| {
-            let count = u32::try_from(replies.len()).ok()?;
-            // Only a read may be left out although it is the first.
-            let least = u32::from(!packed.begins(&|frame| is_read(frame, shared)));
-            (least..=packed.parts)
-                .contains(&count)
-                .then_some((replies, count))
-        });
-        let Some((replies, count)) = done else {
-            let error = if reply.starts_with(b"-") && scan::count(&reply) == Some(1) {
-                reply
-            } else {
-                reply::error("ERR pmnet: the store gave another number of replies than asked for")
+        let last = pack.own.pop_if(|(behind, _)| *behind == pack.parts);
+        if form == Form::Pack {
+            self.is_out = submitted.is_ok();
+            let packed = Packed {
+                payload,
+                parts: pack.parts,
+                own: pack.own,
             };
-            return self.replies.fill(index, packed.failed(&error));
-        };
-        let bytes = if packed.own.is_empty() {
-            let length: usize = replies.iter().map(|reply| reply.len()).sum();
-            reply.slice(reply.len() - length..)
+            cx.pending.expect(submitted, Purpose::Pack(packed), bytes);
+        } else if form == Form::Pipeline {
+            let purpose = Purpose::Bypass {
+                replies: pack.parts,
+                again: Some(payload),
+                plain: !pack.code,
+            };
+            cx.pending.expect_first(submitted, purpose, bytes);
         } else {
-            packed.with_own(replies.into_iter())
-        };
-        self.replies.fill(index, bytes);
-        let rest = packed.rest(count, &|frame| is_read(frame, shared));
-        if !rest.is_empty() {
-            self.replies.put_behind(index, rest);
-            self.hold.for_repeats();
+            let purpose = Purpose::Bypass {
+                replies: 1,
+                // A read that is alone cannot be taken apart.
+                again: None,
+                plain: pack.kind == Kind::Reads && !pack.code,
+            };
+            cx.pending.expect(submitted, purpose, bytes);
         }
+        if let Some((_, own)) = last {
+            cx.pending.replies.push(own.into());
+        }
+        if cx.pending.hold.is_for_outcome() {
+            return Err(Later::Reads);
+        }
+        Ok(())
     }
 
-    /// Gives this error to what has not been submitted, or only in part.
-    pub(in crate::client) fn fail_unsent(&mut self, error: &Bytes) {
-        for index in 0..self.replies.slots.len() {
-            if let Slot::Again { purpose, .. } = &self.replies.slots[index] {
-                let failed = purpose.failed(error);
-                self.replies.fill(index, failed);
-            }
-        }
-        if let Some(pack) = self.packs.open.take() {
+    /// Gives this error to the commands of the pack that is being put together.
+    pub(in crate::client) fn fail(&mut self, replies: &mut Replies, error: &Bytes) {
+        if let Some(pack) = self.open.take() {
             let unsent = Packed {
                 payload: Bytes::new(),
                 parts: pack.parts,
                 own: pack.own,
             };
-            self.replies.push(unsent.failed(error));
+            replies.push(unsent.failed(error));
+        }
+    }
+}
+
+impl Packed {
+    /// The pack at `index` has its outcome. What the store has left out is to be submitted again, before anything else.
+    pub(in crate::client) fn done(
+        &self,
+        index: usize,
+        outcome: Outcome,
+        pending: &mut Pending,
+        table: &Table,
+    ) {
+        let replies = &mut pending.replies;
+        let reply = match outcome_reply(outcome) {
+            Ok(reply) => reply,
+            Err(error) => return replies.fill(index, self.failed(&error)),
+        };
+        let is_read = |frame: &[u8]| is_read(frame, table);
+        let done = read::elements(&reply).and_then(|parts| {
+            let count = u32::try_from(parts.len()).ok()?;
+            // Only a read may be left out although it is the first.
+            let least = u32::from(!self.begins(&is_read));
+            (least..=self.parts)
+                .contains(&count)
+                .then_some((parts, count))
+        });
+        let Some((parts, count)) = done else {
+            let error = if reply.starts_with(b"-") && scan::count(&reply) == Some(1) {
+                reply
+            } else {
+                reply::error("ERR pmnet: the store gave another number of replies than asked for")
+            };
+            return replies.fill(index, self.failed(&error));
+        };
+        let bytes = if self.own.is_empty() {
+            let length: usize = parts.iter().map(|part| part.len()).sum();
+            reply.slice(reply.len() - length..)
+        } else {
+            self.with_own(parts.into_iter())
+        };
+        replies.fill(index, bytes);
+        let rest = self.rest(count, &is_read);
+        if !rest.is_empty() {
+            replies.put_behind(index, rest);
+            pending.hold.for_repeats();
         }
     }
 }
 
 /// Whether this command only reads.
-fn is_read(frame: &[u8], shared: &Shared) -> bool {
+fn is_read(frame: &[u8], table: &Table) -> bool {
     let mut parser = Parser::new(REQUESTS);
     let whole = parser.poll(frame) == Ok(Status::Complete);
     whole
         && matches!(
-            shared.table.verdict(&parser.arguments(frame)).action,
+            table.verdict(&parser.arguments(frame)).action,
             Action::Bypass {
                 read_only: true,
                 ..

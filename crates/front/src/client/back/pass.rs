@@ -16,14 +16,16 @@ use pmnet_wire::command::Protocol;
 use super::confirm::may_need;
 use super::direct::Direct;
 use super::passage::{Passage, Stage};
+use super::passing::Passing;
+use crate::client::face::Face;
+use crate::client::gates::Command;
 use crate::client::guard::{names_record, objection};
 use crate::client::local::parse_database;
 use crate::client::mode::Mode;
 use crate::client::replies::Slot;
 use crate::client::transaction::{unknown_command, unknown_subcommand};
-use crate::client::{Connection, Later, arity_error, refusal, shown};
-use crate::table::{Action, Facts, Local, MODULE, Pass, READONLY, Sub, Verdict};
-use crate::users::Users;
+use crate::client::{arity_error, refusal, shown};
+use crate::table::{Action, Local, MODULE, Pass, READONLY, Sub, Verdict};
 use pmnet_resp::{Arguments, write_command};
 
 /// What a passed command does to the state of the connection when it succeeds.
@@ -45,6 +47,14 @@ pub(in crate::client) enum Effect {
     State,
 }
 
+/// A command that begins to pass.
+#[derive(Clone, Copy)]
+struct Begins {
+    effect: Effect,
+    kind: Option<Pass>,
+    marks: Marks,
+}
+
 /// Whether a command may change the store, and so passes under the front's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marks {
@@ -58,47 +68,49 @@ impl Marks {
     }
 }
 
-impl Connection {
+impl Passing {
+    /// Whether all that its client sends runs on the client's own connection, where Redis looks.
+    pub(in crate::client) fn takes_all(&self, mode: &Mode, protocol: Protocol) -> bool {
+        mode.watches()
+            || mode.monitors()
+            || (self.subscriptions() > 0 && protocol == Protocol::Resp2)
+    }
+
+    /// Whether SCRIPT KILL of this client goes to the store at once, whatever the client waits for.
+    pub(in crate::client) fn may_kill(&self, mode: &Mode, protocol: Protocol) -> bool {
+        let subscribed = self.subscriptions() > 0 && protocol == Protocol::Resp2;
+        !subscribed && !mode.queues() && !mode.monitors()
+    }
+
     /// The verdict on a command of this client. If the store keeps a state for its connection that pmnet does not know, commands of
     /// modules run on that connection.
-    pub(in crate::client) fn on_its_connection(&self, mut verdict: Verdict) -> Verdict {
+    pub(in crate::client) fn on_its_connection(
+        &self,
+        mode: &Mode,
+        mut verdict: Verdict,
+    ) -> Verdict {
         if matches!(verdict.action, Action::Bypass { .. })
             && verdict.facts.is_some_and(|facts| facts.has(MODULE))
             && verdict.is_named()
-            && matches!(self.mode, Mode::Ordinary)
-            && self.passing.has_state()
+            && matches!(*mode, Mode::Ordinary)
+            && self.has_state()
         {
             verdict.action = Action::Pass(Pass::State);
         }
         verdict
     }
 
-    /// Whether SCRIPT KILL of this client goes to the store at once, whatever the client waits for.
-    pub(in crate::client) fn may_kill(&mut self) -> bool {
-        let subscribed =
-            self.passing.subscriptions() > 0 && self.settings.protocol == Protocol::Resp2;
-        let queues = self.mode.transaction().is_some() || self.mode.passed_multi();
-        !subscribed && !queues && !self.mode.monitors()
-    }
-
-    /// Whether this client waits for something that may never come.
-    pub(in crate::client) fn endless(&self) -> bool {
-        let waits = |passage: &Passage| {
-            passage.blocks || matches!(passage.effect, Effect::Subscribe | Effect::Monitor)
-        };
-        self.passing.passage.as_ref().is_some_and(waits)
-            || self.mode.monitors()
-            || self.passing.subscriptions() > 0
-    }
-
     /// Begins to pass a command; everything after it waits.
-    pub(in crate::client) fn start_passage(
+    ///
+    /// # Errors
+    /// The reply to a command that may not pass.
+    pub(in crate::client) fn start(
         &mut self,
+        face: &mut Face,
         kind: Pass,
-        facts: Option<&Facts>,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-    ) {
+        command: &Command<'_>,
+    ) -> Result<(), Bytes> {
+        let arguments = command.arguments;
         let error = match kind {
             Pass::Blocking | Pass::Watch => names_record(arguments),
             Pass::State | Pass::User => objection(arguments),
@@ -106,7 +118,7 @@ impl Connection {
             Pass::Subscribe | Pass::Monitor | Pass::Wait | Pass::Kill => None,
         };
         if let Some(error) = error {
-            return self.reply(error);
+            return Err(error);
         }
         let effect = match kind {
             Pass::Blocking | Pass::Wait | Pass::Kill | Pass::User => Effect::None,
@@ -115,42 +127,49 @@ impl Connection {
             Pass::Watch => Effect::Watch,
             Pass::State => Effect::State,
         };
-        let reads = facts.is_some_and(|facts| facts.has(READONLY));
+        let reads = command
+            .verdict
+            .facts
+            .is_some_and(|facts| facts.has(READONLY));
         let writes = matches!(kind, Pass::Blocking | Pass::State | Pass::User) && !reads;
         let marks = Marks::of(kind == Pass::Watch || writes);
-        self.begin(effect, Some(kind), marks, arguments, frame);
+        let begins = Begins {
+            effect,
+            kind: Some(kind),
+            marks,
+        };
+        self.begin(face, begins, arguments, command.frame);
+        Ok(())
     }
 
-    fn begin(
-        &mut self,
-        effect: Effect,
-        kind: Option<Pass>,
-        marks: Marks,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-    ) {
+    fn begin(&mut self, face: &mut Face, begins: Begins, arguments: &Arguments<'_>, frame: &[u8]) {
+        let Begins {
+            effect,
+            kind,
+            marks,
+        } = begins;
         let sentinel = if effect == Effect::Subscribe {
-            self.passing.new_sentinel(self.id)
+            self.new_sentinel(face.id)
         } else {
             Vec::new()
         };
         // Inside a passed MULTI commands are only queued; their barrier is that of EXEC.
-        let queued = self.mode.passed_multi() && effect != Effect::End;
+        let queued = face.mode.passed_multi() && effect != Effect::End;
         // A RESP2 client that is subscribed writes nothing that a barrier could wait for: its last
         // write came before its first subscription, which had one.
         let subscribed = effect == Effect::Subscribe
-            && self.settings.protocol == Protocol::Resp2
-            && self.passing.subscriptions() > 0;
-        let failed = matches!(self.mode, Mode::WatchingMulti { failed: true });
-        self.replies.slots.push_back(Slot::Passage);
-        self.passing.passage = Some(Passage {
+            && face.settings.selected.protocol == Protocol::Resp2
+            && self.subscriptions() > 0;
+        let failed = matches!(face.mode, Mode::WatchingMulti { failed: true });
+        face.pending.replies.slots.push_back(Slot::Passage);
+        self.passage = Some(Passage {
             effect,
             stage: Stage::Address(None),
-            begun: self.times.begun(),
+            begun: face.pending.times.begun(),
             marks: marks == Marks::Yes,
             // Nothing blocks inside MULTI.
-            blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !self.mode.passed_multi(),
-            kills: kind == Some(Pass::Kill) && !self.mode.passed_multi(),
+            blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !face.mode.passed_multi(),
+            kills: kind == Some(Pass::Kill) && !face.mode.passed_multi(),
             identified: false,
             name: shown(arguments),
             frame: frame.to_vec(),
@@ -164,100 +183,88 @@ impl Connection {
             waits: None,
         });
         if queued || subscribed || effect == Effect::Protocol {
-            self.send_passed();
+            self.send_passed(face);
         }
     }
 
     /// A subscriber goes back to RESP2: so does its connection to the store, and messages from then on.
-    pub(in crate::client) fn begin_resp2(&mut self, arguments: &Arguments<'_>) {
+    pub(in crate::client) fn begin_resp2(&mut self, face: &mut Face, arguments: &Arguments<'_>) {
         let mut frame = Vec::new();
         write_command(&mut frame, &["HELLO", "2"]);
-        self.begin(Effect::Protocol, None, Marks::No, arguments, &frame);
+        let begins = Begins {
+            effect: Effect::Protocol,
+            kind: None,
+            marks: Marks::No,
+        };
+        self.begin(face, begins, arguments, &frame);
     }
 
     /// Which change of this client's subscriptions is under way, counted since it came.
     pub(in crate::client) fn changes_subscriptions(&self) -> Option<u64> {
-        let passage = self.passing.passage.as_ref()?;
+        let passage = self.passage.as_ref()?;
         let changes = passage.effect == Effect::Subscribe && passage.name != "PING";
-        changes.then(|| self.passing.sentinels())
+        changes.then(|| self.sentinels())
     }
 
-    /// Whether the server runs this although the client watches keys, because it has to do with pmnet's records: a flush keeps them,
-    /// and Redis sees to it that EXEC fails; what lists keys leaves them out; the scripts of clients are among them.
-    pub(in crate::client) fn goes_by_server_watching(&self, verdict: &Verdict) -> bool {
-        let minds_records = |facts: &Facts| {
-            let names = ["FLUSHALL", "FLUSHDB", "DBSIZE", "KEYS", "RANDOMKEY", "SCAN"];
-            names.contains(&facts.name)
-        };
-        let asks_for_scripts =
-            matches!(verdict.sub, Sub::Known(sub) if sub.name == "SCRIPT|EXISTS");
-        matches!(self.mode, Mode::Watching)
-            && (asks_for_scripts || verdict.facts.is_some_and(minds_records))
-    }
-
-    /// A command while WATCHing, MONITORing, or (RESP2) subscribed.
+    /// Passes a command while its client watches, monitors, or (RESP2) is subscribed.
+    ///
+    /// # Errors
+    /// The reply to a command that may not pass; a transaction fails with it.
     pub(in crate::client) fn pass_command(
         &mut self,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-        verdict: &Verdict,
-        users: &Users,
-    ) -> Result<(), Later> {
+        face: &mut Face,
+        command: &Command<'_>,
+    ) -> Result<(), Bytes> {
+        let Command {
+            arguments,
+            frame,
+            verdict,
+        } = command;
         let alone = arguments.len() == 1;
         let effect = match verdict.action {
-            Action::Local(Local::Quit) => {
-                let answer = self.quit();
-                self.reply(answer);
-                return Ok(());
+            _ if face.mode.monitors() => {
+                return Err(refusal(arguments, "after MONITOR only QUIT and RESET are"));
             }
-            Action::Local(Local::Reset) => {
-                let answer = self.reset(users);
-                self.reply(answer);
-                return Ok(());
-            }
-            _ if self.mode.monitors() => {
-                return self.refuse_passed(arguments, "after MONITOR only QUIT and RESET are");
-            }
-            Action::Refuse(why) => return self.refuse_passed(arguments, why),
+            Action::Refuse(why) => return Err(refusal(arguments, why)),
             // EXEC ends the transaction, however many arguments it has.
             action
-                if self.mode.watches()
+                if face.mode.watches()
                     && action != Action::Local(Local::Exec)
                     && let Some(error) = arity_error(verdict, arguments) =>
             {
-                return self.fail_command(error);
+                return Err(error);
             }
-            _ if let Some(error) = objection(arguments) => return self.fail_command(error),
+            _ if let Some(error) = objection(arguments) => return Err(error),
             // A command that the front has not heard of could do anything.
-            _ if self.mode.watches() && verdict.facts.is_none() => {
-                return self.fail_command(unknown_command(arguments));
+            _ if face.mode.watches() && verdict.facts.is_none() => {
+                return Err(unknown_command(arguments));
             }
             // Redis itself runs nothing then but what has to do with subscriptions.
-            _ if !self.mode.watches() => Effect::Subscribe,
+            _ if !face.mode.watches() => Effect::Subscribe,
             Action::Local(Local::Hello | Local::Auth)
             | Action::Pass(Pass::Subscribe | Pass::Monitor) => {
-                return self.refuse_passed(
+                return Err(refusal(
                     arguments,
                     "finish WATCH with EXEC, DISCARD or UNWATCH first",
-                );
+                ));
             }
             Action::Local(Local::Client) if matches!(verdict.sub, Sub::Unknown) => {
-                return self.fail_command(unknown_subcommand(arguments));
+                return Err(unknown_subcommand(arguments));
             }
             Action::Local(Local::Client) => {
-                return self.refuse_passed(arguments, "it is not supported inside MULTI");
+                return Err(refusal(arguments, "it is not supported inside MULTI"));
             }
-            Action::Local(Local::Select) if self.mode.passed_multi() => {
-                return self.refuse_passed(arguments, "it is not supported inside MULTI");
+            Action::Local(Local::Select) if face.mode.passed_multi() => {
+                return Err(refusal(arguments, "it is not supported inside MULTI"));
             }
             Action::Local(Local::Select) => {
                 parse_database(arguments.get(1)).map_or(Effect::None, Effect::Select)
             }
-            Action::Local(Local::Multi) if alone && !self.mode.passed_multi() => Effect::Multi,
+            Action::Local(Local::Multi) if alone && !face.mode.passed_multi() => Effect::Multi,
             // EXEC with arguments ends the transaction, too.
-            Action::Local(Local::Exec) if self.mode.passed_multi() => Effect::End,
-            Action::Local(Local::Discard) if alone && self.mode.passed_multi() => Effect::End,
-            Action::Local(Local::Unwatch) if alone && !self.mode.passed_multi() => Effect::Unwatch,
+            Action::Local(Local::Exec) if face.mode.passed_multi() => Effect::End,
+            Action::Local(Local::Discard) if alone && face.mode.passed_multi() => Effect::End,
+            Action::Local(Local::Unwatch) if alone && !face.mode.passed_multi() => Effect::Unwatch,
             Action::Pass(Pass::State) => Effect::State,
             _ => Effect::None,
         };
@@ -265,44 +272,43 @@ impl Connection {
             Action::Pass(kind) => Some(kind),
             _ => None,
         };
-        let marks = Marks::of(self.mode.watches());
-        self.begin(effect, kind, marks, arguments, frame);
+        let marks = Marks::of(face.mode.watches());
+        let begins = Begins {
+            effect,
+            kind,
+            marks,
+        };
+        self.begin(face, begins, arguments, frame);
         Ok(())
     }
 
-    fn refuse_passed(&mut self, arguments: &Arguments<'_>, why: &str) -> Result<(), Later> {
-        self.fail_command(refusal(arguments, why))
+    /// Whether this client waits for something that may never come.
+    pub(in crate::client) fn endless(&self, mode: &Mode) -> bool {
+        let waits = |passage: &Passage| {
+            passage.blocks || matches!(passage.effect, Effect::Subscribe | Effect::Monitor)
+        };
+        self.passage.as_ref().is_some_and(waits) || mode.monitors() || self.subscriptions() > 0
     }
+}
 
-    /// Answers a command with an error, which also makes a transaction fail.
-    pub(in crate::client) fn fail_command(&mut self, error: Bytes) -> Result<(), Later> {
-        self.fail_transaction();
-        self.reply(error);
-        Ok(())
-    }
-
+impl Passage {
     /// The store has answered the command with `reply`.
-    pub(in crate::client) fn apply_effect(
-        &mut self,
-        passage: &Passage,
-        reply: &[u8],
-        direct: &mut Direct,
-    ) {
+    pub(super) fn apply(&self, reply: &[u8], direct: &mut Direct, face: &mut Face) {
         let ok = reply.starts_with(b"+");
-        match passage.effect {
-            Effect::Watch if ok => self.mode = Mode::Watching,
-            Effect::Unwatch if ok => self.mode = Mode::Ordinary,
-            Effect::Multi if ok => self.mode = Mode::WatchingMulti { failed: false },
+        match self.effect {
+            Effect::Watch if ok => face.mode = Mode::Watching,
+            Effect::Unwatch if ok => face.mode = Mode::Ordinary,
+            Effect::Multi if ok => face.mode = Mode::WatchingMulti { failed: false },
             // EXEC always ends the transaction and the watch. A DISCARD that Redis refuses, because of its user's rights, does not.
-            Effect::End if ok || passage.name == "EXEC" => self.mode = Mode::Ordinary,
+            Effect::End if ok || self.name == "EXEC" => face.mode = Mode::Ordinary,
             Effect::Select(database) if ok => {
-                self.settings.database = database;
+                face.settings.selected.database = database;
                 direct.database = database;
             }
-            Effect::Monitor if ok => self.mode = Mode::Monitoring,
+            Effect::Monitor if ok => face.mode = Mode::Monitoring,
             Effect::State => direct.has_state |= !reply.starts_with(b"-"),
             Effect::Protocol if !reply.starts_with(b"-") => {
-                self.settings.protocol = Protocol::Resp2;
+                face.settings.selected.protocol = Protocol::Resp2;
                 direct.protocol = Protocol::Resp2;
             }
             _ => {}

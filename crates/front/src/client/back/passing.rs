@@ -1,14 +1,17 @@
 //! The command that passes through to the store, and the client's own connection there.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use pmnet_resp::read;
 
 use super::direct::Direct;
+use super::embedded::Watching;
 use super::passage::{Passage, Stage};
 use crate::client::Shared;
 use crate::store::StoreAddress;
 use crate::upstream::Time;
 use crate::users::Credentials;
-use std::sync::Arc;
 
 /// Prefix of the command that marks the end of the replies to a subscription command. Redis does not know it, and says so to
 /// everybody: any command that it knows needs a right, or is refused to a subscriber.
@@ -31,6 +34,8 @@ pub(in crate::client) struct Passing {
     unanswered: bool,
     /// A script was killed.
     killed: bool,
+    /// Keys that it watches at a store that is no Redis.
+    pub(in crate::client) watching: Option<Watching>,
     /// The PUBLISH of a client that is subscribed, where the reply comes before the message.
     published: Option<Published>,
 }
@@ -57,6 +62,12 @@ impl Passing {
             direct.set_client(&acts_as);
         }
         self.acts_as = acts_as;
+    }
+
+    /// The address of the store for its client's own connection, and the connection's number.
+    pub(in crate::client) fn target(&self) -> Option<(u64, SocketAddr)> {
+        let direct = self.direct.as_ref()?;
+        Some((direct.serial, direct.line.address))
     }
 
     /// Whether a command is being passed.

@@ -4,12 +4,11 @@
 //! record, until the head has spoken, and counts only if the MISS names the version that the front had heard before
 //! it sent the batch; of a replica, if it has what the MISS says of replicas. Otherwise the store is asked again.
 //! Invariants: a connection has one such question at a time, also when its batch has been answered without it; what is kept
-//! of its replies is bounded by [`super::reads::BATCH_REPLY_BYTES_MAX`].
+//! of its replies is bounded by [`BATCH_REPLY_BYTES_MAX`].
 
 use bytes::Bytes;
 
-use super::reads::{BATCH_REPLY_BYTES_MAX, BatchStage};
-use crate::client::{Connection, Shared};
+use super::batch::BATCH_REPLY_BYTES_MAX;
 
 /// So many MISSes one after the other make the next probable. What the store says beside a HIT is work for nothing.
 pub(in crate::client) const MISSES: u32 = 8;
@@ -121,8 +120,8 @@ impl Before {
     }
 
     /// The store's record, as it was when the store was read.
-    pub(in crate::client) fn recorded(&mut self, epoch: u32, watermark: u64) {
-        self.record = Some((epoch, watermark));
+    pub(in crate::client) fn recorded(&mut self, record: (u32, u64)) {
+        self.record = Some(record);
     }
 
     /// The next reply.
@@ -155,7 +154,7 @@ impl Before {
     }
 
     /// Whether the store may have been as fresh as this when it was read: false once its record says that it was not.
-    fn may_be_fresh(&self, epoch: u32, need: u64) -> bool {
+    pub(super) fn may_be_fresh(&self, epoch: u32, need: u64) -> bool {
         self.record
             .is_none_or(|(of, watermark)| of == epoch && watermark >= need)
     }
@@ -169,88 +168,5 @@ impl Before {
     /// The replies, if the store has given all.
     pub(in crate::client) fn take(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.replies)
-    }
-}
-
-impl Connection {
-    /// Asks the store, or a replica, now, if the head was asked and will probably say MISS.
-    pub(in crate::client) fn ask_store_at_once(&mut self, shared: &Shared) {
-        let Some(batch) = &mut self.reads.batch else {
-            return;
-        };
-        let useful = matches!(batch.stage, BatchStage::Asked(_)) && self.reads.before.is_none();
-        let reads = shared.reads_from_store(self.settings.protocol);
-        let asked = match batch.asks_replica {
-            true => Some(Asked::Replica),
-            false => shared.heard.expected().filter(|_| reads).map(Asked::Master),
-        };
-        if let Some(asked) = asked.filter(|_| useful) {
-            self.reads.questions += 1;
-            batch.number = self.reads.questions;
-            self.reads.before = Some(Before::new(batch.number, asked, batch.ends.len()));
-        }
-    }
-
-    /// What the store was asked before is of no use.
-    pub(in crate::client) fn drop_before(&mut self) {
-        match &mut self.reads.before {
-            Some(before) if before.is_sent && before.progress() == Progress::Waits => {
-                before.is_over();
-            }
-            before => *before = None,
-        }
-    }
-
-    /// Answers the batch with what the store was asked before, or has it asked again, as soon as that is known.
-    pub(in crate::client) fn use_before(&mut self, shared: &mut Shared) {
-        let (Some(batch), Some(before)) = (&mut self.reads.batch, &mut self.reads.before) else {
-            return;
-        };
-        let BatchStage::Awaits { epoch, need } = batch.stage else {
-            return;
-        };
-        if !before.is_for(batch.number) {
-            return;
-        }
-        if !before.may_be_fresh(epoch, need) {
-            if before.asked == Asked::Replica {
-                shared.replicas.was_of_no_use(shared.now);
-            }
-            batch.stage = batch.at_master(shared, self.settings.protocol);
-            return self.drop_before();
-        }
-        if before.progress() == Progress::Waits {
-            return;
-        }
-        let replies = before.take();
-        let count = u64::try_from(replies.len()).unwrap_or(0);
-        shared.counters.direct_reads += count;
-        shared.counters.reads_at_once += count;
-        if before.asked == Asked::Replica {
-            shared.counters.replica_reads += count;
-            shared.replicas.was_fresh();
-        }
-        let shown = replies.into_iter().enumerate();
-        let shown: Vec<Bytes> = shown.map(|(at, reply)| batch.shown(at, reply)).collect();
-        for reply in shown {
-            self.reply(reply);
-        }
-        self.reads.before = None;
-        self.finish_batch(shared.now);
-    }
-
-    pub(in crate::client) fn asked_before(&mut self, number: u64) -> Option<&mut Before> {
-        self.reads
-            .before
-            .as_mut()
-            .filter(|before| before.number == number)
-    }
-
-    /// The store's record, for reads that were handed out before the head had answered.
-    pub fn store_recorded(&mut self, number: u64, epoch: u32, watermark: u64, shared: &mut Shared) {
-        if let Some(before) = self.asked_before(number) {
-            before.recorded(epoch, watermark);
-            self.use_before(shared);
-        }
     }
 }

@@ -15,354 +15,224 @@
 //! [`COMMANDS_PER_TURN`] and [`BATCH_BYTES_MAX`], its replies by [`BATCH_REPLY_BYTES_MAX`].
 
 use bytes::Bytes;
-use pmnet_resp::{Arguments, reply};
-use pmnet_wire::command::{Commands, Form, Protocol, key_hash};
-use pmnet_wire::packet::READ_KEYS_MAX;
+use pmnet_resp::reply;
+use pmnet_wire::command::Protocol;
 
-use super::own_keys::{Listing, listing, without_own};
-use super::pack::{Company, Kind, Part};
+use super::batch::{BATCH_REPLY_BYTES_MAX, Batch, BatchStage, Freshness, StoreRead, Unread};
+use super::calls::{Context, Session};
+use super::own_keys::Listing;
+use super::pack::{Company, Kind, Packs, Part};
 use super::read_before::{Asked, Before, Missed, Progress, Version};
-use crate::client::{COMMANDS_PER_TURN, Connection, Later, Shared, lane};
-use crate::limits::BULK_BYTES_MAX;
-use crate::table::{Facts, NONDETERMINISTIC, read_keys, touches_reserved};
+use crate::client::face::Pending;
+use crate::client::gates::Command;
+use crate::client::local::Selected;
+use crate::client::{Later, Shared, lane};
+use crate::table::{Facts, NONDETERMINISTIC};
 use crate::upstream::{CallId, ReadAnswer, Time, Upstream};
 
 /// Longest read that is no bypass, in bytes.
 const READ_BYTES_MAX: usize = 16 * 1024;
-/// Bytes of a batch's commands above which it takes no further one.
-pub const BATCH_BYTES_MAX: usize = 64 * 1024;
-/// Longest replies of a batch together, in bytes: as of bypasses that are packed.
-pub const BATCH_REPLY_BYTES_MAX: usize = BULK_BYTES_MAX;
 /// After a listing that could not be read from the store: none is tried for so long, in nanoseconds.
 const LISTING_PAUSE: Time = 10_000_000;
 /// A connection whose replies were longer does not read from the store for so long, in nanoseconds.
 const LARGE_PAUSE: Time = 1_000_000_000;
+/// A read with a longer reply, in bytes, keeps those behind it from going with writes for a while.
+const LONG_READ: usize = 16 * 1024;
+/// How long only short ones go with writes after one was long, in nanoseconds.
+const APART_PAUSE: Time = 1_000_000_000;
 
 /// What a connection reads otherwise than as bypasses.
 #[derive(Default)]
 pub(in crate::client) struct Reads {
     /// Nothing behind it is taken before it is answered or sent.
-    pub(in crate::client) batch: Option<Batch>,
+    batch: Option<Batch>,
     /// How many questions to the store there were.
-    pub(in crate::client) questions: u64,
+    questions: u64,
     /// The store was asked before the head had answered.
-    pub(in crate::client) before: Option<Before>,
+    before: Option<Before>,
     /// One beside writes had a long reply: only short ones go with them before this time.
-    pub(in crate::client) apart_before: Time,
+    apart_before: Time,
     /// The replies of a batch were too long: none before this time.
     no_batch_before: Time,
     /// A call had an unknown outcome, and no bypass was answered since.
-    pub(in crate::client) uncertain: bool,
+    uncertain: bool,
 }
 
-/// Reads of one connection that are answered together.
-pub(in crate::client) struct Batch {
-    /// Its question to the store: tells it from earlier ones of this connection.
-    pub(in crate::client) number: u64,
-    pub(in crate::client) stage: BatchStage,
-    /// When the time of the first of them began.
-    begun: Time,
-    /// The commands, one after the other, and where each ends.
-    commands: Vec<u8>,
-    pub(in crate::client) ends: Vec<usize>,
-    /// How many of them are answered, or sent as bypasses.
-    done: usize,
-    /// Bytes of the replies that came from the store.
-    reply_bytes: usize,
-    /// The store has said something that it must say to a bypass.
-    unfit: bool,
-    /// The different hashes of their keys, as long as there are few.
-    hashes: Vec<u64>,
-    /// The key, if each of them is a GET of it.
-    key: Option<Vec<u8>>,
-    /// Which of them list the keys of database 0.
-    listings: Vec<(usize, Listing)>,
-    /// One of them reads all keys.
-    all_keys: bool,
-    /// None of them is for the master alone.
-    fits_replicas: bool,
-    /// The head is asked what a replica must have applied.
-    pub(in crate::client) asks_replica: bool,
-    /// What it has been read from last, or is, is a replica.
-    of_replica: bool,
-    /// The head's answer, if it is no HIT.
-    missed: Option<Missed>,
-}
-
+/// Whether a client may keep what it reads (CLIENT TRACKING).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::client) enum BatchStage {
-    /// Takes further reads, or waits until what is in front of it is answered.
-    Gathers,
-    /// The head was asked.
-    Asked(CallId),
-    /// The head has said MISS. What the store was asked before is on its way, and may be fresh enough.
-    Awaits { epoch: u32, need: u64 },
-    /// May be read from the store if its record names this epoch and it has applied everything up to `need`.
-    Missed { epoch: u32, need: u64 },
-    /// The same, of a replica of it.
-    Replica { epoch: u32, need: u64 },
-    /// Handed out, to be read from the store.
-    HandedOut,
-    /// To be sent as bypasses.
-    Bypassed,
+pub(in crate::client) enum Kept {
+    No,
+    Yes,
 }
 
-/// Reads of one connection for the store itself.
-#[derive(Clone, Debug)]
-pub struct StoreRead {
-    /// [`Connection::id`].
-    pub connection: u64,
-    /// Which of its questions.
-    pub batch: u64,
-    /// RESP version of the replies.
-    pub protocol: Protocol,
-    /// Where the keys are.
-    pub database: u32,
-    /// The commands, one after the other.
-    pub commands: Bytes,
-    /// How many they are.
-    pub count: usize,
-    /// How fresh the store must be.
-    pub freshness: Freshness,
-    /// From a replica of the store.
-    pub replica: bool,
+/// A read for the batch.
+#[derive(Clone, Copy)]
+pub(in crate::client) struct Read<'a> {
+    pub(in crate::client) command: &'a Command<'a>,
+    pub(in crate::client) facts: &'a Facts,
+    pub(in crate::client) listing: Option<Listing>,
+    pub(in crate::client) kept: Kept,
 }
 
-/// How fresh a store must be that is read from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freshness {
-    /// As the head has said.
-    Known {
-        /// Epoch that the store's record must name.
-        epoch: u32,
-        /// What the store must have applied.
-        need: u64,
-    },
-    /// The head has not answered yet: the connection is told the record, and decides.
-    Told,
-}
+impl Reads {
+    /// Whether there is a batch.
+    pub(in crate::client) fn has_batch(&self) -> bool {
+        self.batch.is_some()
+    }
 
-/// Why a batch cannot be read from the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unread {
-    /// The store cannot be asked, is not fresh enough, or said something odd.
-    Unfit,
-    /// Its replies are longer than [`BATCH_REPLY_BYTES_MAX`].
-    Large,
-}
+    /// A call has an unknown outcome.
+    pub(in crate::client) fn doubt(&mut self) {
+        self.uncertain = true;
+    }
 
-impl Batch {
-    fn new(begun: Time) -> Batch {
-        Batch {
-            number: 0,
-            stage: BatchStage::Gathers,
-            begun,
-            commands: Vec::new(),
-            ends: Vec::new(),
-            done: 0,
-            reply_bytes: 0,
-            unfit: false,
-            hashes: Vec::new(),
-            key: None,
-            listings: Vec::new(),
-            all_keys: false,
-            fits_replicas: true,
-            asks_replica: false,
-            of_replica: false,
-            missed: None,
+    /// A bypass was answered, behind everything before it.
+    pub(in crate::client) fn trust(&mut self) {
+        self.uncertain = false;
+    }
+
+    /// A read beside writes had a reply of so many bytes.
+    pub(in crate::client) fn note_length(&mut self, bytes: usize, now: Time) {
+        if bytes > LONG_READ {
+            self.apart_before = now.saturating_add(APART_PAUSE);
         }
     }
 
-    /// Where it is read behind the head's MISS if no replica will do.
-    pub(in crate::client) fn at_master(&self, shared: &Shared, protocol: Protocol) -> BatchStage {
-        match self.missed {
-            Some(Missed { epoch, need, .. })
-                if shared.reads_from_store(protocol) && !self.unfit =>
-            {
-                BatchStage::Missed { epoch, need }
-            }
-            _ => BatchStage::Bypassed,
-        }
+    /// Whether a read that goes beside writes may have a long reply.
+    pub(in crate::client) fn may_be_long(&self, now: Time) -> bool {
+        now >= self.apart_before
     }
 
-    fn add<'a>(
+    /// Whether a read of so many bytes may join the batch.
+    pub(in crate::client) fn take(&self, bytes: usize, packs: &Packs, shared: &Shared) -> bool {
+        shared.asks_head()
+            && !self.uncertain
+            && shared.now >= self.no_batch_before
+            && bytes <= READ_BYTES_MAX
+            // It goes with those in front of it that are bypasses.
+            && !packs.has_reads()
+    }
+
+    /// Whether the batch that is there takes no further read.
+    pub(in crate::client) fn is_full(&self) -> bool {
+        self.batch.as_ref().is_some_and(|batch| !batch.has_room())
+    }
+
+    /// Adds a read of these keys to the batch.
+    pub(in crate::client) fn add<'a, U>(
         &mut self,
-        frame: &[u8],
-        get: Option<&[u8]>,
-        mut keys: impl Iterator<Item = &'a [u8]>,
+        read: Read<'a>,
+        keys: impl Iterator<Item = &'a [u8]>,
+        cx: &Context<'_, U>,
     ) {
-        // One more than fit says that they do not.
-        while self.hashes.len() <= READ_KEYS_MAX
-            && let Some(key) = keys.next()
-        {
-            let hash = key_hash(key);
-            if !self.hashes.contains(&hash) {
-                self.hashes.push(hash);
-            }
-        }
-        if self.ends.is_empty() {
-            self.key = get.map(<[u8]>::to_vec);
-        } else if self.key.as_deref() != get {
-            self.key = None;
-        }
-        self.commands.extend_from_slice(frame);
-        self.ends.push(self.commands.len());
-    }
-
-    fn has_room(&self) -> bool {
-        self.ends.len() < COMMANDS_PER_TURN && self.commands.len() < BATCH_BYTES_MAX
-    }
-
-    /// The store's reply to the command at `index`, as clients see it.
-    pub(in crate::client) fn shown(&self, index: usize, reply: Bytes) -> Bytes {
-        let found = self.listings.iter().find(|(at, _)| *at == index);
-        match found {
-            Some((_, listing)) => without_own(*listing, reply),
-            None => reply,
-        }
-    }
-
-    /// The command at `index`.
-    fn frame(&self, index: usize) -> &[u8] {
-        let from = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.commands[from..self.ends[index]]
-    }
-}
-
-impl Connection {
-    /// Adds a read to the batch; false if it has to be a bypass.
-    ///
-    /// # Errors
-    /// [`Later`]: it has to wait for the batch.
-    pub(in crate::client) fn batch_read<U: Upstream>(
-        &mut self,
-        frame: &[u8],
-        facts: Option<&Facts>,
-        arguments: &Arguments<'_>,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<bool, Later> {
-        let Some(facts) = facts.filter(|_| self.may_batch(frame, shared)) else {
-            return Ok(false);
-        };
-        let listing = listing(facts, arguments).filter(|_| shared.now >= shared.listing_after);
-        let keys = read_keys(facts, arguments);
-        if (keys.is_none() && listing.is_none()) || touches_reserved(arguments) {
-            return Ok(false);
-        }
-        if !self.packs.is_empty()
-            || self
-                .reads
-                .batch
-                .as_ref()
-                .is_some_and(|batch| !batch.has_room())
-        {
-            self.flush_pack(up, shared)?;
-        }
+        let Read {
+            command,
+            facts,
+            listing,
+            kept,
+        } = read;
+        let kept = kept == Kept::Yes;
         // What a client may keep comes from Redis itself, which tells of its changes.
-        let get = (facts.name == "GET" && !self.tracks.on).then(|| arguments.get(1));
-        let begun = self.times.begun();
-        let batch = self.reads.batch.get_or_insert_with(|| Batch::new(begun));
-        if let Some(listing) = listing.filter(|_| self.settings.database == 0) {
+        let get = (facts.name == "GET" && !kept).then(|| command.arguments.get(1));
+        let begun = cx.pending.times.begun();
+        let batch = self.batch.get_or_insert_with(|| Batch::new(begun));
+        if let Some(listing) = listing.filter(|_| cx.selected.database == 0) {
             batch.listings.push((batch.ends.len(), listing));
         }
         batch.all_keys |= listing.is_some();
-        batch.add(frame, get, keys.into_iter().flatten());
+        batch.add(command.frame, get, keys);
         // A client that keeps what it reads hears of changes from the master.
-        batch.fits_replicas &= !self.tracks.on && listing.is_none() && !is_of_one_process(facts);
-        Ok(true)
-    }
-
-    fn may_batch(&self, frame: &[u8], shared: &Shared) -> bool {
-        shared.asks_head()
-            && !self.reads.uncertain
-            && shared.now >= self.reads.no_batch_before
-            && frame.len() <= READ_BYTES_MAX
-            // It goes with those in front of it that are bypasses.
-            && !self.packs.has_reads()
-            && self.passing.subscriptions() == 0
+        batch.fits_replicas &= !kept && listing.is_none() && !is_of_one_process(facts);
     }
 
     /// Gets the batch on, as far as it can go now.
     ///
     /// # Errors
     /// [`Later`], until all of it is answered or sent.
-    pub(in crate::client) fn advance_batch<U: Upstream>(
+    pub(in crate::client) fn advance<U: Upstream>(
         &mut self,
-        up: &mut U,
-        shared: &mut Shared,
+        packs: &mut Packs,
+        session: &mut Session,
+        cx: &mut Context<'_, U>,
     ) -> Result<(), Later> {
-        let Some(batch) = &mut self.reads.batch else {
+        let Some(batch) = &mut self.batch else {
             return Ok(());
         };
         if batch.stage == BatchStage::Gathers {
-            if !self.replies.slots.is_empty() {
+            if !cx.pending.replies.slots.is_empty() {
                 return Err(Later::Reads);
             }
-            batch.begun = self.times.since(batch.begun);
-            batch.stage = if self.reads.uncertain {
+            batch.begun = cx.pending.times.since(batch.begun);
+            batch.stage = if self.uncertain {
                 BatchStage::Bypassed
             } else {
-                self.wishes.name_store();
-                ask_head(batch, self.settings.protocol, up, shared)
+                cx.wishes.name_store();
+                batch.ask_head(cx.selected.protocol, cx.up, cx.shared)
             };
             if let BatchStage::Asked(call) = batch.stage {
-                self.wishes.asked_head(call);
+                cx.wishes.asked_head(call);
             }
-            self.ask_store_at_once(shared);
+            self.ask_store_at_once(cx.selected, cx.shared);
         }
         let bypassed = |batch: &Batch| batch.stage == BatchStage::Bypassed;
-        if !self.reads.batch.as_ref().is_some_and(bypassed) || self.hold.is_for_outcome() {
+        if !self.batch.as_ref().is_some_and(bypassed) || cx.pending.hold.is_for_outcome() {
             return Err(Later::Reads);
         }
-        self.bypass_batch(up, shared)
+        self.bypass_batch(packs, session, cx)
     }
 
     /// Sends the rest of the batch as bypasses.
-    fn bypass_batch<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Result<(), Later> {
-        let Some(mut batch) = self.reads.batch.take() else {
+    fn bypass_batch<U: Upstream>(
+        &mut self,
+        packs: &mut Packs,
+        session: &mut Session,
+        cx: &mut Context<'_, U>,
+    ) -> Result<(), Later> {
+        let Some(mut batch) = self.batch.take() else {
             return Ok(());
         };
-        let begun = self.times.replace_begun(self.times.since(batch.begun));
-        let key_hash = match batch.hashes[..] {
-            [hash] => hash,
-            _ => 0,
-        };
+        let begun = cx.pending.times.since(batch.begun);
+        let begun = cx.pending.times.replace_begun(begun);
         let mut result = Ok(());
         while result.is_ok() && batch.done < batch.ends.len() {
-            result = if self.replies.full() {
+            result = if cx.pending.replies.full() {
                 Err(Later::Reads)
-            } else if let Some(busy) = shared.busy.error(shared.now) {
-                self.reply(busy.clone());
+            } else if let Some(busy) = cx.shared.busy.error(cx.shared.now) {
+                packs.reply(&mut cx.pending.replies, busy.clone());
                 Ok(())
             } else {
                 let part = Part {
                     frame: batch.frame(batch.done),
-                    key_hash,
+                    key_hash: batch.key_hash(),
                     kind: Kind::Reads,
                     company: Company::Any,
+                    code: false,
                 };
-                self.pack_part(part, up, shared)
+                let sent = match packs.goes_before(&part) {
+                    true => packs.send(session, cx),
+                    false => Ok(()),
+                };
+                sent.map(|()| packs.put(part, cx))
             };
             batch.done += usize::from(result.is_ok());
         }
-        self.times.replace_begun(begun);
+        cx.pending.times.replace_begun(begun);
         if result.is_err() {
-            self.reads.batch = Some(batch);
+            self.batch = Some(batch);
         }
         result
     }
 
     /// The head answered a READ, or nobody did.
-    pub fn read_answered(&mut self, call: CallId, answer: ReadAnswer, shared: &mut Shared) {
-        let database = self.settings.database;
-        let protocol = self.settings.protocol;
-        let Some(batch) = self
-            .reads
-            .batch
-            .as_mut()
-            .filter(|batch| batch.stage == BatchStage::Asked(call))
-        else {
+    pub(in crate::client) fn answered(
+        &mut self,
+        call: CallId,
+        answer: ReadAnswer,
+        selected: Selected,
+        pending: &mut Pending,
+        shared: &mut Shared,
+    ) {
+        let asked = |batch: &&mut Batch| batch.stage == BatchStage::Asked(call);
+        let Some(batch) = self.batch.as_mut().filter(asked) else {
             return;
         };
         let missed = match answer {
@@ -371,20 +241,16 @@ impl Connection {
                 order,
                 payload,
             } => {
-                if let Some(value) = batch
-                    .key
-                    .as_ref()
-                    .and_then(|key| value_of(&payload, database, key))
-                {
+                if let Some(value) = batch.value_in(&payload, selected.database) {
                     let count = batch.ends.len();
                     shared.counters.hits += u64::try_from(count).unwrap_or(0);
                     shared.heard.not_missed();
                     shared.replicas.not_missed();
                     let value = reply::bulk(value);
                     for _ in 0..count {
-                        self.reply(value.clone());
+                        pending.replies.push(value.clone());
                     }
-                    return self.finish_batch(shared.now);
+                    return self.finish_batch(pending, shared.now);
                 }
                 // Whatever it is, a store that has it is fresh enough.
                 shared.heard.not_missed();
@@ -418,7 +284,7 @@ impl Connection {
             }
         };
         batch.missed = missed;
-        let before = self.reads.before.as_ref();
+        let before = self.before.as_ref();
         let before = before.filter(|before| before.is_for(batch.number) && before.is_sent);
         batch.stage = match (missed, before) {
             (Some(missed), Some(before)) if let Some(need) = before.must_have(&missed) => {
@@ -430,7 +296,7 @@ impl Connection {
             // One that has been asked does not have it.
             (Some(missed), _)
                 if missed.replicas > 0
-                    && shared.replicas.fit[lane(protocol)]
+                    && shared.replicas.fit[lane(selected.protocol)]
                     && !batch.of_replica =>
             {
                 BatchStage::Replica {
@@ -438,23 +304,27 @@ impl Connection {
                     need: missed.replicas,
                 }
             }
-            _ => batch.at_master(shared, protocol),
+            _ => batch.at_master(shared, selected.protocol),
         };
         if !matches!(batch.stage, BatchStage::Awaits { .. }) {
             self.drop_before();
         }
-        self.use_before(shared);
+        self.use_before(selected.protocol, pending, shared);
     }
 
     /// What is to be read from the store now; each question once.
-    pub(in crate::client) fn take_store_read(&mut self) -> Option<StoreRead> {
-        let batch = self.reads.batch.as_mut()?;
-        let freshness = match (batch.stage, &mut self.reads.before) {
+    pub(in crate::client) fn take_store_read(
+        &mut self,
+        connection: u64,
+        selected: Selected,
+    ) -> Option<StoreRead> {
+        let batch = self.batch.as_mut()?;
+        let freshness = match (batch.stage, &mut self.before) {
             (BatchStage::Missed { epoch, need } | BatchStage::Replica { epoch, need }, _) => {
                 batch.of_replica = matches!(batch.stage, BatchStage::Replica { .. });
                 batch.stage = BatchStage::HandedOut;
-                self.reads.questions += 1;
-                batch.number = self.reads.questions;
+                self.questions += 1;
+                batch.number = self.questions;
                 Freshness::Known { epoch, need }
             }
             (BatchStage::Asked(_), Some(before))
@@ -467,10 +337,10 @@ impl Connection {
             _ => return None,
         };
         Some(StoreRead {
-            connection: self.id,
+            connection,
             batch: batch.number,
-            protocol: self.settings.protocol,
-            database: self.settings.database,
+            protocol: selected.protocol,
+            database: selected.database,
             commands: Bytes::copy_from_slice(&batch.commands),
             count: batch.ends.len(),
             freshness,
@@ -479,22 +349,28 @@ impl Connection {
     }
 
     fn handed_out(&mut self, number: u64) -> Option<&mut Batch> {
-        self.reads
-            .batch
+        self.batch
             .as_mut()
             .filter(|batch| batch.number == number && batch.stage == BatchStage::HandedOut)
     }
 
     /// The store's reply to the next read of this batch.
-    pub fn store_replied(&mut self, number: u64, reply: Bytes, shared: &mut Shared) {
+    pub(in crate::client) fn store_replied(
+        &mut self,
+        number: u64,
+        reply: Bytes,
+        protocol: Protocol,
+        pending: &mut Pending,
+        shared: &mut Shared,
+    ) {
         if let Some(before) = self.asked_before(number) {
             let progress = before.replied(reply);
             if progress == Progress::Large {
-                self.store_unread(number, Unread::Large, shared);
+                self.store_unread(number, Unread::Large, protocol, shared);
             } else if progress == Progress::Whole && !before.is_wanted {
-                self.reads.before = None;
+                self.before = None;
             } else {
-                self.use_before(shared);
+                self.use_before(protocol, pending, shared);
             }
             return;
         }
@@ -503,7 +379,7 @@ impl Connection {
         };
         batch.reply_bytes += reply.len();
         if batch.reply_bytes > BATCH_REPLY_BYTES_MAX {
-            return self.store_unread(number, Unread::Large, shared);
+            return self.store_unread(number, Unread::Large, protocol, shared);
         }
         let reply = batch.shown(batch.done, reply);
         batch.done += 1;
@@ -513,22 +389,27 @@ impl Connection {
             shared.counters.replica_reads += 1;
             shared.replicas.was_fresh();
         }
-        self.reply(reply);
+        pending.replies.push(reply);
         if finished {
-            self.finish_batch(shared.now);
+            self.finish_batch(pending, shared.now);
         }
     }
 
     /// The rest of this batch cannot be read from the store, or from the replica that was asked.
-    pub fn store_unread(&mut self, number: u64, why: Unread, shared: &mut Shared) {
-        let protocol = self.settings.protocol;
+    pub(in crate::client) fn store_unread(
+        &mut self,
+        number: u64,
+        why: Unread,
+        protocol: Protocol,
+        shared: &mut Shared,
+    ) {
         let mut wanted = false;
         if let Some(asked) = self.asked_before(number) {
             wanted = asked.is_wanted;
-            self.reads.before = None;
+            self.before = None;
         }
         let asks = if wanted {
-            self.reads.batch.as_mut()
+            self.batch.as_mut()
         } else {
             self.handed_out(number)
         };
@@ -547,65 +428,106 @@ impl Connection {
             batch.stage = batch.at_master(shared, protocol);
         }
         if why == Unread::Large {
-            self.reads.no_batch_before = shared.now.saturating_add(LARGE_PAUSE);
+            self.no_batch_before = shared.now.saturating_add(LARGE_PAUSE);
         }
     }
 
     /// Nobody waits for the answer any more.
     pub(in crate::client) fn drop_batch(&mut self) {
-        self.reads.batch = None;
+        self.batch = None;
         self.drop_before();
     }
 
-    pub(in crate::client) fn finish_batch(&mut self, now: Time) {
+    fn finish_batch(&mut self, pending: &mut Pending, now: Time) {
         self.drop_batch();
-        self.times.answer(now);
+        pending.times.answer(now);
     }
-}
 
-/// Asks the head, if that can be of use.
-fn ask_head<U: Upstream>(
-    batch: &mut Batch,
-    protocol: Protocol,
-    up: &mut U,
-    shared: &mut Shared,
-) -> BatchStage {
-    let deadline = batch.begun.saturating_add(shared.call_timeout);
-    batch.asks_replica = batch.fits_replicas && shared.replicas.are_wanted(protocol, shared.now);
-    let useful = batch.key.is_some() || shared.reads_from_store(protocol) || batch.asks_replica;
-    if !useful || shared.now >= deadline {
-        return BatchStage::Bypassed;
-    }
-    let hashes = if batch.all_keys || batch.hashes.len() > READ_KEYS_MAX {
-        &[]
-    } else {
-        &batch.hashes[..]
-    };
-    match up.read(shared.now, hashes, batch.asks_replica, deadline) {
-        Ok(call) => BatchStage::Asked(call),
-        Err(error) => {
-            tracing::trace!(%error, "the head is not asked");
-            shared.head_is_silent();
-            BatchStage::Bypassed
+    /// Asks the store, or a replica, now, if the head was asked and will probably say MISS.
+    fn ask_store_at_once(&mut self, selected: Selected, shared: &Shared) {
+        let Some(batch) = &mut self.batch else {
+            return;
+        };
+        let useful = matches!(batch.stage, BatchStage::Asked(_)) && self.before.is_none();
+        let reads = shared.reads_from_store(selected.protocol);
+        let asked = match batch.asks_replica {
+            true => Some(Asked::Replica),
+            false => shared.heard.expected().filter(|_| reads).map(Asked::Master),
+        };
+        if let Some(asked) = asked.filter(|_| useful) {
+            self.questions += 1;
+            batch.number = self.questions;
+            self.before = Some(Before::new(batch.number, asked, batch.ends.len()));
         }
     }
-}
 
-/// The value that an update gives to this key, if it is a plain SET of it.
-fn value_of<'a>(payload: &'a [u8], database: u32, key: &[u8]) -> Option<&'a [u8]> {
-    let commands = Commands::parse(payload).ok()?;
-    if commands.form != Form::Single || commands.database != database {
-        return None;
-    }
-    let mut arguments = commands.iter().next()?;
-    let words = [(); 3].map(|()| arguments.next());
-    match (words, arguments.next()) {
-        ([Some(name), Some(set), Some(value)], None)
-            if name.eq_ignore_ascii_case(b"SET") && set == key =>
-        {
-            Some(value)
+    /// What the store was asked before is of no use.
+    fn drop_before(&mut self) {
+        match &mut self.before {
+            Some(before) if before.is_sent && before.progress() == Progress::Waits => {
+                before.is_over();
+            }
+            before => *before = None,
         }
-        _ => None,
+    }
+
+    /// Answers the batch with what the store was asked before, or has it asked again, as soon as that is known.
+    fn use_before(&mut self, protocol: Protocol, pending: &mut Pending, shared: &mut Shared) {
+        let (Some(batch), Some(before)) = (&mut self.batch, &mut self.before) else {
+            return;
+        };
+        let BatchStage::Awaits { epoch, need } = batch.stage else {
+            return;
+        };
+        if !before.is_for(batch.number) {
+            return;
+        }
+        if !before.may_be_fresh(epoch, need) {
+            if before.asked == Asked::Replica {
+                shared.replicas.was_of_no_use(shared.now);
+            }
+            batch.stage = batch.at_master(shared, protocol);
+            return self.drop_before();
+        }
+        if before.progress() == Progress::Waits {
+            return;
+        }
+        let replies = before.take();
+        let count = u64::try_from(replies.len()).unwrap_or(0);
+        shared.counters.direct_reads += count;
+        shared.counters.reads_at_once += count;
+        if before.asked == Asked::Replica {
+            shared.counters.replica_reads += count;
+            shared.replicas.was_fresh();
+        }
+        let shown = replies.into_iter().enumerate();
+        let shown: Vec<Bytes> = shown.map(|(at, reply)| batch.shown(at, reply)).collect();
+        for reply in shown {
+            pending.replies.push(reply);
+        }
+        self.before = None;
+        self.finish_batch(pending, shared.now);
+    }
+
+    fn asked_before(&mut self, number: u64) -> Option<&mut Before> {
+        self.before
+            .as_mut()
+            .filter(|before| before.number == number)
+    }
+
+    /// The store's record, for reads that were handed out before the head had answered.
+    pub(in crate::client) fn store_recorded(
+        &mut self,
+        number: u64,
+        record: (u32, u64),
+        protocol: Protocol,
+        pending: &mut Pending,
+        shared: &mut Shared,
+    ) {
+        if let Some(before) = self.asked_before(number) {
+            before.recorded(record);
+            self.use_before(protocol, pending, shared);
+        }
     }
 }
 
@@ -613,44 +535,4 @@ fn value_of<'a>(payload: &'a [u8], database: u32, key: &[u8]) -> Option<&'a [u8]
 /// meant for the master. Of a command that this program does not know, the store says it.
 fn is_of_one_process(facts: &Facts) -> bool {
     facts.has(NONDETERMINISTIC) || matches!(facts.name, "TOUCH" | "HSCAN" | "SSCAN" | "ZSCAN")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use pmnet_resp::write_command;
-    use pmnet_wire::command::{preamble, single};
-
-    #[test]
-    fn only_a_plain_set_of_the_key_in_the_database_has_its_value() {
-        let of = |payload: &[u8]| value_of(payload, 0, b"k").map(<[u8]>::to_vec);
-        assert_eq!(of(&single(&["SET", "k", "v"])), Some(b"v".to_vec()));
-        assert_eq!(of(&single(&["set", "k", ""])), Some(Vec::new()));
-        for other in [
-            &["SET", "k2", "v"][..],
-            &["SET", "K", "v"],
-            &["SET", "k"],
-            &["SET", "k", "v", "KEEPTTL"],
-            &["SET", "k", "v", "EX", "9"],
-            &["MSET", "k", "v"],
-            &["SETEX", "k", "9", "v"],
-            &["APPEND", "k", "v"],
-        ] {
-            assert_eq!(of(&single(other)), None, "{other:?}");
-        }
-        let with = |form: Form, protocol: Protocol, database: u32, times: usize| {
-            let mut payload = preamble(form, protocol, database).to_vec();
-            for _ in 0..times {
-                write_command(&mut payload, &["SET", "k", "v"]);
-            }
-            of(&payload)
-        };
-        let resp3 = with(Form::Single, Protocol::Resp3, 0, 1);
-        assert_eq!(resp3, Some(b"v".to_vec()), "whoever set it");
-        assert_eq!(with(Form::Single, Protocol::Resp2, 1, 1), None);
-        assert_eq!(with(Form::Transaction, Protocol::Resp2, 0, 1), None);
-        assert_eq!(with(Form::Pipeline, Protocol::Resp2, 0, 2), None);
-        assert_eq!(of(b""), None);
-        assert_eq!(of(&single(&["SET", "k", "v"])[..20]), None);
-    }
 }

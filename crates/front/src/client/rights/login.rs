@@ -5,27 +5,29 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pmnet_resp::reply;
 
-use super::{Asking, Login, Standing};
-use crate::client::{Connection, Later, Shared};
+use super::admit::Admission;
+use super::{Asking, Login, Rights, Standing};
+use crate::client::Shared;
+use crate::client::back::passing::Passing;
 use crate::store::rights::{About, Answer};
-use crate::upstream::Upstream;
+use crate::upstream::Time;
 use crate::users::{Access, Credentials, DEFAULT, Secret};
 
 const HELLO_NOAUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
                             option can be used to authenticate the client and select the RESP protocol version at the same time";
 
-impl Connection {
-    /// AUTH, or that of HELLO: the reply; `None` if the client has one.
+impl Rights {
+    /// AUTH, or that of HELLO: the reply.
     ///
     /// # Errors
-    /// [`Later`]: Redis has not answered yet.
-    pub(in crate::client) fn log_in<U: Upstream>(
+    /// The question that Redis has to answer first.
+    pub(in crate::client) fn log_in(
         &mut self,
         user: Option<&[u8]>,
         password: &[u8],
-        up: &mut U,
+        passing: &mut Passing,
         shared: &mut Shared,
-    ) -> Result<Option<Bytes>, Later> {
+    ) -> Result<Bytes, Asking> {
         let name = user.unwrap_or(DEFAULT);
         let wrong = reply::error(crate::users::WRONGPASS);
         let none_set = reply::error(
@@ -33,27 +35,27 @@ impl Connection {
              configuration is correct?",
         );
         let too_long = name.len().max(password.len()) > crate::users::CREDENTIAL_BYTES_MAX;
-        if let Asking::Answered(Answer::Login(_)) = &self.rights.stage
+        if let Asking::Answered(Answer::Login(_)) = &self.stage
             && let Asking::Answered(Answer::Login(answer)) =
-                std::mem::replace(&mut self.rights.stage, Asking::Nothing)
+                std::mem::replace(&mut self.stage, Asking::Nothing)
         {
-            return Ok(Some(self.logged_in(answer, name, password, shared)));
+            return Ok(self.logged_in(answer, name, password, passing, shared));
         }
-        if self.passing.subscriptions() > 0 {
-            return Ok(Some(reply::error(
+        if passing.subscriptions() > 0 {
+            return Ok(reply::error(
                 "ERR pmnet: unsubscribe before logging in: subscriptions have the rights of their user",
-            )));
+            ));
         }
-        if self.passing.has_state() {
-            return Ok(Some(reply::error(
+        if passing.has_state() {
+            return Ok(reply::error(
                 "ERR pmnet: commands of this client have set a state of its connection, which a login would lose: send RESET before \
                  it, or log in on another connection",
-            )));
+            ));
         }
-        if shared.users.holds_logins(self.rights.address, shared.now) {
-            return Ok(Some(reply::error(
+        if shared.users.holds_logins(self.address, shared.now) {
+            return Ok(reply::error(
                 "ERR pmnet: too many failed logins from this address; try again in a second",
-            )));
+            ));
         }
         let answer = match &shared.users.access {
             _ if too_long => wrong,
@@ -67,7 +69,7 @@ impl Connection {
                 }
             }
             // As a Redis whose only user needs no password.
-            Access::Anyone if user.is_none() => return Ok(Some(none_set)),
+            Access::Anyone if user.is_none() => return Ok(none_set),
             Access::Anyone => {
                 if name == DEFAULT {
                     reply::OK
@@ -76,7 +78,7 @@ impl Connection {
                 }
             }
             Access::Redis if shared.users.has_none() && user.is_none() => {
-                return Ok(Some(none_set));
+                return Ok(none_set);
             }
             Access::Redis if shared.users.has_none() => {
                 if name == DEFAULT {
@@ -90,11 +92,10 @@ impl Connection {
                     user: user.map(Into::into),
                     password: Secret::new(password),
                 };
-                self.await_answer(Asking::New(about), None, up, shared)?;
-                return Ok(None);
+                return Err(Asking::New(about));
             }
         };
-        Ok(Some(self.logged_in(answer, name, password, shared)))
+        Ok(self.logged_in(answer, name, password, passing, shared))
     }
 
     /// Redis, or the front, has looked at the password.
@@ -103,6 +104,7 @@ impl Connection {
         answer: Bytes,
         name: &[u8],
         password: &[u8],
+        passing: &mut Passing,
         shared: &mut Shared,
     ) -> Bytes {
         if answer == reply::OK {
@@ -111,66 +113,42 @@ impl Connection {
                 password: Secret::new(password),
             });
             let number = shared.users.note_login(&credentials);
-            self.rights.user = Some(Login {
+            self.user = Some(Login {
                 credentials,
                 asked: shared.users.asked,
                 number,
             });
-            self.rights.place = None;
+            self.place = None;
             // It was made for another user.
-            self.passing.drop_direct();
+            passing.drop_direct();
         } else if answer.starts_with(b"-WRONGPASS") {
-            shared.users.login_failed(self.rights.address, shared.now);
+            shared.users.login_failed(self.address, shared.now);
         }
         answer
     }
 
-    /// Whether a client may be let in by HELLO without AUTH. If not, it has the error.
-    ///
-    /// # Errors
-    /// [`Later`]: it is not known yet.
-    pub(in crate::client) fn may_greet<U: Upstream>(
-        &mut self,
-        up: &mut U,
-        shared: &mut Shared,
-    ) -> Result<bool, Later> {
-        match self
-            .rights
-            .standing(&mut shared.users, shared.now, shared.call_timeout)
-        {
-            Standing::NotLoggedIn => {
-                self.reply(reply::error(HELLO_NOAUTH));
-                Ok(false)
-            }
-            Standing::Unknown if self.rights.user.is_none() => {
-                self.await_answer(Asking::List, None, up, shared)
-            }
+    /// Whether a client may be let in by HELLO without AUTH.
+    pub(in crate::client) fn greets(&mut self, shared: &mut Shared) -> Admission {
+        match self.standing(shared) {
+            Standing::NotLoggedIn => Admission::Answered(reply::error(HELLO_NOAUTH)),
+            Standing::Unknown if self.user.is_none() => Admission::Awaits(Asking::List),
             // What comes next finds out.
-            _ => Ok(true),
+            _ => Admission::Admitted,
         }
     }
 
-    /// Whether it has still to log in, and to show who it is before it sends much.
-    ///
-    /// # Errors
-    /// [`Later`]: it is not known yet.
-    pub(in crate::client) fn is_stranger<U: Upstream>(
+    /// Whether it has still to log in, and to show who it is before it sends much; `None`: it is not known yet.
+    pub(in crate::client) fn is_stranger(
         &mut self,
-        up: &mut U,
+        begun: Time,
         shared: &mut Shared,
-    ) -> Result<bool, Later> {
-        let standing = self
-            .rights
-            .standing(&mut shared.users, shared.now, shared.call_timeout);
-        if matches!(standing, Standing::Unknown)
-            && self.rights.user.is_none()
-            && !self.rights_are_overdue(shared)
-        {
-            self.flush_pack(up, shared)?;
-            self.rights.stage = Asking::List;
-            return Err(Later::Rights);
+    ) -> Option<bool> {
+        match self.standing(shared) {
+            Standing::NotLoggedIn | Standing::Remote => Some(true),
+            Standing::Unknown if self.user.is_none() => {
+                (shared.now >= shared.deadline(begun)).then_some(true)
+            }
+            _ => Some(false),
         }
-        let is_stranger = self.rights.user.is_none() && matches!(standing, Standing::Unknown);
-        Ok(is_stranger || matches!(standing, Standing::NotLoggedIn | Standing::Remote))
     }
 }

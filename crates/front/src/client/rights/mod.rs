@@ -2,16 +2,16 @@
 //!
 //! A command that has to wait for an answer stays in the input, as does an `AUTH`, and everything behind it; it is looked at
 //! again when the answer is there. What passes through to the store runs on a connection that has logged in as the user,
-//! so Redis itself looks ([`super::direct`]). Everything else is executed by the pmnet server, which may do everything, or
+//! so Redis itself looks ([`super::back::direct`]). Everything else is executed by the pmnet server, which may do everything, or
 //! answered here: so it is looked at here. A script could do more than it says, so it needs a user with all rights.
 
-mod admit;
+pub(super) mod admit;
 mod login;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Connection, Shared};
+use super::Shared;
 use crate::store::StoreAddress;
 use crate::store::rights::{About, Answer, Question};
 use crate::upstream::Time;
@@ -49,8 +49,9 @@ struct Login {
     number: u64,
 }
 
+/// The question that a command waits for.
 #[derive(Debug)]
-enum Asking {
+pub(super) enum Asking {
     Nothing,
     /// A newer list of users is needed.
     List,
@@ -58,6 +59,13 @@ enum Asking {
     New(About),
     Asked,
     Answered(Answer),
+}
+
+impl Asking {
+    /// Whether it asks about a password.
+    pub(super) fn is_login(&self) -> bool {
+        matches!(self, Asking::New(About::Login { .. }))
+    }
 }
 
 /// What is known of a client's rights.
@@ -171,7 +179,11 @@ impl Rights {
         Some(at)
     }
 
-    fn standing(&mut self, users: &mut Users, now: Time, timeout: Time) -> Standing {
+    fn standing(&mut self, shared: &mut Shared) -> Standing {
+        self.standing_in(&mut shared.users, shared.now, shared.call_timeout)
+    }
+
+    fn standing_in(&mut self, users: &mut Users, now: Time, timeout: Time) -> Standing {
         let standing = self.look_up(users, now, timeout);
         self.admitted = matches!(standing, Standing::All { .. } | Standing::Some { .. });
         standing
@@ -260,57 +272,61 @@ impl Rights {
     }
 }
 
-impl Connection {
+impl Rights {
     /// As whom it has logged in, if it has; and which of all logins that was.
-    pub(crate) fn login(&self) -> Option<(&Credentials, u64)> {
-        let login = self.rights.user.as_ref()?;
+    pub(super) fn login(&self) -> Option<(&Credentials, u64)> {
+        let login = self.user.as_ref()?;
         Some((&login.credentials, login.number))
     }
 
     /// Its next question to Redis about itself, once.
-    pub(in crate::client) fn take_question(&mut self) -> Option<Question> {
-        if !matches!(self.rights.stage, Asking::New(_)) {
+    pub(super) fn take_question(&mut self, connection: u64) -> Option<Question> {
+        if !matches!(self.stage, Asking::New(_)) {
             return None;
         }
-        let Asking::New(about) = std::mem::replace(&mut self.rights.stage, Asking::Asked) else {
+        let Asking::New(about) = std::mem::replace(&mut self.stage, Asking::Asked) else {
             return None;
         };
-        self.rights.questions += 1;
+        self.questions += 1;
         Some(Question {
-            connection: self.id,
-            number: self.rights.questions,
+            connection,
+            number: self.questions,
             about,
         })
     }
 
-    /// Whether it waits until it is known what its client may do.
-    pub(crate) fn waits_for_rights(&self) -> bool {
-        self.rights.waits()
-    }
-
     /// Redis has answered the question of this number.
-    pub(crate) fn question_answered(&mut self, number: u64, answer: Answer) {
-        if matches!(self.rights.stage, Asking::Asked) && self.rights.questions == number {
-            self.rights.stage = Asking::Answered(answer);
+    pub(super) fn answered(&mut self, number: u64, answer: Answer) {
+        if matches!(self.stage, Asking::Asked) && self.questions == number {
+            self.stage = Asking::Answered(answer);
         }
     }
 
     /// The list of users came or changed. Whether its user is gone, and it with that.
-    pub(crate) fn users_changed(&mut self, shared: &mut Shared) -> bool {
-        if matches!(self.rights.stage, Asking::List) {
-            self.rights.stage = Asking::Nothing;
+    pub(super) fn users_changed(&mut self, shared: &mut Shared) -> bool {
+        if matches!(self.stage, Asking::List) {
+            self.stage = Asking::Nothing;
         }
         // The list before this change is forgotten at the next one.
-        self.rights.was_let_in(&shared.users);
-        let standing = self
-            .rights
-            .standing(&mut shared.users, shared.now, shared.call_timeout);
-        matches!(standing, Standing::Gone)
+        self.was_let_in(&shared.users);
+        matches!(self.standing(shared), Standing::Gone)
     }
 
-    /// It comes now.
-    pub(crate) fn comes(&mut self, users: &Users) {
-        self.rights.reset(users);
+    /// Its command waits for this, unless a question of its own is under way: it has one at a time.
+    pub(super) fn ask(&mut self, stage: Asking) {
+        if !matches!(self.stage, Asking::Asked | Asking::New(_)) {
+            self.stage = stage;
+        }
+    }
+
+    /// Its command waits for a newer list of users, whatever it has waited for.
+    pub(super) fn await_list(&mut self) {
+        self.stage = Asking::List;
+    }
+
+    /// Its command waits no longer.
+    pub(super) fn stop_asking(&mut self) {
+        self.stage = Asking::Nothing;
     }
 }
 
@@ -344,7 +360,7 @@ mod tests {
                 number: 1,
             }
         });
-        match rights.standing(users, 1, 10) {
+        match rights.standing_in(users, 1, 10) {
             Standing::All { .. } => "all",
             Standing::Some { .. } => "some",
             Standing::NotLoggedIn => "not logged in",

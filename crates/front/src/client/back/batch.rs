@@ -1,0 +1,289 @@
+//! Reads of one client that are answered together ([`super::reads`]).
+
+use bytes::Bytes;
+use pmnet_wire::command::{Commands, Form, Protocol, key_hash};
+use pmnet_wire::packet::READ_KEYS_MAX;
+
+use super::own_keys::{Listing, without_own};
+use super::read_before::Missed;
+use crate::client::{COMMANDS_PER_TURN, Shared};
+use crate::limits::BULK_BYTES_MAX;
+use crate::upstream::{CallId, Time, Upstream};
+
+/// Bytes of a batch's commands above which it takes no further one.
+pub const BATCH_BYTES_MAX: usize = 64 * 1024;
+/// Longest replies of a batch together, in bytes: as of bypasses that are packed.
+pub const BATCH_REPLY_BYTES_MAX: usize = BULK_BYTES_MAX;
+
+/// Reads of one connection that are answered together.
+pub(in crate::client) struct Batch {
+    /// Its question to the store: tells it from earlier ones of this connection.
+    pub(super) number: u64,
+    pub(super) stage: BatchStage,
+    /// When the time of the first of them began.
+    pub(super) begun: Time,
+    /// The commands, one after the other, and where each ends.
+    pub(super) commands: Vec<u8>,
+    pub(super) ends: Vec<usize>,
+    /// How many of them are answered, or sent as bypasses.
+    pub(super) done: usize,
+    /// Bytes of the replies that came from the store.
+    pub(super) reply_bytes: usize,
+    /// The store has said something that it must say to a bypass.
+    pub(super) unfit: bool,
+    /// The different hashes of their keys, as long as there are few.
+    hashes: Vec<u64>,
+    /// The key, if each of them is a GET of it.
+    pub(super) key: Option<Vec<u8>>,
+    /// Which of them list the keys of database 0.
+    pub(super) listings: Vec<(usize, Listing)>,
+    /// One of them reads all keys.
+    pub(super) all_keys: bool,
+    /// None of them is for the master alone.
+    pub(super) fits_replicas: bool,
+    /// The head is asked what a replica must have applied.
+    pub(super) asks_replica: bool,
+    /// What it has been read from last, or is, is a replica.
+    pub(super) of_replica: bool,
+    /// The head's answer, if it is no HIT.
+    pub(super) missed: Option<Missed>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::client) enum BatchStage {
+    /// Takes further reads, or waits until what is in front of it is answered.
+    Gathers,
+    /// The head was asked.
+    Asked(CallId),
+    /// The head has said MISS. What the store was asked before is on its way, and may be fresh enough.
+    Awaits { epoch: u32, need: u64 },
+    /// May be read from the store if its record names this epoch and it has applied everything up to `need`.
+    Missed { epoch: u32, need: u64 },
+    /// The same, of a replica of it.
+    Replica { epoch: u32, need: u64 },
+    /// Handed out, to be read from the store.
+    HandedOut,
+    /// To be sent as bypasses.
+    Bypassed,
+}
+
+/// Reads of one connection for the store itself.
+#[derive(Clone, Debug)]
+pub struct StoreRead {
+    /// [`Connection::id`].
+    pub connection: u64,
+    /// Which of its questions.
+    pub batch: u64,
+    /// RESP version of the replies.
+    pub protocol: Protocol,
+    /// Where the keys are.
+    pub database: u32,
+    /// The commands, one after the other.
+    pub commands: Bytes,
+    /// How many they are.
+    pub count: usize,
+    /// How fresh the store must be.
+    pub freshness: Freshness,
+    /// From a replica of the store.
+    pub replica: bool,
+}
+
+/// How fresh a store must be that is read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// As the head has said.
+    Known {
+        /// Epoch that the store's record must name.
+        epoch: u32,
+        /// What the store must have applied.
+        need: u64,
+    },
+    /// The head has not answered yet: the connection is told the record, and decides.
+    Told,
+}
+
+/// Why a batch cannot be read from the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// The store cannot be asked, is not fresh enough, or said something odd.
+    Unfit,
+    /// Its replies are longer than [`BATCH_REPLY_BYTES_MAX`].
+    Large,
+}
+
+impl Batch {
+    pub(super) fn new(begun: Time) -> Batch {
+        Batch {
+            number: 0,
+            stage: BatchStage::Gathers,
+            begun,
+            commands: Vec::new(),
+            ends: Vec::new(),
+            done: 0,
+            reply_bytes: 0,
+            unfit: false,
+            hashes: Vec::new(),
+            key: None,
+            listings: Vec::new(),
+            all_keys: false,
+            fits_replicas: true,
+            asks_replica: false,
+            of_replica: false,
+            missed: None,
+        }
+    }
+
+    /// Where it is read behind the head's MISS if no replica will do.
+    pub(super) fn at_master(&self, shared: &Shared, protocol: Protocol) -> BatchStage {
+        match self.missed {
+            Some(Missed { epoch, need, .. })
+                if shared.reads_from_store(protocol) && !self.unfit =>
+            {
+                BatchStage::Missed { epoch, need }
+            }
+            _ => BatchStage::Bypassed,
+        }
+    }
+
+    pub(super) fn add<'a>(
+        &mut self,
+        frame: &[u8],
+        get: Option<&[u8]>,
+        mut keys: impl Iterator<Item = &'a [u8]>,
+    ) {
+        // One more than fit says that they do not.
+        while self.hashes.len() <= READ_KEYS_MAX
+            && let Some(key) = keys.next()
+        {
+            let hash = key_hash(key);
+            if !self.hashes.contains(&hash) {
+                self.hashes.push(hash);
+            }
+        }
+        if self.ends.is_empty() {
+            self.key = get.map(<[u8]>::to_vec);
+        } else if self.key.as_deref() != get {
+            self.key = None;
+        }
+        self.commands.extend_from_slice(frame);
+        self.ends.push(self.commands.len());
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.ends.len() < COMMANDS_PER_TURN && self.commands.len() < BATCH_BYTES_MAX
+    }
+
+    /// The store's reply to the command at `index`, as clients see it.
+    pub(super) fn shown(&self, index: usize, reply: Bytes) -> Bytes {
+        let found = self.listings.iter().find(|(at, _)| *at == index);
+        match found {
+            Some((_, listing)) => without_own(*listing, reply),
+            None => reply,
+        }
+    }
+
+    /// The command at `index`.
+    pub(super) fn frame(&self, index: usize) -> &[u8] {
+        let from = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.commands[from..self.ends[index]]
+    }
+
+    /// The value that this update gives to its key, if the batch has only one, and reads nothing but that.
+    pub(super) fn value_in<'a>(&self, payload: &'a [u8], database: u32) -> Option<&'a [u8]> {
+        value_of(payload, database, self.key.as_ref()?)
+    }
+
+    /// The hash of its keys, if they have one in common.
+    pub(super) fn key_hash(&self) -> u64 {
+        match self.hashes[..] {
+            [hash] => hash,
+            _ => 0,
+        }
+    }
+
+    /// Asks the head, if that can be of use.
+    pub(super) fn ask_head<U: Upstream>(
+        &mut self,
+        protocol: Protocol,
+        up: &mut U,
+        shared: &mut Shared,
+    ) -> BatchStage {
+        let deadline = shared.deadline(self.begun);
+        self.asks_replica = self.fits_replicas && shared.replicas.are_wanted(protocol, shared.now);
+        let useful = self.key.is_some() || shared.reads_from_store(protocol) || self.asks_replica;
+        if !useful || shared.now >= deadline {
+            return BatchStage::Bypassed;
+        }
+        let hashes = if self.all_keys || self.hashes.len() > READ_KEYS_MAX {
+            &[]
+        } else {
+            &self.hashes[..]
+        };
+        match up.read(shared.now, hashes, self.asks_replica, deadline) {
+            Ok(call) => BatchStage::Asked(call),
+            Err(error) => {
+                tracing::trace!(%error, "the head is not asked");
+                shared.head_is_silent();
+                BatchStage::Bypassed
+            }
+        }
+    }
+}
+
+/// The value that an update gives to this key, if it is a plain SET of it.
+fn value_of<'a>(payload: &'a [u8], database: u32, key: &[u8]) -> Option<&'a [u8]> {
+    let commands = Commands::parse(payload).ok()?;
+    if commands.form != Form::Single || commands.database != database {
+        return None;
+    }
+    let mut arguments = commands.iter().next()?;
+    let words = [(); 3].map(|()| arguments.next());
+    match (words, arguments.next()) {
+        ([Some(name), Some(set), Some(value)], None)
+            if name.eq_ignore_ascii_case(b"SET") && set == key =>
+        {
+            Some(value)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmnet_resp::write_command;
+    use pmnet_wire::command::{preamble, single};
+
+    #[test]
+    fn only_a_plain_set_of_the_key_in_the_database_has_its_value() {
+        let of = |payload: &[u8]| value_of(payload, 0, b"k").map(<[u8]>::to_vec);
+        assert_eq!(of(&single(&["SET", "k", "v"])), Some(b"v".to_vec()));
+        assert_eq!(of(&single(&["set", "k", ""])), Some(Vec::new()));
+        for other in [
+            &["SET", "k2", "v"][..],
+            &["SET", "K", "v"],
+            &["SET", "k"],
+            &["SET", "k", "v", "KEEPTTL"],
+            &["SET", "k", "v", "EX", "9"],
+            &["MSET", "k", "v"],
+            &["SETEX", "k", "9", "v"],
+            &["APPEND", "k", "v"],
+        ] {
+            assert_eq!(of(&single(other)), None, "{other:?}");
+        }
+        let with = |form: Form, protocol: Protocol, database: u32, times: usize| {
+            let mut payload = preamble(form, protocol, database).to_vec();
+            for _ in 0..times {
+                write_command(&mut payload, &["SET", "k", "v"]);
+            }
+            of(&payload)
+        };
+        let resp3 = with(Form::Single, Protocol::Resp3, 0, 1);
+        assert_eq!(resp3, Some(b"v".to_vec()), "whoever set it");
+        assert_eq!(with(Form::Single, Protocol::Resp2, 1, 1), None);
+        assert_eq!(with(Form::Transaction, Protocol::Resp2, 0, 1), None);
+        assert_eq!(with(Form::Pipeline, Protocol::Resp2, 0, 2), None);
+        assert_eq!(of(b""), None);
+        assert_eq!(of(&single(&["SET", "k", "v"])[..20]), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! How a command that passes through ends: with its reply, with an error, or with its client's connection.
+
+use bytes::Bytes;
+use pmnet_resp::reply;
+
+use super::pass::Effect;
+use super::passage::{Passage, Stage};
+use super::passing::Passing;
+use crate::client::face::Face;
+use crate::client::mode::Mode;
+use crate::upstream::Time;
+
+impl Passing {
+    /// Whether the connection to the store has state that another one has not.
+    pub(in crate::client) fn stateful(&self, mode: &Mode) -> bool {
+        mode.monitors() || mode.watches() || self.subscriptions() > 0 || self.has_state()
+    }
+
+    /// Ends the passage with an error before anything of it was sent. The store's connection has not
+    /// changed, so a client that is only subscribed stays subscribed.
+    pub(in crate::client) fn give_up(&mut self, face: &mut Face, error: Bytes) {
+        let subscriber = self.subscriptions() > 0 && !face.mode.watches();
+        let watch = |passage: &Passage| passage.effect == Effect::Watch;
+        if !subscriber || self.passage.as_ref().is_some_and(watch) {
+            return self.fail(face, error);
+        }
+        self.end_unanswered(face);
+        face.pending.settle(error);
+    }
+
+    /// Ends the passage with an error, and the client's connection. Otherwise commands after a failed WATCH
+    /// would run as if the keys were watched, or half of a reply would be taken for a whole one.
+    pub(in crate::client) fn fail(&mut self, face: &mut Face, error: Bytes) {
+        let broken = |passage: &Passage| passage.handed_on || passage.effect == Effect::Watch;
+        if self.passage.as_ref().is_some_and(broken) {
+            face.end.cut_off();
+        }
+        self.refuse(face, error);
+    }
+
+    /// Ends the passage with an error. State on the store's connection cannot be trusted then.
+    pub(super) fn refuse(&mut self, face: &mut Face, error: Bytes) {
+        if let Some(passage) = self.end_unanswered(face) {
+            tracing::debug!(
+                client = face.peer,
+                command = passage.name,
+                "pass-through failed"
+            );
+        }
+        face.pending.settle(error);
+        if self.stateful(&face.mode) {
+            face.end.cut_off();
+        }
+        self.drop_direct();
+    }
+
+    /// The passage is over, without an answer to its command. Later commands that are as old must not wait
+    /// for another whole deadline, unless the command blocked: then it made them wait.
+    fn end_unanswered(&mut self, face: &mut Face) -> Option<Passage> {
+        let passage = self.drop_passage()?;
+        let waited = passage.stage == Stage::Sent || passage.is_answered();
+        face.pending.times.give_up(passage.blocks && waited);
+        Some(passage)
+    }
+
+    /// The store has answered, and the reply may be lost with it.
+    pub(in crate::client) fn unconfirmed(&mut self, face: &mut Face, why: &str) {
+        self.fail(face, reply::error(&format!(
+            "ERR pmnet: outcome unknown (Redis answered, and then {why}); the command may or may not have taken effect"
+        )));
+    }
+
+    /// The store does not let the client log in on its connection.
+    pub(in crate::client) fn login_refused(&mut self, face: &mut Face, why: &str) {
+        let name = self.passage.as_ref().map_or("", |passage| &passage.name);
+        let why = why.trim_start_matches('-');
+        let error = reply::error(&format!(
+            "ERR pmnet: {name} runs in Redis itself, which does not take the password any more that this client logged in with ({why}): \
+             log in again (AUTH), or switch the user on; the command was not executed"
+        ));
+        self.refuse(face, error);
+    }
+
+    /// The time is over for the passed command, or for a silent store.
+    pub(in crate::client) fn expire(&mut self, face: &mut Face) {
+        let sent = self.direct.as_ref().is_some_and(|direct| direct.used);
+        let text = match &self.passage {
+            Some(passage) if passage.is_answered() => {
+                return self.unconfirmed(face, "the pmnet server did not confirm it in time");
+            }
+            Some(passage) if passage.stage != Stage::Sent => {
+                return self.give_up(face, reply::error(
+                    "ERR pmnet: deadline passed before the store could be asked; the command was not executed",
+                ));
+            }
+            Some(_) if !sent => {
+                "ERR pmnet: deadline passed, the store takes no commands; the command was not executed"
+            }
+            Some(_) => {
+                "ERR pmnet: outcome unknown (deadline passed, the store does not answer); the command may or may not \
+                 have taken effect"
+            }
+            None => return self.lost(face, "the store does not answer"),
+        };
+        self.fail(face, reply::error(text));
+    }
+
+    /// The connection to the store could not be made, or is lost.
+    pub(in crate::client) fn lost(&mut self, face: &mut Face, why: &str) {
+        let stateful = self.stateful(&face.mode);
+        if stateful && self.is_under_way() {
+            face.end.cut_off();
+        } else if stateful {
+            face.end.end();
+        }
+        let used = self.direct.take().is_some_and(|direct| direct.used);
+        match &mut self.passage {
+            // It was made in advance, to where the store was; the barrier will say where it is.
+            Some(Passage { stage: Stage::Address(_) | Stage::Mark | Stage::Barrier(_), .. }) if !stateful => {}
+            Some(passage @ Passage { stage: Stage::Connection(_), identified: false, .. }) if !stateful => {
+                passage.identified = true;
+            }
+            // The store's part is done.
+            Some(Passage { stage: Stage::Confirm(_), .. }) if !stateful => {}
+            Some(Passage { stage: Stage::Confirm(_), .. }) => self.unconfirmed(face, why),
+            Some(Passage { stage: Stage::Sent, .. }) if used => self.fail(face, reply::error(&format!(
+                "ERR pmnet: the connection to the store was lost ({why}); the command may or may not have taken effect"
+            ))),
+            Some(_) => self.fail(face, reply::error(&format!(
+                "ERR pmnet: the store cannot be reached directly ({why}); the command was not executed"
+            ))),
+            None => {}
+        }
+    }
+
+    /// The command has its reply.
+    pub(super) fn end_wait(&mut self, face: &mut Face, reply: Bytes, now: Time) {
+        let waited = self
+            .drop_passage()
+            .is_some_and(|passage| passage.waits.is_some());
+        // Later commands have waited for this one, and not for the store.
+        if waited {
+            face.pending.times.make_way();
+        }
+        face.pending.times.answer(now);
+        face.pending.settle(reply);
+    }
+}

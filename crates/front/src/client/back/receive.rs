@@ -1,0 +1,158 @@
+//! What comes from the store on a client's own connection: answers to the front, messages, and the reply to the command that passes
+//! through.
+
+use bytes::Bytes;
+use pmnet_resp::reply;
+
+use super::direct::{Direct, Failure};
+use super::pass::Effect;
+use super::passage::{Passage, Stage};
+use super::passing::Passing;
+use super::subscription::subscription;
+use crate::client::Shared;
+use crate::client::face::Face;
+use crate::store::line::UNASKED;
+
+/// Why a connection without valid replies is given up.
+const NOT_RESP: &str = "the store sent something that is not an acceptable RESP reply";
+
+impl Passing {
+    /// Takes in bytes from the store.
+    pub(in crate::client) fn receive(&mut self, bytes: &[u8], face: &mut Face, shared: &Shared) {
+        let Some(mut direct) = self.direct.take() else {
+            return;
+        };
+        direct.heard = true;
+        direct.line.receive(bytes);
+        let mut result = Ok(());
+        while result.is_ok() {
+            match direct.line.next() {
+                Ok(None) => break,
+                Ok(Some(value)) => {
+                    result = self.value(&mut direct, &value, face, shared);
+                }
+                Err(_) => result = Err(NOT_RESP.to_owned().into()),
+            }
+        }
+        self.direct = Some(direct);
+        match result {
+            Ok(()) => {}
+            Err(Failure::Lost(why)) => self.lost(face, &why),
+            Err(Failure::Refused(why)) => self.login_refused(face, &why),
+        }
+    }
+
+    /// One reply, or one message.
+    fn value(
+        &mut self,
+        direct: &mut Direct,
+        value: &Bytes,
+        face: &mut Face,
+        shared: &Shared,
+    ) -> Result<(), Failure> {
+        if direct.take_answer(value)? {
+            if std::mem::take(&mut direct.passed_fence) {
+                self.pass_fence(&mut face.pending);
+            }
+            return Ok(());
+        }
+        let sent = matches!(
+            &self.passage,
+            Some(Passage {
+                stage: Stage::Sent,
+                ..
+            })
+        );
+        // Data may look like a subscription message; it is one only where such messages can come.
+        let subscribes = match &self.passage {
+            Some(passage) if sent => passage.effect == Effect::Subscribe,
+            _ => direct.subscribed + direct.subscribed_sharded > 0,
+        };
+        if (subscribes || value.starts_with(b">"))
+            && let Some(subscription) = subscription(value)
+        {
+            if subscription.sharded {
+                direct.subscribed_sharded = subscription.remaining;
+            } else {
+                let before = direct.subscribed;
+                direct.subscribed = subscription.remaining;
+                if subscription.pattern {
+                    let patterns = direct.patterns + subscription.remaining;
+                    direct.patterns = patterns.saturating_sub(before);
+                }
+                // At the end there is none, whatever was missed.
+                direct.patterns = direct.patterns.min(subscription.remaining);
+            }
+        }
+        let Some(passage) = self.passage.as_mut().filter(|_| sent) else {
+            if !(subscribes || face.mode.monitors() || value.starts_with(b">")) {
+                // Given to the client, it would be taken for the reply to something.
+                return Err(UNASKED.to_owned().into());
+            }
+            // It comes from before the command that waits to be sent, if one does.
+            self.hand_on(value, face);
+            return Ok(());
+        };
+        let is_reply = match passage.effect {
+            // Until the sentinel: confirmations and messages, in the order of the store.
+            Effect::Subscribe => is_sentinel(value, &passage.sentinel),
+            // A message to a RESP3 client while another command waits for its reply.
+            _ => !value.starts_with(b">"),
+        };
+        if !is_reply {
+            passage.handed_on |= passage.effect == Effect::Subscribe;
+            self.hand_on(value, face);
+            return Ok(());
+        }
+        let Some(mut passage) = self.passage.take() else {
+            return Ok(());
+        };
+        face.pending.times.make_way();
+        if passage.kills && value.starts_with(b"+") {
+            self.note_killed();
+        }
+        let refused = direct.refused.take();
+        let refused = refused.filter(|_| passage.name.starts_with("WAIT"));
+        let value = refused.as_ref().unwrap_or(value);
+        passage.apply(value, direct, face);
+        let reply = match passage.effect {
+            Effect::Subscribe => Bytes::new(),
+            Effect::Protocol if !value.starts_with(b"-") => face.hello_reply(shared),
+            // A client that followed it would go past pmnet.
+            _ if value.starts_with(b"-MOVED ") || value.starts_with(b"-ASK ") => reply::error(
+                "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the command was not \
+                 executed",
+            ),
+            _ => value.clone(),
+        };
+        if passage.needs_confirmation(value) {
+            passage.await_confirmation(reply);
+            self.passage = Some(passage);
+        } else {
+            face.pending.settle(reply);
+        }
+        Ok(())
+    }
+
+    /// Forwards what came from the store, in the same order: after all replies that are due before it,
+    /// but before the reply to the command that is being passed, or that may have caused it.
+    fn hand_on(&mut self, value: &Bytes, face: &mut Face) {
+        let replies = &mut face.pending.replies;
+        let behind_all = replies.slots.len();
+        let place = if self.is_behind_reply(value) {
+            behind_all
+        } else {
+            replies.message_place().unwrap_or(behind_all)
+        };
+        replies.insert(place, value);
+    }
+}
+
+fn is_sentinel(value: &[u8], sentinel: &[u8]) -> bool {
+    // "ERR unknown command 'NAME', with args …", before Redis 7 with other quotes.
+    let name = value
+        .strip_prefix(b"-ERR unknown command ")
+        .and_then(|rest| rest.get(1..))
+        .and_then(|rest| rest.strip_prefix(sentinel));
+    matches!(name, Some([b'\'' | b'`', ..]))
+}

@@ -1,0 +1,585 @@
+//! What becomes of a command that has passed all gates: the back sends it, or the front answers it.
+
+use bytes::Bytes;
+use pmnet_resp::reply::{self, OK};
+use pmnet_resp::{Arguments, Parser, Status};
+use pmnet_wire::command::Protocol;
+
+use super::about::{ASK_TIME_MAX, About};
+use super::back::calls::{Call, Purpose, Submit, question};
+use super::back::pack::{Company, Kind, Part};
+use super::back::reads::Kept;
+use super::client_command::{ClientsAsk, Replying, Wanted, clients_question, parse_pause, refused};
+use super::gates::Command;
+use super::local::{Hello, parse_database};
+use super::mode::Mode;
+use super::replies::{Muted, Slot};
+use super::rights::admit::Admission;
+use super::rights::{Asking, Rights};
+use super::transaction::{Executed, Rest, Transaction};
+use super::{Connection, Env, Later, Shared, refusal};
+use crate::limits::REQUESTS;
+use crate::table::{Action, Facts, Local, Sub};
+use crate::tracking::Tracker;
+use crate::upstream::{Outcome, Upstream};
+use crate::users::Users;
+
+/// Commands whose result depends on who is subscribed.
+const ABOUT_SUBSCRIPTIONS: [&str; 3] = ["PUBLISH", "SPUBLISH", "PUBSUB"];
+
+fn is_about_subscriptions(facts: Option<&Facts>) -> bool {
+    facts.is_some_and(|facts| ABOUT_SUBSCRIPTIONS.contains(&facts.name))
+}
+
+impl Connection {
+    /// Sends what waits to be sent. Then anything may be submitted.
+    ///
+    /// # Errors
+    /// [`Later`]: nothing may be submitted behind it now.
+    pub(super) fn flush<U: Upstream>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+        self.back.flush(&mut self.face.context(env))
+    }
+
+    /// Puts a reply behind all that are outstanding.
+    pub(super) fn reply(&mut self, reply: Bytes) {
+        self.back.reply(&mut self.face.pending, reply);
+    }
+
+    /// Carries out a command that has passed all gates.
+    ///
+    /// # Errors
+    /// [`Later`]: it has to wait.
+    pub(super) fn carry_out<U: Upstream>(
+        &mut self,
+        command: &Command<'_>,
+        env: &mut Env<'_, U>,
+    ) -> Result<(), Later> {
+        match command.verdict.action {
+            Action::Update => self.back.update(command, &mut self.face.context(env)),
+            Action::Bypass {
+                read_only: true,
+                alone,
+            } => self.read(command, Company::of(alone), env),
+            Action::Bypass {
+                read_only: false,
+                alone,
+            } => {
+                env.shared.own_writes.forget();
+                if is_about_subscriptions(command.verdict.facts) {
+                    self.wait_for_subscriptions(env)?;
+                    if self.back.passing.subscriptions() > 0 {
+                        self.flush(env)?;
+                        let (passing, session) = (&mut self.back.passing, &mut self.back.session);
+                        let cx = &mut self.face.context(env);
+                        return passing.publish_to_itself(command, session, cx);
+                    }
+                }
+                self.bypass(command, Kind::Writes, Company::of(alone), env)
+            }
+            Action::Local(local) => {
+                // It may change what the next command means.
+                env.shared.own_writes.forget();
+                if local == Local::Multi {
+                    self.back.make_room_for_reply(&mut self.face.context(env))?;
+                } else {
+                    self.flush(env)?;
+                }
+                self.local(local, command, env)
+            }
+            Action::Pass(kind) => {
+                // It may change a key.
+                env.shared.own_writes.forget();
+                self.flush(env)?;
+                if let Err(error) = self.back.passing.start(&mut self.face, kind, command) {
+                    self.reply(error);
+                }
+                Ok(())
+            }
+            Action::Refuse(why) => {
+                self.flush(env)?;
+                self.reply(refusal(command.arguments, why));
+                Ok(())
+            }
+        }
+    }
+
+    /// A command that only reads: what can answer it, the nearest first.
+    fn read<U: Upstream>(
+        &mut self,
+        command: &Command<'_>,
+        company: Company,
+        env: &mut Env<'_, U>,
+    ) -> Result<(), Later> {
+        if self
+            .back
+            .read_own_write(command, &mut self.face.context(env))
+        {
+            return Ok(());
+        }
+        env.shared.own_writes.forget();
+        if is_about_subscriptions(command.verdict.facts) {
+            self.wait_for_subscriptions(env)?;
+        }
+        let kept = match self.tracks.on {
+            true => Kept::Yes,
+            false => Kept::No,
+        };
+        let cx = &mut self.face.context(env);
+        if self.back.read_beside_writes(command, company, cx)? {
+            return Ok(());
+        }
+        if company == Company::Any && self.back.batch_read(command, kept, cx)? {
+            return Ok(());
+        }
+        self.bypass(command, Kind::Reads, company, env)
+    }
+
+    /// A command that Redis executes, unless it says that it is busy.
+    fn bypass<U: Upstream>(
+        &mut self,
+        command: &Command<'_>,
+        kind: Kind,
+        company: Company,
+        env: &mut Env<'_, U>,
+    ) -> Result<(), Later> {
+        if let Some(busy) = env.shared.busy.error(env.shared.now).cloned() {
+            return self.deny(busy, command.verdict.facts, env);
+        }
+        let part = Part::of(command, kind, company);
+        self.back.pack(part, &mut self.face.context(env))?;
+        self.back.packs.count_own();
+        Ok(())
+    }
+
+    /// Lets the next command wait for the changes of subscriptions that were begun before it.
+    fn wait_for_subscriptions<U: Upstream>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+        if self.face.pending.hold.asks_others() {
+            self.flush(env)?;
+        }
+        let hold = &mut self.face.pending.hold;
+        hold.come_behind(&env.shared.subscribing)
+    }
+
+    /// Answers a command that is not run with an error, as Redis does: inside MULTI, the transaction fails as well.
+    ///
+    /// # Errors
+    /// [`Later`]: what is in front of it could not be sent now.
+    pub(super) fn deny<U: Upstream>(
+        &mut self,
+        error: Bytes,
+        facts: Option<&Facts>,
+        env: &mut Env<'_, U>,
+    ) -> Result<(), Later> {
+        self.back.make_room_for_reply(&mut self.face.context(env))?;
+        if facts.is_some_and(|facts| facts.name == "EXEC") {
+            self.face.mode.take_transaction();
+            let why = String::from_utf8_lossy(error.strip_prefix(b"-").unwrap_or(&error));
+            let text = format!(
+                "EXECABORT Transaction discarded because of: {}",
+                why.trim_end()
+            );
+            self.reply(reply::error(&text));
+            return Ok(());
+        }
+        self.face.mode.fail();
+        self.reply(error);
+        Ok(())
+    }
+
+    /// The command waits for an answer of Redis about its client's rights, as long as it has time. Then it has an error.
+    ///
+    /// # Errors
+    /// [`Later`]: it waits.
+    pub(super) fn await_answer<U: Upstream>(
+        &mut self,
+        asking: Asking,
+        facts: Option<&Facts>,
+        env: &mut Env<'_, U>,
+    ) -> Result<(), Later> {
+        // What is in front of it does not wait.
+        self.flush(env)?;
+        if !asking.is_login()
+            && let Some(busy) = env.shared.busy.error(env.shared.now).cloned()
+        {
+            // Redis says nothing about rights now, but it would say this.
+            self.rights.stop_asking();
+            return self.deny(busy, facts, env);
+        }
+        let times = &mut self.face.pending.times;
+        if env.shared.now >= env.shared.deadline(times.begun()) {
+            times.fail();
+            self.rights.stop_asking();
+            return self.deny(Rights::overdue(env.shared), facts, env);
+        }
+        self.rights.ask(asking);
+        Err(Later::Rights)
+    }
+
+    /// Answers a local command; its number of arguments is checked.
+    ///
+    /// # Errors
+    /// [`Later`]: it has to wait.
+    pub(super) fn local<U: Upstream>(
+        &mut self,
+        local: Local,
+        command: &Command<'_>,
+        env: &mut Env<'_, U>,
+    ) -> Result<(), Later> {
+        let arguments = command.arguments;
+        let answer = match local {
+            Local::Ping => match arguments.len() {
+                1 => Bytes::from_static(b"+PONG\r\n"),
+                2 => reply::bulk(arguments.get(1)),
+                _ => reply::error("ERR wrong number of arguments for 'ping' command"),
+            },
+            Local::Echo => reply::bulk(arguments.get(1)),
+            Local::Hello => return self.hello(arguments, env),
+            Local::Auth => return self.auth(arguments, env),
+            Local::Select => return self.select(arguments, env),
+            Local::Quit => self.quit(),
+            Local::Reset => self.reset(&env.shared.users),
+            Local::Client => return self.client(command, env),
+            Local::Multi if self.face.mode.transaction().is_some() => {
+                reply::error("ERR MULTI calls can not be nested")
+            }
+            Local::Multi => {
+                let transaction = Transaction::new(self.face.settings.selected);
+                self.face.mode = Mode::Queueing(transaction);
+                OK
+            }
+            Local::Exec => return self.execute(env),
+            Local::Discard if self.face.mode.take_transaction().is_none() => {
+                reply::error("ERR DISCARD without MULTI")
+            }
+            Local::Discard | Local::Unwatch => {
+                self.back.passing.unwatch();
+                OK
+            }
+        };
+        self.reply(answer);
+        Ok(())
+    }
+
+    /// QUIT: answers what is outstanding, then closes.
+    fn quit(&mut self) -> Bytes {
+        self.face.end.end();
+        self.back.passing.drop_direct();
+        OK
+    }
+
+    /// RESET: as if freshly connected.
+    fn reset(&mut self, users: &Users) -> Bytes {
+        self.face.mode = Mode::Ordinary;
+        self.back.passing.unwatch();
+        self.back.passing.drop_direct();
+        self.face.pending.replies.mute(Muted::No);
+        self.face.settings.reset();
+        self.tracks.on = false;
+        self.rights.reset(users);
+        Bytes::from_static(b"+RESET\r\n")
+    }
+
+    /// AUTH; only the connection that it is sent on is logged in.
+    fn auth<U: Upstream>(
+        &mut self,
+        arguments: &Arguments<'_>,
+        env: &mut Env<'_, U>,
+    ) -> Result<(), Later> {
+        let answer = match arguments.len() {
+            2 => self.log_in(None, arguments.get(1), env)?,
+            3 => self.log_in(Some(arguments.get(1)), arguments.get(2), env)?,
+            _ => Some(reply::error("ERR syntax error")),
+        };
+        if let Some(answer) = answer {
+            self.reply(answer);
+        }
+        Ok(())
+    }
+
+    /// AUTH, or that of HELLO: the reply; `None` if the client has one.
+    fn log_in<U: Upstream>(
+        &mut self,
+        user: Option<&[u8]>,
+        password: &[u8],
+        env: &mut Env<'_, U>,
+    ) -> Result<Option<Bytes>, Later> {
+        let passing = &mut self.back.passing;
+        match self.rights.log_in(user, password, passing, env.shared) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(asking) => self.await_answer(asking, None, env).map(|()| None),
+        }
+    }
+
+    fn hello<U: Upstream>(
+        &mut self,
+        arguments: &Arguments<'_>,
+        env: &mut Env<'_, U>,
+    ) -> Result<(), Later> {
+        let wish = match Hello::parse(arguments, self.face.protocol()) {
+            Ok(wish) => wish,
+            Err(error) => {
+                self.reply(error);
+                return Ok(());
+            }
+        };
+        if let Some((user, password)) = wish.login {
+            match self.log_in(Some(user), password, env)? {
+                Some(answer) if answer == OK => {}
+                Some(error) => {
+                    self.reply(error);
+                    return Ok(());
+                }
+                None => return Ok(()),
+            }
+        } else if wish.wrong.is_none() {
+            match self.rights.greets(env.shared) {
+                Admission::Answered(error) => {
+                    self.reply(error);
+                    return Ok(());
+                }
+                Admission::Awaits(asking) => return self.await_answer(asking, None, env),
+                _ => {}
+            }
+        }
+        if let Some(wrong) = wish.wrong {
+            self.reply(wrong);
+            return Ok(());
+        }
+        if wish.protocol != self.face.protocol() && self.back.passing.subscriptions() > 0 {
+            if let Some(name) = wish.name {
+                self.face.settings.name = Bytes::copy_from_slice(name);
+            }
+            // In RESP2 a subscriber could not ask for another protocol.
+            self.back.passing.begin_resp2(&mut self.face, arguments);
+            return Ok(());
+        }
+        if !self.ask_about(&wish, env)? {
+            let name = wish.name.map(Bytes::copy_from_slice);
+            let greeting = self.face.greet(wish.protocol, name, env.shared);
+            self.reply(greeting);
+        }
+        Ok(())
+    }
+
+    /// Asks the store for its facts if they are not known. False if the store need not, or cannot, be asked.
+    fn ask_about<U: Upstream>(
+        &mut self,
+        wish: &Hello<'_>,
+        env: &mut Env<'_, U>,
+    ) -> Result<bool, Later> {
+        let (store, now) = (env.shared.name.as_ref(), env.shared.now);
+        if !env.shared.about.is_to_be_asked(store, now) {
+            return Ok(false);
+        }
+        self.flush(env)?;
+        let payload = About::question();
+        let call = Call {
+            payload: &payload,
+            key_hash: 0,
+            how: Submit::Bypass { read_only: true },
+            deadline: now.saturating_add(env.shared.call_timeout.min(ASK_TIME_MAX)),
+        };
+        let submitted = self.back.session.submit(call, env.up, now)?;
+        if submitted.is_err() {
+            env.shared.about.learn(&Outcome::Unknown, now);
+            return Ok(false);
+        }
+        let purpose = Purpose::Hello {
+            protocol: wish.protocol,
+            name: wish.name.map(Bytes::copy_from_slice),
+        };
+        let pending = &mut self.face.pending;
+        pending.expect_first(submitted, purpose, payload.len());
+        Ok(true)
+    }
+
+    /// SELECT. A database that nobody has used yet is first checked with the store: an update acknowledged
+    /// early for a database that does not exist would be lost. If the store does not answer, the connection
+    /// ends, because later commands are not meant for the previous database.
+    fn select<U: Upstream>(
+        &mut self,
+        arguments: &Arguments<'_>,
+        env: &mut Env<'_, U>,
+    ) -> Result<(), Later> {
+        let database = match parse_database(arguments.get(1)) {
+            Ok(database) => database,
+            Err(error) => {
+                self.reply(error);
+                return Ok(());
+            }
+        };
+        if env.shared.databases.contains(&database) {
+            self.face.settings.selected.database = database;
+            self.reply(OK);
+            return Ok(());
+        }
+        let size = question(database, &[b"DBSIZE"]);
+        let purpose = Purpose::Select { database };
+        if !self.back.ask(size, purpose, &mut self.face.context(env))? {
+            self.face.end.cut_off();
+        }
+        Ok(())
+    }
+
+    /// EXEC.
+    fn execute<U: Upstream>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+        // Taken out, so that the rest of the client can change.
+        let mut mode = std::mem::take(&mut self.face.mode);
+        let executed = self.back.execute(&mut mode, &mut self.face.context(env));
+        self.face.mode = mode;
+        match executed? {
+            Executed::Sent => {}
+            Executed::Reply(answer) => self.reply(answer),
+            Executed::Alone(rest) => {
+                let answer = self.executed(rest, Vec::new(), env.shared);
+                self.reply(answer);
+            }
+        }
+        Ok(())
+    }
+
+    /// A transaction has run, with these replies. Returns the reply to its EXEC, after the front has done its part.
+    pub(super) fn executed(
+        &mut self,
+        rest: Rest,
+        theirs: Vec<&[u8]>,
+        shared: &mut Shared,
+    ) -> Bytes {
+        if let Some(database) = rest.database() {
+            self.face.settings.selected.database = database;
+        }
+        rest.merge(theirs, |frame| self.answer_own(frame, shared))
+    }
+
+    /// The reply to a command of a transaction that the front answers.
+    fn answer_own(&mut self, frame: &[u8], shared: &mut Shared) -> Bytes {
+        let mut parser = Parser::new(REQUESTS);
+        let Ok(Status::Complete) = parser.poll(frame) else {
+            return reply::error("ERR pmnet: a queued command cannot be read");
+        };
+        let arguments = parser.arguments(frame);
+        if arguments.is(0, "HELLO") {
+            return match Hello::parse(&arguments, self.face.protocol()) {
+                Ok(hello) => {
+                    let name = hello.name.map(Bytes::copy_from_slice);
+                    self.face.greet(hello.protocol, name, shared)
+                }
+                Err(error) => error,
+            };
+        }
+        match shared.table.verdict(&arguments).sub {
+            Sub::Known(sub) => self.client_alone(sub.name, &arguments, shared),
+            Sub::Unknown => self.face.settings.set_info(&arguments),
+            // UNWATCH.
+            Sub::No => OK,
+        }
+    }
+
+    /// CLIENT; its number of arguments is checked.
+    pub(super) fn client<U: Upstream>(
+        &mut self,
+        command: &Command<'_>,
+        env: &mut Env<'_, U>,
+    ) -> Result<(), Later> {
+        let arguments = command.arguments;
+        match Wanted::parse(command.verdict.sub, arguments, env.shared) {
+            Wanted::Reply(answer) => self.reply(answer),
+            Wanted::Alone(name) => {
+                let answer = self.client_alone(name, arguments, env.shared);
+                if !answer.is_empty() {
+                    self.reply(answer);
+                }
+            }
+            Wanted::Tracking => {
+                let until = env.shared.deadline(self.face.pending.times.begun());
+                let tracks = &mut self.tracks;
+                let answer = match tracks.may_track(arguments, until, env.shared)? {
+                    Ok(()) => tracks.client_tracking(self.face.id, arguments, env.shared),
+                    Err(error) => error,
+                };
+                self.reply(answer);
+            }
+            Wanted::Help(frame) => {
+                let part = Part {
+                    frame: &frame,
+                    key_hash: 0,
+                    kind: Kind::Reads,
+                    company: Company::Alone,
+                    code: false,
+                };
+                self.back.pack(part, &mut self.face.context(env))?;
+            }
+            Wanted::Front(ask @ (ClientsAsk::Info | ClientsAsk::List(_)))
+                if env.shared.client_fields.is_none() =>
+            {
+                let info = question(0, &[b"CLIENT", b"INFO"]);
+                let purpose = Purpose::ClientFields(ask);
+                self.back.ask(info, purpose, &mut self.face.context(env))?;
+            }
+            Wanted::Front(ask) => {
+                self.face.pending.replies.slots.push_back(Slot::Clients);
+                self.wait_for_clients(ask);
+            }
+            Wanted::Store(conditions, ask) => {
+                let payload = clients_question(&conditions);
+                let purpose = Purpose::ClientsWhich(ask);
+                self.back
+                    .ask(payload, purpose, &mut self.face.context(env))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next commands wait until the front has answered this.
+    pub(super) fn wait_for_clients(&mut self, ask: ClientsAsk) {
+        self.face.pending.hold.for_outcome();
+        self.clients_ask = Some(ask);
+    }
+
+    /// A CLIENT that concerns only this connection; empty if there is no answer.
+    fn client_alone(
+        &mut self,
+        name: &str,
+        arguments: &Arguments<'_>,
+        shared: &mut Shared,
+    ) -> Bytes {
+        if let Some(answer) = self.face.settings.client(name, arguments) {
+            return answer;
+        }
+        let id = self.face.id;
+        match name {
+            "CLIENT|ID" => reply::integer(self.face.shown_id()),
+            "CLIENT|GETREDIR" => {
+                reply::integer(Tracker::shown_redirect(shared.tracking.client(id)))
+            }
+            "CLIENT|TRACKINGINFO" => {
+                let resp3 = self.face.protocol() == Protocol::Resp3;
+                Tracker::info(shared.tracking.client(id), resp3)
+            }
+            "CLIENT|CACHING" => Tracker::client_caching(shared.tracking.client_mut(id), arguments),
+            "CLIENT|TRACKING" => self.tracks.client_tracking(id, arguments, shared),
+            "CLIENT|REPLY" => {
+                let silent = &mut self.face.settings.silent;
+                match self.skip.client_reply(arguments, silent) {
+                    Replying::Muted(muted, answer) => {
+                        self.face.pending.replies.mute(muted);
+                        answer
+                    }
+                    Replying::Same(answer) => answer,
+                }
+            }
+            "CLIENT|PAUSE" => match parse_pause(arguments) {
+                Ok((millis, all)) => {
+                    shared.pause.begin(millis, all, shared.now);
+                    OK
+                }
+                Err(error) => error,
+            },
+            "CLIENT|UNPAUSE" => {
+                shared.pause.end();
+                OK
+            }
+            _ => refused(arguments),
+        }
+    }
+}

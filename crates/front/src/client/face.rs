@@ -1,0 +1,135 @@
+//! The half of a client that its commands are about: who it is, what it has set, and the commands that were taken from it.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use pmnet_wire::command::Protocol;
+
+use super::back::calls::{Context, Purpose};
+use super::end::End;
+use super::hold::Hold;
+use super::local::Settings;
+use super::mode::Mode;
+use super::output::Wishes;
+use super::replies::{Replies, Slot};
+use super::times::Times;
+use super::{Env, REPLY_BYTES_EXPECTED, Shared};
+use crate::upstream::CallId;
+
+/// The commands that were taken from a client and have no reply yet.
+#[derive(Default)]
+pub(super) struct Pending {
+    /// Their replies, in their order.
+    pub(super) replies: Replies,
+    /// Their deadlines.
+    pub(super) times: Times,
+    /// The reason why the next one is not taken yet.
+    pub(super) hold: Hold,
+}
+
+/// What a client is, without its connections.
+pub(super) struct Face {
+    /// Answer to CLIENT ID.
+    pub(super) id: u64,
+    /// Its address.
+    pub(super) peer: String,
+    pub(super) settings: Settings,
+    pub(super) mode: Mode,
+    pub(super) pending: Pending,
+    pub(super) end: End,
+    pub(super) wishes: Wishes,
+}
+
+impl Pending {
+    /// Gives what was submitted its place among the replies, or the error why it was not. `bytes`: of its payload.
+    pub(super) fn expect(
+        &mut self,
+        submitted: Result<CallId, Bytes>,
+        purpose: Purpose,
+        bytes: usize,
+    ) {
+        match submitted {
+            Ok(call) => {
+                let bytes = bytes + purpose.replies_expected() * REPLY_BYTES_EXPECTED;
+                self.replies.await_call(call, purpose, bytes);
+            }
+            Err(error) => self.replies.push(purpose.failed(&error)),
+        }
+    }
+
+    /// The same for a call on whose outcome the next command depends.
+    pub(super) fn expect_first(
+        &mut self,
+        submitted: Result<CallId, Bytes>,
+        purpose: Purpose,
+        bytes: usize,
+    ) {
+        if submitted.is_ok() {
+            self.hold.for_outcome();
+        }
+        self.expect(submitted, purpose, bytes);
+    }
+
+    /// Gives the command that passes through its reply.
+    pub(super) fn settle(&mut self, reply: Bytes) {
+        let passage = |slot: &Slot| matches!(slot, Slot::Passage);
+        if let Some(index) = self.replies.slots.iter().position(passage) {
+            self.replies.fill(index, reply);
+        }
+        self.replies.drain();
+    }
+}
+
+impl Face {
+    pub(super) fn new(id: u64, peer: SocketAddr) -> Face {
+        Face {
+            id,
+            peer: peer.to_string(),
+            settings: Settings::default(),
+            mode: Mode::Ordinary,
+            pending: Pending::default(),
+            end: End::default(),
+            wishes: Wishes::default(),
+        }
+    }
+
+    /// Returns the access that the back has to this client and to the front.
+    pub(super) fn context<'a, U>(&'a mut self, env: &'a mut Env<'_, U>) -> Context<'a, U> {
+        Context {
+            up: env.up,
+            shared: env.shared,
+            pending: &mut self.pending,
+            wishes: &mut self.wishes,
+            selected: self.settings.selected,
+        }
+    }
+
+    /// The number of its connection as clients see it.
+    pub(super) fn shown_id(&self) -> i64 {
+        i64::try_from(self.id).unwrap_or(i64::MAX)
+    }
+
+    /// What HELLO says in the present protocol.
+    pub(super) fn hello_reply(&self, shared: &Shared) -> Bytes {
+        shared.about.reply(self.protocol(), self.shown_id())
+    }
+
+    /// Does what HELLO asks for, but for a login; the reply.
+    pub(super) fn greet(
+        &mut self,
+        protocol: Protocol,
+        name: Option<Bytes>,
+        shared: &Shared,
+    ) -> Bytes {
+        if let Some(name) = name {
+            self.settings.name = name;
+        }
+        self.settings.selected.protocol = protocol;
+        self.hello_reply(shared)
+    }
+
+    /// RESP version of its replies.
+    pub(super) fn protocol(&self) -> Protocol {
+        self.settings.selected.protocol
+    }
+}
