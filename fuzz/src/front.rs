@@ -20,7 +20,7 @@ use pmnet_front::client::{
 use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::Table;
 use pmnet_front::upstream::{
-    CallId, Closed, Outcome, ReadAnswer, Refused, SessionHandle, Time, Upstream,
+    Call, CallId, Calls, Closed, Outcome, ReadAnswer, Refused, SessionHandle, Submit, Time,
 };
 use pmnet_front::{Cache, ReadFrom};
 use pmnet_resp::scan::count;
@@ -123,7 +123,7 @@ struct Fake {
 }
 
 impl Fake {
-    fn submit(
+    fn take(
         &mut self,
         session: SessionHandle,
         payload: &[u8],
@@ -155,33 +155,23 @@ impl Fake {
     }
 }
 
-impl Upstream for Fake {
+impl Calls for Fake {
     fn open(&mut self, _: Time) -> Result<SessionHandle, Refused> {
         self.sessions += 1;
         let _ = writeln!(self.seen, "open {}", self.sessions);
         Ok(SessionHandle(self.sessions))
     }
-    fn update(
-        &mut self,
-        _: Time,
-        s: SessionHandle,
-        p: Bytes,
-        hash: u64,
-        deadline: Time,
-    ) -> Result<CallId, Refused> {
-        self.submit(s, &p, true, format_args!("update {hash:x} {deadline}"))
-    }
-    fn bypass(
-        &mut self,
-        _: Time,
-        s: SessionHandle,
-        p: Bytes,
-        hash: u64,
-        reads: bool,
-        deadline: Time,
-    ) -> Result<CallId, Refused> {
-        let more = format_args!("bypass {hash:x} {reads} {deadline}");
-        self.submit(s, &p, false, more)
+    fn submit(&mut self, _: Time, s: SessionHandle, call: Call<'_>) -> Result<CallId, Refused> {
+        let (payload, hash, deadline) = (call.payload, call.key_hash, call.deadline);
+        match call.how {
+            Submit::Update => {
+                self.take(s, payload, true, format_args!("update {hash:x} {deadline}"))
+            }
+            Submit::Bypass { read_only } => {
+                let more = format_args!("bypass {hash:x} {read_only} {deadline}");
+                self.take(s, payload, false, more)
+            }
+        }
     }
     fn read(
         &mut self,
@@ -205,28 +195,6 @@ impl Upstream for Fake {
         self.calls += 1;
         self.asked = Some(CallId(self.calls));
         Ok(CallId(self.calls))
-    }
-    fn open_mark(&mut self, _: Time) -> Result<SessionHandle, Refused> {
-        unreachable!("the front opens it, no connection does")
-    }
-    fn end(&mut self, _: Time, session: SessionHandle) {
-        let _ = writeln!(self.seen, "end {session:?}");
-    }
-    fn poll_event(&mut self) -> Option<pmnet_front::upstream::Event> {
-        None
-    }
-    fn register(&mut self, _: &mio::Registry, _: mio::Token) -> std::io::Result<()> {
-        Ok(())
-    }
-    fn receive(&mut self, _: Time) -> bool {
-        false
-    }
-    fn flush(&mut self, _: Time) {}
-    fn next_timeout(&self) -> Option<Time> {
-        None
-    }
-    fn peer(&self) -> String {
-        "nobody".into()
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::io;
 
-use bytes::Bytes;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use pmnet_client::{ClientConfig, ClientNode};
 
-use crate::upstream::{CallId, Event, Refused, SessionHandle, Time, Upstream};
+use crate::upstream::{Call, CallId, Calls, Event, Refused, SessionHandle, Submit, Time, Upstream};
 
 /// How long the end of a session may take to reach the devices, in nanoseconds. A session whose end
 /// is lost expires there.
@@ -34,32 +33,25 @@ fn time(nanos: Time) -> pmnet_client::Time {
     pmnet_client::Time(nanos)
 }
 
-impl Upstream for ClientNode {
+impl Calls for ClientNode {
     fn open(&mut self, now: Time) -> Result<SessionHandle, Refused> {
         ClientNode::open(self, time(now))
     }
 
-    fn update(
+    fn submit(
         &mut self,
-        _now: Time,
+        _: Time,
         session: SessionHandle,
-        payload: Bytes,
-        key_hash: u64,
-        deadline: Time,
+        call: Call<'_>,
     ) -> Result<CallId, Refused> {
-        ClientNode::update(self, session, payload, key_hash, time(deadline))
-    }
-
-    fn bypass(
-        &mut self,
-        _now: Time,
-        session: SessionHandle,
-        payload: Bytes,
-        key_hash: u64,
-        read_only: bool,
-        deadline: Time,
-    ) -> Result<CallId, Refused> {
-        ClientNode::bypass(self, session, payload, key_hash, read_only, time(deadline))
+        let (payload, key_hash) = (call.payload.clone(), call.key_hash);
+        let deadline = time(call.deadline);
+        match call.how {
+            Submit::Update => self.update(session, payload, key_hash, deadline),
+            Submit::Bypass { read_only } => {
+                self.bypass(session, payload, key_hash, read_only, deadline)
+            }
+        }
     }
 
     fn read(
@@ -71,7 +63,9 @@ impl Upstream for ClientNode {
     ) -> Result<CallId, Refused> {
         ClientNode::read(self, time(now), hashes, replicas, time(deadline))
     }
+}
 
+impl Upstream for ClientNode {
     fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
         ClientNode::open_mark(self, time(now))
     }

@@ -14,41 +14,62 @@ pub use pmnet_client::{
 /// Nanoseconds since the start of the front.
 pub type Time = u64;
 
-/// The client endpoint. Nothing of a call leaves before the next [`Upstream::flush`]. Calls of one session take effect in the order submitted; a call after a
-/// state-changing bypass is held by the endpoint until that bypass has its reply.
-pub trait Upstream {
+/// How a call is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submit {
+    /// Acknowledged when durable ([`Outcome::Committed`]).
+    Update,
+    /// Answered by the store ([`Outcome::Reply`]): executed exactly once if it changes state, perhaps several times if `read_only`.
+    Bypass {
+        /// It changes nothing.
+        read_only: bool,
+    },
+}
+
+/// A call that is to be submitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// Preamble and commands.
+    pub payload: &'a Bytes,
+    /// Hash of the one key that it is about; 0 if there is none.
+    pub key_hash: u64,
+    /// How it is carried out.
+    pub how: Submit,
+    /// End of its time.
+    pub deadline: Time,
+}
+
+impl<'a> Call<'a> {
+    /// A question to the store, which changes nothing.
+    #[must_use]
+    pub fn question(payload: &'a Bytes, deadline: Time) -> Call<'a> {
+        Call {
+            payload,
+            key_hash: 0,
+            how: Submit::Bypass { read_only: true },
+            deadline,
+        }
+    }
+}
+
+/// What a client needs of the endpoint. Nothing of a call leaves before the next [`Upstream::flush`]. Calls of one session take effect in
+/// the order submitted; a call after a state-changing bypass is held by the endpoint until that bypass has its reply.
+pub trait Calls {
     /// Opens a session; calls may be submitted at once.
     ///
     /// # Errors
     /// [`Refused::Sessions`].
     fn open(&mut self, now: Time) -> Result<SessionHandle, Refused>;
 
-    /// Submits an update that is acknowledged when durable ([`Outcome::Committed`]).
+    /// Submits a call.
     ///
     /// # Errors
     /// [`Refused`]; nothing was sent.
-    fn update(
+    fn submit(
         &mut self,
         now: Time,
         session: SessionHandle,
-        payload: Bytes,
-        key_hash: u64,
-        deadline: Time,
-    ) -> Result<CallId, Refused>;
-
-    /// Submits a call that the store answers ([`Outcome::Reply`]): executed exactly once if it
-    /// changes state, perhaps several times if `read_only`.
-    ///
-    /// # Errors
-    /// [`Refused`]; nothing was sent.
-    fn bypass(
-        &mut self,
-        now: Time,
-        session: SessionHandle,
-        payload: Bytes,
-        key_hash: u64,
-        read_only: bool,
-        deadline: Time,
+        call: Call<'_>,
     ) -> Result<CallId, Refused>;
 
     /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2); none,
@@ -64,7 +85,10 @@ pub trait Upstream {
         replicas: bool,
         deadline: Time,
     ) -> Result<CallId, Refused>;
+}
 
+/// The client endpoint.
+pub trait Upstream: Calls {
     /// Opens a *mark*: a session that says, for as long as it is open, that something may change the store which passes no
     /// device (`docs/spec/reads.md` §5). It counts from [`Event::Marked`] on.
     ///

@@ -6,7 +6,7 @@ use pmnet_resp::{Arguments, Parser, Status};
 use pmnet_wire::command::Protocol;
 
 use super::about::{ASK_TIME_MAX, About};
-use super::back::calls::{Call, Purpose, Submit, question};
+use super::back::calls::{Purpose, question};
 use super::back::pack::{Company, Kind, Part};
 use super::back::reads::Kept;
 use super::client_command::{ClientsAsk, Replying, Wanted, clients_question, parse_pause, refused};
@@ -21,7 +21,7 @@ use super::{Connection, Env, Later, Shared, refusal};
 use crate::limits::REQUESTS;
 use crate::table::{Action, Facts, Local, Sub};
 use crate::tracking::Tracker;
-use crate::upstream::{Outcome, Upstream};
+use crate::upstream::{Call, Calls, Outcome};
 use crate::users::Users;
 
 /// Commands whose result depends on who is subscribed.
@@ -36,7 +36,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Later`]: nothing may be submitted behind it now.
-    pub(super) fn flush<U: Upstream>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+    pub(super) fn flush<U: Calls>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
         self.back.flush(&mut self.face.context(env))
     }
 
@@ -49,7 +49,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Later`]: it has to wait.
-    pub(super) fn carry_out<U: Upstream>(
+    pub(super) fn carry_out<U: Calls>(
         &mut self,
         command: &Command<'_>,
         env: &mut Env<'_, U>,
@@ -104,7 +104,7 @@ impl Connection {
     }
 
     /// A command that only reads: what can answer it, the nearest first.
-    fn read<U: Upstream>(
+    fn read<U: Calls>(
         &mut self,
         command: &Command<'_>,
         company: Company,
@@ -135,7 +135,7 @@ impl Connection {
     }
 
     /// A command that Redis executes, unless it says that it is busy.
-    fn bypass<U: Upstream>(
+    fn bypass<U: Calls>(
         &mut self,
         command: &Command<'_>,
         kind: Kind,
@@ -152,7 +152,7 @@ impl Connection {
     }
 
     /// Lets the next command wait for the changes of subscriptions that were begun before it.
-    fn wait_for_subscriptions<U: Upstream>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+    fn wait_for_subscriptions<U: Calls>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
         if self.face.pending.hold.asks_others() {
             self.flush(env)?;
         }
@@ -164,7 +164,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Later`]: what is in front of it could not be sent now.
-    pub(super) fn deny<U: Upstream>(
+    pub(super) fn deny<U: Calls>(
         &mut self,
         error: Bytes,
         facts: Option<&Facts>,
@@ -190,7 +190,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Later`]: it waits.
-    pub(super) fn await_answer<U: Upstream>(
+    pub(super) fn await_answer<U: Calls>(
         &mut self,
         asking: Asking,
         facts: Option<&Facts>,
@@ -219,7 +219,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Later`]: it has to wait.
-    pub(super) fn local<U: Upstream>(
+    pub(super) fn local<U: Calls>(
         &mut self,
         local: Local,
         command: &Command<'_>,
@@ -280,7 +280,7 @@ impl Connection {
     }
 
     /// AUTH; only the connection that it is sent on is logged in.
-    fn auth<U: Upstream>(
+    fn auth<U: Calls>(
         &mut self,
         arguments: &Arguments<'_>,
         env: &mut Env<'_, U>,
@@ -297,7 +297,7 @@ impl Connection {
     }
 
     /// AUTH, or that of HELLO: the reply; `None` if the client has one.
-    fn log_in<U: Upstream>(
+    fn log_in<U: Calls>(
         &mut self,
         user: Option<&[u8]>,
         password: &[u8],
@@ -310,7 +310,7 @@ impl Connection {
         }
     }
 
-    fn hello<U: Upstream>(
+    fn hello<U: Calls>(
         &mut self,
         arguments: &Arguments<'_>,
         env: &mut Env<'_, U>,
@@ -362,7 +362,7 @@ impl Connection {
     }
 
     /// Asks the store for its facts if they are not known. False if the store need not, or cannot, be asked.
-    fn ask_about<U: Upstream>(
+    fn ask_about<U: Calls>(
         &mut self,
         wish: &Hello<'_>,
         env: &mut Env<'_, U>,
@@ -373,12 +373,10 @@ impl Connection {
         }
         self.flush(env)?;
         let payload = About::question();
-        let call = Call {
-            payload: &payload,
-            key_hash: 0,
-            how: Submit::Bypass { read_only: true },
-            deadline: now.saturating_add(env.shared.call_timeout.min(ASK_TIME_MAX)),
-        };
+        let call = Call::question(
+            &payload,
+            now.saturating_add(env.shared.call_timeout.min(ASK_TIME_MAX)),
+        );
         let submitted = self.back.session.submit(call, env.up, now)?;
         if submitted.is_err() {
             env.shared.about.learn(&Outcome::Unknown, now);
@@ -396,7 +394,7 @@ impl Connection {
     /// SELECT. A database that nobody has used yet is first checked with the store: an update acknowledged
     /// early for a database that does not exist would be lost. If the store does not answer, the connection
     /// ends, because later commands are not meant for the previous database.
-    fn select<U: Upstream>(
+    fn select<U: Calls>(
         &mut self,
         arguments: &Arguments<'_>,
         env: &mut Env<'_, U>,
@@ -422,7 +420,7 @@ impl Connection {
     }
 
     /// EXEC.
-    fn execute<U: Upstream>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+    fn execute<U: Calls>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
         // Taken out, so that the rest of the client can change.
         let mut mode = std::mem::take(&mut self.face.mode);
         let executed = self.back.execute(&mut mode, &mut self.face.context(env));
@@ -476,7 +474,7 @@ impl Connection {
     }
 
     /// CLIENT; its number of arguments is checked.
-    pub(super) fn client<U: Upstream>(
+    pub(super) fn client<U: Calls>(
         &mut self,
         command: &Command<'_>,
         env: &mut Env<'_, U>,

@@ -11,7 +11,7 @@ use super::rights::admit::{Admission, Applicant, REMOTE};
 use super::transaction::{Own, Queued, Queuer};
 use super::{Connection, Env, Later, arity_error};
 use crate::table::{Action, Facts, Local, MODULE, Pass, Verdict};
-use crate::upstream::Upstream;
+use crate::upstream::Calls;
 
 /// A command that is being taken.
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Stop`]: the command is not to be carried out now.
-    pub(super) fn pass_gates<U: Upstream>(
+    pub(super) fn pass_gates<U: Calls>(
         &mut self,
         command: &Command<'_>,
         env: &mut Env<'_, U>,
@@ -82,7 +82,7 @@ impl Connection {
     }
 
     /// Checks the rights of the client's user.
-    fn look_at_rights<U: Upstream>(
+    fn look_at_rights<U: Calls>(
         &mut self,
         command: &Command<'_>,
         env: &mut Env<'_, U>,
@@ -134,7 +134,7 @@ impl Connection {
     }
 
     /// CLIENT PAUSE. An error about the number of arguments does not wait.
-    fn wait_in_pause<U: Upstream>(
+    fn wait_in_pause<U: Calls>(
         &mut self,
         command: &Command<'_>,
         env: &mut Env<'_, U>,
@@ -159,7 +159,7 @@ impl Connection {
     }
 
     /// Redis runs a long script, and would not execute the command.
-    fn refuse_while_busy<U: Upstream>(
+    fn refuse_while_busy<U: Calls>(
         &mut self,
         command: &Command<'_>,
         env: &mut Env<'_, U>,
@@ -174,7 +174,7 @@ impl Connection {
     }
 
     /// SCRIPT KILL.
-    fn kill_script<U: Upstream>(
+    fn kill_script<U: Calls>(
         &mut self,
         command: &Command<'_>,
         env: &mut Env<'_, U>,
@@ -195,7 +195,7 @@ impl Connection {
     }
 
     /// CLIENT TRACKING.
-    fn register_keys<U: Upstream>(
+    fn register_keys<U: Calls>(
         &mut self,
         command: &Command<'_>,
         env: &mut Env<'_, U>,
@@ -218,7 +218,7 @@ impl Connection {
     }
 
     /// A client that watches, monitors, or (RESP2) is subscribed.
-    fn pass_by_mode<U: Upstream>(
+    fn pass_by_mode<U: Calls>(
         &mut self,
         command: &Command<'_>,
         env: &mut Env<'_, U>,
@@ -256,7 +256,7 @@ impl Connection {
     }
 
     /// MULTI was answered here.
-    fn queue_in_multi<U: Upstream>(
+    fn queue_in_multi<U: Calls>(
         &mut self,
         command: &Command<'_>,
         env: &mut Env<'_, U>,
@@ -291,7 +291,7 @@ impl Connection {
     }
 
     /// The number of arguments. A command that is refused is so with any.
-    fn look_at_arity<U: Upstream>(
+    fn look_at_arity<U: Calls>(
         &mut self,
         command: &Command<'_>,
         env: &mut Env<'_, U>,

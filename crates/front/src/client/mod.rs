@@ -44,7 +44,7 @@ use crate::shell::socket::Unwritten;
 use crate::store::rights::Answer;
 use crate::table::{Sub, Verdict};
 use crate::tracking::Told;
-use crate::upstream::{CallId, ReadAnswer, SessionHandle, Time, Upstream};
+use crate::upstream::{CallId, Calls, ReadAnswer, SessionHandle, Time};
 use crate::users::{Credentials, Users};
 pub use back::batch::{BATCH_REPLY_BYTES_MAX, Freshness, StoreRead, Unread};
 pub(crate) use back::embedded::integers;
@@ -322,7 +322,7 @@ impl Connection {
     }
 
     /// Takes commands from the input and submits them, a bounded number.
-    pub fn advance<U: Upstream>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
+    pub fn advance<U: Calls>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
         let replies = &mut self.face.pending.replies;
         replies.set_unread_max(shared.unread_max());
         // Taken out, so that a command can be borrowed from it while the rest changes.
@@ -355,7 +355,7 @@ impl Connection {
         turn
     }
 
-    fn take_commands<U: Upstream>(
+    fn take_commands<U: Calls>(
         &mut self,
         input: &mut Input,
         env: &mut Env<'_, U>,
@@ -429,7 +429,7 @@ impl Connection {
     }
 
     /// Sends what waits to be sent, unless a pack is under way; the next one is put together meanwhile.
-    fn begin_pack<U: Upstream>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+    fn begin_pack<U: Calls>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
         if self.back.packs.is_out() {
             return Ok(());
         }
@@ -437,7 +437,7 @@ impl Connection {
     }
 
     /// The command whose reply is thrown away is over: the next one has a reply.
-    fn go_on_skipping<U: Upstream>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+    fn go_on_skipping<U: Calls>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
         if self.skip == Skip::Over {
             self.flush(env)?;
             self.face.pending.replies.mute(Muted::No);
@@ -448,7 +448,7 @@ impl Connection {
 
     /// Whether there is a whole command. What only a client may send that needs no login, or has logged in, is looked at as that
     /// of a stranger until it is known who it is.
-    fn poll_input<U: Upstream>(
+    fn poll_input<U: Calls>(
         &mut self,
         input: &mut Input,
         env: &mut Env<'_, U>,
@@ -474,7 +474,7 @@ impl Connection {
         Ok(polled)
     }
 
-    fn command<U: Upstream>(
+    fn command<U: Calls>(
         &mut self,
         arguments: &Arguments<'_>,
         frame: &[u8],

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pmnet_resp::{read, reply, scan::count};
 
 use super::back::again::unpack;
-use super::back::calls::{Call, Purpose, Submit, outcome_reply, repeated};
+use super::back::calls::{Purpose, outcome_reply, repeated};
 use super::back::own_write::answer_readers;
 use super::back::pack::Kind;
 use super::client_command::{ClientsAsk, ClientsTold, clients_which, unblock, verbatim};
@@ -12,7 +12,7 @@ use super::replies::Slot;
 use super::shared::Probed;
 use super::transaction::Rest;
 use super::{Connection, Shared};
-use crate::upstream::{CallId, Closed, Outcome, Upstream};
+use crate::upstream::{Call, CallId, Calls, Closed, Outcome};
 
 impl Connection {
     /// The outcome of a call of this connection.
@@ -219,7 +219,7 @@ impl Connection {
     }
 
     /// The front has answered.
-    pub(crate) fn clients_told<U: Upstream>(
+    pub(crate) fn clients_told<U: Calls>(
         &mut self,
         told: ClientsTold,
         error: bool,
@@ -237,13 +237,7 @@ impl Connection {
             ClientsTold::Lines(lines) => verbatim(&lines, self.face.settings.selected.protocol),
             ClientsTold::Unblock(id) => {
                 let payload = unblock(id, error);
-                let call = Call {
-                    payload: &payload,
-                    key_hash: 0,
-                    // Repeated, it would unblock nobody.
-                    how: Submit::Bypass { read_only: true },
-                    deadline: shared.deadline(pending.times.begun()),
-                };
+                let call = Call::question(&payload, shared.deadline(pending.times.begun()));
                 match self.back.session.submit(call, up, shared.now) {
                     Ok(Ok(call)) => {
                         let (replies, bytes) = (&mut pending.replies, payload.len());

@@ -7,7 +7,7 @@ use pmnet_resp::{Arguments, reply, write_header};
 use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol};
 
 use super::back::Back;
-use super::back::calls::{Call, Context, Purpose, Submit, head, question};
+use super::back::calls::{Context, Purpose, head, question};
 use super::back::pack::Kind;
 use super::back::passing::Passing;
 use super::busy::runs_code;
@@ -19,7 +19,7 @@ use super::shared::Probed;
 use super::{Later, Shared, arity_error, refusal, shown};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::table::{Action, Facts, Local, MODULE, NO_MULTI, Pass, Sub, Verdict};
-use crate::upstream::Upstream;
+use crate::upstream::{Call, Calls, Submit};
 use recheck::Recheck;
 pub(super) use recheck::not_allowed_any_more;
 
@@ -448,7 +448,7 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: it cannot be sent now.
-    pub(super) fn execute<U: Upstream>(
+    pub(super) fn execute<U: Calls>(
         &mut self,
         mode: &mut Mode,
         cx: &mut Context<'_, U>,

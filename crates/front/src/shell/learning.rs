@@ -13,7 +13,7 @@ use super::Front;
 use crate::limits::REPLIES;
 use crate::store::identity::run_id_of;
 use crate::table::Learned;
-use crate::upstream::{CallId, Outcome, Refused, Time, Upstream};
+use crate::upstream::{Call, CallId, Calls, Outcome, Refused, Time, Upstream};
 
 /// Time until the next question if the last answer was of no use, in nanoseconds.
 const RETRY_AFTER: Time = 1_000_000_000;
@@ -72,10 +72,9 @@ impl<U: Upstream> Front<U> {
         write_command(&mut payload, &["INFO", "server"]);
         write_command(&mut payload, &["COMMAND"]);
         let deadline = now.saturating_add(self.shared.call_timeout);
-        let asked = self
-            .up
-            .bypass(now, session, Bytes::from(payload), 0, true, deadline);
-        match asked {
+        let payload = Bytes::from(payload);
+        let call = Call::question(&payload, deadline);
+        match self.up.submit(now, session, call) {
             Ok(call) => {
                 self.learning.call = Some(call);
                 self.learning.again_after = now.saturating_add(AGAIN_AFTER);

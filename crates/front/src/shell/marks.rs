@@ -11,7 +11,7 @@ use bytes::Bytes;
 use pmnet_wire::command::barrier;
 
 use super::Front;
-use crate::upstream::{CallId, Outcome, SessionHandle, Time, Upstream};
+use crate::upstream::{Call, CallId, Calls, Outcome, SessionHandle, Time, Upstream};
 
 /// How often it is looked whether the mark is still needed, in nanoseconds.
 const LOOK_EVERY: Time = 500_000_000;
@@ -31,7 +31,6 @@ pub(super) struct Marks {
     /// A client needs one.
     pub(super) wanted: bool,
     session: Option<SessionHandle>,
-    open: bool,
     /// Until when it is kept at least.
     kept_until: Time,
     /// When it was last known to be open.
@@ -41,6 +40,17 @@ pub(super) struct Marks {
     asked_last: Time,
     /// When to look next; `None`: there is no mark.
     pub(super) next_look: Option<Time>,
+}
+
+/// What is known when it is looked whether the mark is still needed.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// The mark is open.
+    open: bool,
+    /// Something is passed under it.
+    needed: bool,
+    /// Something that was passed under it had no answer.
+    unanswered: bool,
 }
 
 /// What has to be done about the mark.
@@ -66,21 +76,21 @@ impl Marks {
         };
     }
 
-    /// What there is to do now. `needed`: something is passed under it; `unanswered`: something that was, had no answer.
-    fn look(&mut self, now: Time, needed: bool, unanswered: bool) -> Due {
+    /// Returns what there is to do now.
+    fn look(&mut self, now: Time, seen: Seen) -> Due {
         self.next_look = self.session.map(|_| now.saturating_add(LOOK_EVERY));
-        if needed {
+        if seen.needed {
             self.kept_until = self.kept_until.max(now.saturating_add(KEPT));
         }
-        if unanswered {
+        if seen.unanswered {
             let kept = now.saturating_add(KEPT_UNANSWERED);
             self.kept_until = self.kept_until.max(kept);
         }
-        if self.open && now >= self.confirmed.saturating_add(CONFIRMED_FOR) {
+        if seen.open && now >= self.confirmed.saturating_add(CONFIRMED_FOR) {
             Due::Lost
         } else if now >= self.kept_until {
             Due::End
-        } else if self.open
+        } else if seen.open
             && self.asked.is_none()
             && now >= self.asked_last.saturating_add(CONFIRM_EVERY)
         {
@@ -116,12 +126,16 @@ impl<U: Upstream> Front<U> {
         if self.marks.next_look.is_none_or(|look| now < look) {
             return;
         }
-        let (mut needed, mut unanswered) = (false, false);
+        let mut seen = Seen {
+            open: self.shared.mark_open,
+            needed: false,
+            unanswered: false,
+        };
         for client in self.clients.iter_mut().flatten() {
-            needed |= client.connection.needs_mark();
-            unanswered |= client.connection.take_unanswered();
+            seen.needed |= client.connection.needs_mark();
+            seen.unanswered |= client.connection.take_unanswered();
         }
-        match self.marks.look(now, needed, unanswered) {
+        match self.marks.look(now, seen) {
             Due::Nothing => {}
             Due::Confirm => self.confirm_mark(),
             Due::End => {
@@ -148,7 +162,8 @@ impl<U: Upstream> Front<U> {
         };
         let deadline = now.saturating_add(self.shared.call_timeout);
         let payload = Bytes::from(barrier());
-        match self.up.bypass(now, session, payload, 0, true, deadline) {
+        let call = Call::question(&payload, deadline);
+        match self.up.submit(now, session, call) {
             Ok(call) => {
                 self.marks.asked = Some((call, now));
                 self.marks.asked_last = now;
@@ -163,7 +178,6 @@ impl<U: Upstream> Front<U> {
         if self.marks.session != Some(session) {
             return;
         }
-        self.marks.open = true;
         self.marks.confirmed = self.shared.now;
         self.shared.mark_open = true;
         for index in 0..self.clients.len() {
@@ -236,10 +250,23 @@ mod tests {
 
     const SECOND: Time = 1_000_000_000;
 
+    const IDLE: Seen = Seen {
+        open: true,
+        needed: false,
+        unanswered: false,
+    };
+    const NEEDED: Seen = Seen {
+        needed: true,
+        ..IDLE
+    };
+    const UNANSWERED: Seen = Seen {
+        unanswered: true,
+        ..IDLE
+    };
+
     fn open(now: Time) -> Marks {
         let mut marks = Marks::default();
         marks.opening(SessionHandle(1), now);
-        marks.open = true;
         marks
     }
 
@@ -247,44 +274,53 @@ mod tests {
     fn a_mark_ends_a_while_after_the_last_who_needs_it() {
         let mut marks = open(0);
         for second in 0..10 {
-            assert_eq!(marks.look(second * SECOND, true, false), Due::Nothing);
+            assert_eq!(marks.look(second * SECOND, NEEDED), Due::Nothing);
         }
         let last = 9 * SECOND;
-        assert_eq!(marks.look(last + KEPT - 1, false, false), Due::Nothing);
-        assert_eq!(marks.look(last + KEPT, false, false), Due::End);
+        assert_eq!(marks.look(last + KEPT - 1, IDLE), Due::Nothing);
+        assert_eq!(marks.look(last + KEPT, IDLE), Due::End);
         // One that nobody answers is not waited for when nobody needs it any more.
         let mut opening = Marks::default();
         opening.opening(SessionHandle(1), 0);
-        assert_eq!(opening.look(KEPT, false, false), Due::End);
+        assert_eq!(
+            opening.look(
+                KEPT,
+                Seen {
+                    open: false,
+                    ..IDLE
+                }
+            ),
+            Due::End
+        );
     }
 
     #[test]
     fn a_mark_is_kept_for_what_had_no_answer() {
         let mut marks = open(0);
-        assert_eq!(marks.look(SECOND / 2, false, true), Due::Nothing);
+        assert_eq!(marks.look(SECOND / 2, UNANSWERED), Due::Nothing);
         let end = SECOND / 2 + KEPT_UNANSWERED;
         marks.asked_last = end;
-        assert_eq!(marks.look(end - 1, false, false), Due::Nothing);
-        assert_eq!(marks.look(end, false, false), Due::End);
+        assert_eq!(marks.look(end - 1, IDLE), Due::Nothing);
+        assert_eq!(marks.look(end, IDLE), Due::End);
     }
 
     #[test]
     fn a_mark_is_confirmed_and_lost_if_that_does_not_succeed() {
         let mut marks = open(0);
-        assert_eq!(marks.look(CONFIRM_EVERY - 1, true, false), Due::Nothing);
-        assert_eq!(marks.look(CONFIRM_EVERY, true, false), Due::Confirm);
+        assert_eq!(marks.look(CONFIRM_EVERY - 1, NEEDED), Due::Nothing);
+        assert_eq!(marks.look(CONFIRM_EVERY, NEEDED), Due::Confirm);
         marks.asked = Some((CallId(7), CONFIRM_EVERY));
         marks.asked_last = CONFIRM_EVERY;
-        assert_eq!(marks.look(3 * CONFIRM_EVERY, true, false), Due::Nothing);
+        assert_eq!(marks.look(3 * CONFIRM_EVERY, NEEDED), Due::Nothing);
         marks.done(CallId(6), &Outcome::Reply(Bytes::new()));
         assert_eq!(marks.confirmed, 0, "another call");
         marks.done(CallId(7), &Outcome::Reply(Bytes::new()));
         assert_eq!(marks.confirmed, CONFIRM_EVERY, "as of when it was asked");
         let lost = CONFIRM_EVERY + CONFIRMED_FOR;
-        assert_eq!(marks.look(lost - 1, true, false), Due::Confirm);
+        assert_eq!(marks.look(lost - 1, NEEDED), Due::Confirm);
         marks.asked = Some((CallId(8), lost - 1));
         marks.done(CallId(8), &Outcome::Failed("no answer"));
         assert_eq!(marks.confirmed, CONFIRM_EVERY);
-        assert_eq!(marks.look(lost, true, false), Due::Lost);
+        assert_eq!(marks.look(lost, NEEDED), Due::Lost);
     }
 }

@@ -4,9 +4,8 @@
 //! at all: because of a wrong address, a wrong shard, or a chain that is too short.
 
 use crate::upstream::{
-    CROWDED, CallId, Closed, Event, Outcome, Refused, SessionHandle, Time, Upstream,
+    CROWDED, Call, CallId, Calls, Closed, Event, Outcome, Refused, SessionHandle, Time, Upstream,
 };
-use bytes::Bytes;
 
 /// After how long without an answer it is said, in nanoseconds.
 const SILENCE: Time = 5_000_000_000;
@@ -79,36 +78,18 @@ impl Listening {
     }
 }
 
-impl<U: Upstream> Upstream for Watched<U> {
+impl<U: Upstream> Calls for Watched<U> {
     fn open(&mut self, now: Time) -> Result<SessionHandle, Refused> {
         self.up.open(now)
     }
 
-    fn update(
+    fn submit(
         &mut self,
         now: Time,
         session: SessionHandle,
-        payload: Bytes,
-        key_hash: u64,
-        deadline: Time,
+        call: Call<'_>,
     ) -> Result<CallId, Refused> {
-        let call = self.up.update(now, session, payload, key_hash, deadline)?;
-        self.listening.ask(now);
-        Ok(call)
-    }
-
-    fn bypass(
-        &mut self,
-        now: Time,
-        session: SessionHandle,
-        payload: Bytes,
-        key_hash: u64,
-        read_only: bool,
-        deadline: Time,
-    ) -> Result<CallId, Refused> {
-        let call = self
-            .up
-            .bypass(now, session, payload, key_hash, read_only, deadline)?;
+        let call = self.up.submit(now, session, call)?;
         self.listening.ask(now);
         Ok(call)
     }
@@ -122,7 +103,9 @@ impl<U: Upstream> Upstream for Watched<U> {
     ) -> Result<CallId, Refused> {
         self.up.read(now, hashes, replicas, deadline)
     }
+}
 
+impl<U: Upstream> Upstream for Watched<U> {
     fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
         self.up.open_mark(now)
     }

@@ -14,7 +14,7 @@ use super::socket::Ended;
 use super::{Front, HEART};
 use crate::client::Shared;
 use crate::store::{Heart, named_by};
-use crate::upstream::{CallId, Outcome, SessionHandle, Time, Upstream};
+use crate::upstream::{Call, CallId, Calls, Outcome, SessionHandle, Submit, Time, Upstream};
 
 /// Looks at the clock within the time of one command.
 const LOOKS_PER_TIMEOUT: Time = 16;
@@ -216,11 +216,13 @@ impl<U: Upstream> Front<U> {
         };
         let deadline = now.saturating_add(self.shared.call_timeout);
         let payload = Bytes::from(barrier());
-        let read_only = !self.vigil.doubts_name;
-        match self
-            .up
-            .bypass(now, session, payload, 0, read_only, deadline)
-        {
+        let call = Call {
+            how: Submit::Bypass {
+                read_only: !self.vigil.doubts_name,
+            },
+            ..Call::question(&payload, deadline)
+        };
+        match self.up.submit(now, session, call) {
             Ok(call) => {
                 self.vigil.call = Some(call);
                 self.vigil.doubts_name = false;

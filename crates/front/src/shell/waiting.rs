@@ -11,7 +11,7 @@ use pmnet_wire::command::{ARRIVED, Form, Protocol, preamble};
 
 use super::Front;
 use crate::client::{Waiting as Waits, integers};
-use crate::upstream::{CallId, Outcome, SessionHandle, Time, Upstream};
+use crate::upstream::{Call, CallId, Calls, Outcome, SessionHandle, Time, Upstream};
 
 /// Time from an answer of the store to the next question, in nanoseconds: after something happened, and at most.
 const SOON: Time = 1_000_000;
@@ -220,7 +220,8 @@ impl<U: Upstream> Front<U> {
         self.waiting.session = Some(session);
         let deadline = now.saturating_add(self.shared.call_timeout);
         let payload = question(self.waiting.seen);
-        match self.up.bypass(now, session, payload, 0, true, deadline) {
+        let call = Call::question(&payload, deadline);
+        match self.up.submit(now, session, call) {
             Ok(call) => {
                 self.waiting.call = Some(call);
                 self.waiting.asked_last = now;

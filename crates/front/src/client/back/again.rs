@@ -10,12 +10,12 @@ use bytes::Bytes;
 use pmnet_resp::{scan::count, write_command};
 use pmnet_wire::command::{Commands, Form, preamble};
 
-use super::calls::{Call, Context, Purpose, Session, Submit};
+use super::calls::{Context, Purpose, Session};
 use super::pack::Packs;
 use crate::client::Later;
 use crate::client::face::Pending;
 use crate::client::replies::Slot;
-use crate::upstream::{Outcome, Upstream};
+use crate::upstream::{Call, Calls, Outcome, Submit};
 
 /// Whether this outcome of the call at `index` asks for its commands to be sent one by one; if so, that is arranged.
 pub(in crate::client) fn unpack(
@@ -65,7 +65,7 @@ pub(in crate::client) fn unpack(
 ///
 /// # Errors
 /// [`Later`], as long as there is more.
-pub(in crate::client) fn repeat<U: Upstream>(
+pub(in crate::client) fn repeat<U: Calls>(
     packs: &mut Packs,
     session: &mut Session,
     cx: &mut Context<'_, U>,

@@ -8,7 +8,7 @@ use super::own_keys::{Listing, without_own};
 use super::read_before::Missed;
 use crate::client::{COMMANDS_PER_TURN, Shared};
 use crate::limits::BULK_BYTES_MAX;
-use crate::upstream::{CallId, Time, Upstream};
+use crate::upstream::{CallId, Calls, Time};
 
 /// Bytes of a batch's commands above which it takes no further one.
 pub const BATCH_BYTES_MAX: usize = 64 * 1024;
@@ -202,7 +202,7 @@ impl Batch {
     }
 
     /// Asks the head, if that can be of use.
-    pub(super) fn ask_head<U: Upstream>(
+    pub(super) fn ask_head<U: Calls>(
         &mut self,
         protocol: Protocol,
         up: &mut U,

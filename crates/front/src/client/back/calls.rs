@@ -11,7 +11,7 @@ use crate::client::local::Selected;
 use crate::client::output::Wishes;
 use crate::client::transaction::Rest;
 use crate::client::{Later, Shared};
-use crate::upstream::{CallId, Outcome, Refused, SessionHandle, Time, Upstream};
+use crate::upstream::{Call, CallId, Calls, Outcome, Refused, SessionHandle, Time};
 
 /// The time was up before anything was sent.
 const LATE: &str = "ERR pmnet: deadline passed before the call could be sent";
@@ -108,23 +108,6 @@ impl Purpose {
     }
 }
 
-/// How a payload is submitted.
-#[derive(Clone, Copy)]
-pub(in crate::client) enum Submit {
-    Update,
-    Bypass { read_only: bool },
-}
-
-/// A call that is to be submitted.
-#[derive(Clone, Copy)]
-pub(in crate::client) struct Call<'a> {
-    pub(in crate::client) payload: &'a Bytes,
-    pub(in crate::client) key_hash: u64,
-    pub(in crate::client) how: Submit,
-    /// End of its time.
-    pub(in crate::client) deadline: Time,
-}
-
 /// The access that the back has to the network, to the front, and to its client's commands.
 pub(in crate::client) struct Context<'a, U> {
     pub(in crate::client) up: &'a mut U,
@@ -160,19 +143,13 @@ impl Session {
     ///
     /// # Errors
     /// [`Later::Busy`].
-    pub(in crate::client) fn submit<U: Upstream>(
+    pub(in crate::client) fn submit<U: Calls>(
         &mut self,
         call: Call<'_>,
         up: &mut U,
         now: Time,
     ) -> Result<Result<CallId, Bytes>, Later> {
-        let Call {
-            payload,
-            key_hash,
-            how,
-            deadline,
-        } = call;
-        if now >= deadline {
+        if now >= call.deadline {
             return Ok(Err(reply::error(LATE)));
         }
         // A session may have been closed without our having seen the event; a fresh one never is.
@@ -182,14 +159,7 @@ impl Session {
                 Err(error) => return Ok(Err(reply::error(&format!("ERR pmnet: {error}")))),
             };
             self.0 = Some(session);
-            let payload = payload.clone();
-            let result = match how {
-                Submit::Update => up.update(now, session, payload, key_hash, deadline),
-                Submit::Bypass { read_only } => {
-                    up.bypass(now, session, payload, key_hash, read_only, deadline)
-                }
-            };
-            match result {
+            match up.submit(now, session, call) {
                 Ok(call) => return Ok(Ok(call)),
                 Err(Refused::Busy) => return Err(Later::Busy),
                 Err(error @ Refused::TooLarge) => {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, parse_integer, read, reply, write_command};
 use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, UNCHANGED, WATCH, arrival};
 
-use super::calls::{Call, Session, Submit, head, outcome_reply};
+use super::calls::{Session, head, outcome_reply};
 use super::pass::Effect;
 use super::passage::{Passage, Stage};
 use super::passing::Passing;
@@ -18,7 +18,7 @@ use crate::client::mode::Mode;
 use crate::client::output::Waiting;
 use crate::client::{Later, Shared};
 use crate::limits::REQUESTS;
-use crate::upstream::{CallId, Outcome, Time, Upstream};
+use crate::upstream::{Call, CallId, Calls, Outcome, Submit, Time};
 
 /// Most keys that a client may watch, or wait for, at such a store.
 const KEYS_MAX: usize = 1024;
@@ -142,7 +142,7 @@ impl Passing {
     }
 
     /// Gets on with it.
-    pub(super) fn advance_embedded<U: Upstream>(
+    pub(super) fn advance_embedded<U: Calls>(
         &mut self,
         face: &mut Face,
         session: &mut Session,

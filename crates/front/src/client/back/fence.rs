@@ -9,21 +9,21 @@
 use bytes::Bytes;
 use pmnet_wire::command::Form;
 
-use super::calls::{Call, Context, Purpose, Session, Submit, head};
+use super::calls::{Context, Purpose, Session, head};
 use super::direct::Direct;
 use super::passing::Passing;
 use crate::client::Later;
 use crate::client::face::Pending;
 use crate::client::gates::Command;
 use crate::client::replies::Slot;
-use crate::upstream::Upstream;
+use crate::upstream::{Call, Calls, Submit};
 
 impl Passing {
     /// PUBLISH of a client that is subscribed.
     ///
     /// # Errors
     /// [`Later`]: it could not be sent now.
-    pub(in crate::client) fn publish_to_itself<U: Upstream>(
+    pub(in crate::client) fn publish_to_itself<U: Calls>(
         &mut self,
         command: &Command<'_>,
         session: &mut Session,

@@ -34,9 +34,9 @@ use super::face::{Face, Pending};
 use super::gates::Command;
 use super::replies::Replies;
 use crate::table::{early_ack, key_hash, read_keys, touches_reserved};
-use crate::upstream::Upstream;
+use crate::upstream::{Call, Calls, Submit};
 use beside::{goes_beside_writes, may_open_pack};
-use calls::{Call, Context, Purpose, Session, Submit, head};
+use calls::{Context, Purpose, Session, head};
 use own_keys::listing;
 use own_write::read_own_write;
 use pack::{Company, Kind, Packs, Part};
@@ -58,7 +58,7 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: they could not be sent now.
-    pub(in crate::client) fn begin_pack<U: Upstream>(
+    pub(in crate::client) fn begin_pack<U: Calls>(
         &mut self,
         cx: &mut Context<'_, U>,
     ) -> Result<(), Later> {
@@ -74,7 +74,7 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: nothing may be submitted behind them now.
-    pub(in crate::client) fn flush<U: Upstream>(
+    pub(in crate::client) fn flush<U: Calls>(
         &mut self,
         cx: &mut Context<'_, U>,
     ) -> Result<(), Later> {
@@ -90,7 +90,7 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: that could not be sent now.
-    pub(in crate::client) fn make_room_for_reply<U: Upstream>(
+    pub(in crate::client) fn make_room_for_reply<U: Calls>(
         &mut self,
         cx: &mut Context<'_, U>,
     ) -> Result<(), Later> {
@@ -109,7 +109,7 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: it could not be sent now.
-    pub(in crate::client) fn pack<U: Upstream>(
+    pub(in crate::client) fn pack<U: Calls>(
         &mut self,
         part: Part<'_>,
         cx: &mut Context<'_, U>,
@@ -125,7 +125,7 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: it cannot be sent now.
-    pub(in crate::client) fn update<U: Upstream>(
+    pub(in crate::client) fn update<U: Calls>(
         &mut self,
         command: &Command<'_>,
         cx: &mut Context<'_, U>,
@@ -188,7 +188,7 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: it cannot be sent now.
-    pub(in crate::client) fn read_beside_writes<U: Upstream>(
+    pub(in crate::client) fn read_beside_writes<U: Calls>(
         &mut self,
         command: &Command<'_>,
         company: Company,
@@ -208,7 +208,7 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: it has to wait for the batch.
-    pub(in crate::client) fn batch_read<U: Upstream>(
+    pub(in crate::client) fn batch_read<U: Calls>(
         &mut self,
         command: &Command<'_>,
         kept: Kept,
@@ -246,19 +246,14 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: it cannot be sent now.
-    pub(in crate::client) fn ask<U: Upstream>(
+    pub(in crate::client) fn ask<U: Calls>(
         &mut self,
         payload: Bytes,
         purpose: Purpose,
         cx: &mut Context<'_, U>,
     ) -> Result<bool, Later> {
         self.flush(cx)?;
-        let call = Call {
-            payload: &payload,
-            key_hash: 0,
-            how: Submit::Bypass { read_only: true },
-            deadline: cx.deadline(),
-        };
+        let call = Call::question(&payload, cx.deadline());
         let submitted = self.session.submit(call, cx.up, cx.shared.now)?;
         let asked = submitted.is_ok();
         cx.pending.expect_first(submitted, purpose, payload.len());

@@ -13,7 +13,7 @@ use pmnet_resp::{Parser, Status, read, reply, scan};
 use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Commands, EXEC, Form, MULTI, PREAMBLE_LEN, preamble};
 
-use super::calls::{Call, Context, Purpose, Session, Submit, head, outcome_reply};
+use super::calls::{Context, Purpose, Session, head, outcome_reply};
 use crate::client::Later;
 use crate::client::busy::runs_code;
 use crate::client::face::Pending;
@@ -22,7 +22,7 @@ use crate::client::local::Selected;
 use crate::client::replies::{Replies, Slot};
 use crate::limits::REQUESTS;
 use crate::table::{self, Action, Table};
-use crate::upstream::{Outcome, Time, Upstream};
+use crate::upstream::{Call, Calls, Outcome, Submit, Time};
 
 /// Most parts of a pack, which are commands or transactions. Bounds how long others wait for it at the store, and how many replies travel together.
 pub const PACK_PARTS_MAX: u32 = 256;
@@ -396,7 +396,7 @@ impl Packs {
     ///
     /// # Errors
     /// [`Later`]: it could not be sent now, or nothing may be submitted behind it.
-    pub(in crate::client) fn send<U: Upstream>(
+    pub(in crate::client) fn send<U: Calls>(
         &mut self,
         session: &mut Session,
         cx: &mut Context<'_, U>,

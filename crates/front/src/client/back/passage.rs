@@ -10,7 +10,7 @@ use pmnet_resp::reply;
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Form, NO_ADDRESS, Protocol, preamble};
 
-use super::calls::{Call, Session, Submit, outcome_reply};
+use super::calls::{Session, outcome_reply};
 use super::confirm::Answer;
 use super::embedded::Waits;
 use super::pass::Effect;
@@ -20,7 +20,7 @@ use crate::client::mode::Mode;
 use crate::client::transaction::EXECABORT;
 use crate::client::{Later, Shared};
 use crate::store::identity::{Match, store_name};
-use crate::upstream::{CallId, Outcome, Time, Upstream};
+use crate::upstream::{Call, CallId, Calls, Outcome, Submit, Time};
 
 /// A barrier that changes nothing, and may be repeated.
 const READ: Submit = Submit::Bypass { read_only: true };
@@ -87,7 +87,7 @@ pub(in crate::client) struct Passage {
 
 impl Passing {
     /// Gets the passed command on, as far as it can go now.
-    pub(in crate::client) fn advance<U: Upstream>(
+    pub(in crate::client) fn advance<U: Calls>(
         &mut self,
         face: &mut Face,
         session: &mut Session,
@@ -177,7 +177,7 @@ impl Passing {
         Ok(())
     }
 
-    fn ask<U: Upstream>(
+    fn ask<U: Calls>(
         &mut self,
         session: &mut Session,
         form: Form,

@@ -28,7 +28,7 @@ use crate::client::gates::Command;
 use crate::client::local::Selected;
 use crate::client::{Later, Shared, lane};
 use crate::table::{Facts, NONDETERMINISTIC};
-use crate::upstream::{CallId, ReadAnswer, Time, Upstream};
+use crate::upstream::{CallId, Calls, ReadAnswer, Time};
 
 /// Longest read that is no bypass, in bytes.
 const READ_BYTES_MAX: usize = 16 * 1024;
@@ -148,7 +148,7 @@ impl Reads {
     ///
     /// # Errors
     /// [`Later`], until all of it is answered or sent.
-    pub(in crate::client) fn advance<U: Upstream>(
+    pub(in crate::client) fn advance<U: Calls>(
         &mut self,
         packs: &mut Packs,
         session: &mut Session,
@@ -181,7 +181,7 @@ impl Reads {
     }
 
     /// Sends the rest of the batch as bypasses.
-    fn bypass_batch<U: Upstream>(
+    fn bypass_batch<U: Calls>(
         &mut self,
         packs: &mut Packs,
         session: &mut Session,

@@ -22,7 +22,8 @@ use bytes::Bytes;
 use pmnet_front::client::Counters;
 use pmnet_front::limits::REPLIES;
 use pmnet_front::upstream::{
-    CallId, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle, Time, Upstream,
+    Call, CallId, Calls, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle, Submit, Time,
+    Upstream,
 };
 use pmnet_front::{Access, Cache, Front, FrontConfig, Stopper};
 use pmnet_resp::{Scanner, write_command};
@@ -287,14 +288,10 @@ impl Executor {
         }
     }
 
-    fn submit(
-        &mut self,
-        session: SessionHandle,
-        payload: Bytes,
-        update: bool,
-        read_only: bool,
-        deadline: Time,
-    ) -> Result<CallId, Refused> {
+    fn take(&mut self, session: SessionHandle, call: &Call<'_>) -> Result<CallId, Refused> {
+        let (payload, deadline) = (call.payload.clone(), call.deadline);
+        let update = call.how == Submit::Update;
+        let read_only = call.how == Submit::Bypass { read_only: true };
         let mut knobs = self.knobs.lock().expect("knobs");
         if knobs.queue_max > 0 && self.pending.len() >= knobs.queue_max {
             knobs.refused += 1;
@@ -410,41 +407,22 @@ fn run_pack(client: &mut Client, commands: &Commands<'_>, most: usize, reply_max
     out.into()
 }
 
-impl Upstream for Executor {
+impl Calls for Executor {
     fn open(&mut self, _now: Time) -> Result<SessionHandle, Refused> {
         let mut knobs = self.knobs.lock().expect("knobs");
         knobs.sessions.0 += 1;
         Ok(SessionHandle(knobs.sessions.0))
     }
 
-    fn update(
-        &mut self,
-        _: Time,
-        s: SessionHandle,
-        p: Bytes,
-        _: u64,
-        deadline: Time,
-    ) -> Result<CallId, Refused> {
-        let call = self.submit(s, p.clone(), true, false, deadline)?;
-        self.knobs
-            .lock()
-            .expect("knobs")
-            .updates
-            .push(String::from_utf8_lossy(&p[8..]).into_owned());
-        Ok(call)
-    }
-
-    fn bypass(
-        &mut self,
-        _: Time,
-        s: SessionHandle,
-        p: Bytes,
-        _: u64,
-        read: bool,
-        deadline: Time,
-    ) -> Result<CallId, Refused> {
-        let call = self.submit(s, p.clone(), false, read, deadline)?;
-        let commands = Commands::parse(&p).expect("valid payload");
+    fn submit(&mut self, _: Time, s: SessionHandle, call: Call<'_>) -> Result<CallId, Refused> {
+        let (p, how) = (call.payload, call.how);
+        let call = self.take(s, &call)?;
+        let Submit::Bypass { read_only: read } = how else {
+            let update = String::from_utf8_lossy(&p[8..]).into_owned();
+            self.knobs.lock().expect("knobs").updates.push(update);
+            return Ok(call);
+        };
+        let commands = Commands::parse(p).expect("valid payload");
         // The front asks which commands there are whenever it likes.
         let asks = commands.count == 2 && p.ends_with(b"*1\r\n$7\r\nCOMMAND\r\n");
         // And for the first HELLO what the store is.
@@ -480,7 +458,9 @@ impl Upstream for Executor {
         }
         Ok(call)
     }
+}
 
+impl Upstream for Executor {
     fn open_mark(&mut self, _: Time) -> Result<SessionHandle, Refused> {
         let mut knobs = self.knobs.lock().expect("knobs");
         knobs.marks.0 += 1;

@@ -10,7 +10,7 @@ use pmnet_front::client::{Connection, Freshness, Output, Shared, StoreRead, Turn
 use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::Table;
 use pmnet_front::upstream::{
-    CallId, Event, Outcome, ReadAnswer, Refused, SessionHandle, Time, Upstream,
+    self, CallId, Calls, Outcome, ReadAnswer, Refused, SessionHandle, Submit, Time,
 };
 use pmnet_front::{Cache, ReadFrom};
 use pmnet_resp::{Parser, Status, write_bulk, write_header};
@@ -73,50 +73,40 @@ struct Net {
 }
 
 impl Net {
-    fn submit(&mut self, payload: Bytes, update: bool) -> CallId {
+    fn take(&mut self, payload: Bytes, how: Submit) -> CallId {
         let _ = writeln!(self.seen, "{}", payload.escape_ascii());
         self.calls += 1;
         let call = CallId(self.calls);
         self.pending.push_back(Call {
             call,
             payload,
-            update,
+            update: how == Submit::Update,
         });
         call
     }
 }
 
-impl Upstream for Net {
+impl Calls for Net {
     fn open(&mut self, _: Time) -> Result<SessionHandle, Refused> {
         self.sessions += 1;
         let _ = writeln!(self.seen, "open {}", self.sessions);
         Ok(SessionHandle(self.sessions))
     }
-    fn update(
+    fn submit(
         &mut self,
         _: Time,
         session: SessionHandle,
-        payload: Bytes,
-        hash: u64,
-        deadline: Time,
+        call: upstream::Call<'_>,
     ) -> Result<CallId, Refused> {
-        let _ = write!(self.seen, "update {session:?} {hash:x} {deadline} ");
-        Ok(self.submit(payload, true))
-    }
-    fn bypass(
-        &mut self,
-        _: Time,
-        session: SessionHandle,
-        payload: Bytes,
-        hash: u64,
-        read_only: bool,
-        deadline: Time,
-    ) -> Result<CallId, Refused> {
-        let _ = write!(
-            self.seen,
-            "bypass {session:?} {hash:x} {read_only} {deadline} "
-        );
-        Ok(self.submit(payload, false))
+        let (hash, deadline) = (call.key_hash, call.deadline);
+        let _ = match call.how {
+            Submit::Update => write!(self.seen, "update {session:?} {hash:x} {deadline} "),
+            Submit::Bypass { read_only } => write!(
+                self.seen,
+                "bypass {session:?} {hash:x} {read_only} {deadline} "
+            ),
+        };
+        Ok(self.take(call.payload.clone(), call.how))
     }
     fn read(
         &mut self,
@@ -129,28 +119,6 @@ impl Upstream for Net {
         self.calls += 1;
         self.asked = Some(CallId(self.calls));
         Ok(CallId(self.calls))
-    }
-    fn open_mark(&mut self, _: Time) -> Result<SessionHandle, Refused> {
-        unreachable!("the front opens it, no connection does")
-    }
-    fn end(&mut self, _: Time, session: SessionHandle) {
-        let _ = writeln!(self.seen, "end {session:?}");
-    }
-    fn poll_event(&mut self) -> Option<Event> {
-        None
-    }
-    fn register(&mut self, _: &mio::Registry, _: mio::Token) -> std::io::Result<()> {
-        Ok(())
-    }
-    fn receive(&mut self, _: Time) -> bool {
-        false
-    }
-    fn flush(&mut self, _: Time) {}
-    fn next_timeout(&self) -> Option<Time> {
-        None
-    }
-    fn peer(&self) -> String {
-        "nobody".into()
     }
 }
 
