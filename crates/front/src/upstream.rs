@@ -52,7 +52,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What a client needs of the endpoint. Nothing of a call leaves before the next [`Upstream::flush`]. Calls of one session take effect in
+/// The part of the endpoint that a client needs. Nothing of a call leaves before the next [`Upstream::flush`]. Calls of one session take effect in
 /// the order submitted; a call after a state-changing bypass is held by the endpoint until that bypass has its reply.
 pub trait Calls {
     /// Opens a session; calls may be submitted at once.

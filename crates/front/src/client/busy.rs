@@ -113,7 +113,7 @@ impl Pending {
         }
     }
 
-    /// Whether it waits for so long that the store may be busy.
+    /// Whether it has waited long enough for the store to be busy.
     pub(super) fn doubts_store(&self, now: Time) -> bool {
         let since = self.times.since(self.times.begun());
         self.asks_store() && now >= since.saturating_add(DOUBT_AFTER)

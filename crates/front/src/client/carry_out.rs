@@ -1,4 +1,4 @@
-//! What becomes of a command that has passed all gates: the back sends it, or the front answers it.
+//! The last step of a command, when it has passed all gates: the back sends it, or the front answers it.
 
 use bytes::Bytes;
 use pmnet_resp::reply::{self, OK};
@@ -9,7 +9,7 @@ use super::about::{ASK_TIME_MAX, About};
 use super::back::calls::{Purpose, question};
 use super::back::pack::{Company, Kind, Part};
 use super::back::reads::Kept;
-use super::client_command::{ClientsAsk, Replying, Wanted, clients_question, parse_pause, refused};
+use super::client_command::{ClientsAsk, Wanted, clients_question, parse_pause, refused};
 use super::gates::Command;
 use super::local::{Hello, parse_database};
 use super::mode::Mode;
@@ -21,7 +21,7 @@ use super::{Connection, Env, Later, Shared, refusal};
 use crate::limits::REQUESTS;
 use crate::table::{Action, Facts, Local, Sub};
 use crate::tracking::Tracker;
-use crate::upstream::{Call, Calls, Outcome};
+use crate::upstream::{Call, Outcome};
 use crate::users::Users;
 
 /// Commands whose result depends on who is subscribed.
@@ -35,12 +35,12 @@ impl Connection {
     /// Sends what waits to be sent. Then anything may be submitted.
     ///
     /// # Errors
-    /// [`Later`]: nothing may be submitted behind it now.
-    pub(super) fn flush<U: Calls>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+    /// [`Later`]: nothing may be submitted after it now.
+    pub(super) fn flush(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         self.back.flush(&mut self.face.context(env))
     }
 
-    /// Puts a reply behind all that are outstanding.
+    /// Puts a reply after all that are outstanding.
     pub(super) fn reply(&mut self, reply: Bytes) {
         self.back.reply(&mut self.face.pending, reply);
     }
@@ -49,10 +49,10 @@ impl Connection {
     ///
     /// # Errors
     /// [`Later`]: it has to wait.
-    pub(super) fn carry_out<U: Calls>(
+    pub(super) fn carry_out(
         &mut self,
         command: &Command<'_>,
-        env: &mut Env<'_, U>,
+        env: &mut Env<'_>,
     ) -> Result<(), Later> {
         match command.verdict.action {
             Action::Update => self.back.update(command, &mut self.face.context(env)),
@@ -104,11 +104,11 @@ impl Connection {
     }
 
     /// A command that only reads: what can answer it, the nearest first.
-    fn read<U: Calls>(
+    fn read(
         &mut self,
         command: &Command<'_>,
         company: Company,
-        env: &mut Env<'_, U>,
+        env: &mut Env<'_>,
     ) -> Result<(), Later> {
         if self
             .back
@@ -135,12 +135,12 @@ impl Connection {
     }
 
     /// A command that Redis executes, unless it says that it is busy.
-    fn bypass<U: Calls>(
+    fn bypass(
         &mut self,
         command: &Command<'_>,
         kind: Kind,
         company: Company,
-        env: &mut Env<'_, U>,
+        env: &mut Env<'_>,
     ) -> Result<(), Later> {
         if let Some(busy) = env.shared.busy.error(env.shared.now).cloned() {
             return self.deny(busy, command.verdict.facts, env);
@@ -152,7 +152,7 @@ impl Connection {
     }
 
     /// Lets the next command wait for the changes of subscriptions that were begun before it.
-    fn wait_for_subscriptions<U: Calls>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+    fn wait_for_subscriptions(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         if self.face.pending.hold.asks_others() {
             self.flush(env)?;
         }
@@ -163,12 +163,12 @@ impl Connection {
     /// Answers a command that is not run with an error, as Redis does: inside MULTI, the transaction fails as well.
     ///
     /// # Errors
-    /// [`Later`]: what is in front of it could not be sent now.
-    pub(super) fn deny<U: Calls>(
+    /// [`Later`]: the commands before it could not be sent now.
+    pub(super) fn deny(
         &mut self,
         error: Bytes,
         facts: Option<&Facts>,
-        env: &mut Env<'_, U>,
+        env: &mut Env<'_>,
     ) -> Result<(), Later> {
         self.back.make_room_for_reply(&mut self.face.context(env))?;
         if facts.is_some_and(|facts| facts.name == "EXEC") {
@@ -190,13 +190,13 @@ impl Connection {
     ///
     /// # Errors
     /// [`Later`]: it waits.
-    pub(super) fn await_answer<U: Calls>(
+    pub(super) fn await_answer(
         &mut self,
         asking: Asking,
         facts: Option<&Facts>,
-        env: &mut Env<'_, U>,
+        env: &mut Env<'_>,
     ) -> Result<(), Later> {
-        // What is in front of it does not wait.
+        // The commands before it do not wait.
         self.flush(env)?;
         if !asking.is_login()
             && let Some(busy) = env.shared.busy.error(env.shared.now).cloned()
@@ -219,11 +219,11 @@ impl Connection {
     ///
     /// # Errors
     /// [`Later`]: it has to wait.
-    pub(super) fn local<U: Calls>(
+    pub(super) fn local(
         &mut self,
         local: Local,
         command: &Command<'_>,
-        env: &mut Env<'_, U>,
+        env: &mut Env<'_>,
     ) -> Result<(), Later> {
         let arguments = command.arguments;
         let answer = match local {
@@ -280,11 +280,7 @@ impl Connection {
     }
 
     /// AUTH; only the connection that it is sent on is logged in.
-    fn auth<U: Calls>(
-        &mut self,
-        arguments: &Arguments<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<(), Later> {
+    fn auth(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let answer = match arguments.len() {
             2 => self.log_in(None, arguments.get(1), env)?,
             3 => self.log_in(Some(arguments.get(1)), arguments.get(2), env)?,
@@ -297,11 +293,11 @@ impl Connection {
     }
 
     /// AUTH, or that of HELLO: the reply; `None` if the client has one.
-    fn log_in<U: Calls>(
+    fn log_in(
         &mut self,
         user: Option<&[u8]>,
         password: &[u8],
-        env: &mut Env<'_, U>,
+        env: &mut Env<'_>,
     ) -> Result<Option<Bytes>, Later> {
         let passing = &mut self.back.passing;
         match self.rights.log_in(user, password, passing, env.shared) {
@@ -310,11 +306,7 @@ impl Connection {
         }
     }
 
-    fn hello<U: Calls>(
-        &mut self,
-        arguments: &Arguments<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<(), Later> {
+    fn hello(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let wish = match Hello::parse(arguments, self.face.protocol()) {
             Ok(wish) => wish,
             Err(error) => {
@@ -362,11 +354,7 @@ impl Connection {
     }
 
     /// Asks the store for its facts if they are not known. False if the store need not, or cannot, be asked.
-    fn ask_about<U: Calls>(
-        &mut self,
-        wish: &Hello<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<bool, Later> {
+    fn ask_about(&mut self, wish: &Hello<'_>, env: &mut Env<'_>) -> Result<bool, Later> {
         let (store, now) = (env.shared.name.as_ref(), env.shared.now);
         if !env.shared.about.is_to_be_asked(store, now) {
             return Ok(false);
@@ -391,14 +379,10 @@ impl Connection {
         Ok(true)
     }
 
-    /// SELECT. A database that nobody has used yet is first checked with the store: an update acknowledged
+    /// SELECT. A database that no client has used yet is first checked with the store: an update acknowledged
     /// early for a database that does not exist would be lost. If the store does not answer, the connection
     /// ends, because later commands are not meant for the previous database.
-    fn select<U: Calls>(
-        &mut self,
-        arguments: &Arguments<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<(), Later> {
+    fn select(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let database = match parse_database(arguments.get(1)) {
             Ok(database) => database,
             Err(error) => {
@@ -420,7 +404,7 @@ impl Connection {
     }
 
     /// EXEC.
-    fn execute<U: Calls>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+    fn execute(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         // Taken out, so that the rest of the client can change.
         let mut mode = std::mem::take(&mut self.face.mode);
         let executed = self.back.execute(&mut mode, &mut self.face.context(env));
@@ -474,11 +458,7 @@ impl Connection {
     }
 
     /// CLIENT; its number of arguments is checked.
-    pub(super) fn client<U: Calls>(
-        &mut self,
-        command: &Command<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<(), Later> {
+    pub(super) fn client(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let arguments = command.arguments;
         match Wanted::parse(command.verdict.sub, arguments, env.shared) {
             Wanted::Reply(answer) => self.reply(answer),
@@ -558,13 +538,11 @@ impl Connection {
             "CLIENT|TRACKING" => self.tracks.client_tracking(id, arguments, shared),
             "CLIENT|REPLY" => {
                 let silent = &mut self.face.settings.silent;
-                match self.skip.client_reply(arguments, silent) {
-                    Replying::Muted(muted, answer) => {
-                        self.face.pending.replies.mute(muted);
-                        answer
-                    }
-                    Replying::Same(answer) => answer,
+                let (muted, answer) = self.skip.client_reply(arguments, silent);
+                if let Some(muted) = muted {
+                    self.face.pending.replies.mute(muted);
                 }
+                answer
             }
             "CLIENT|PAUSE" => match parse_pause(arguments) {
                 Ok((millis, all)) => {

@@ -145,7 +145,7 @@ pub(crate) enum ClientsTold {
     Unblock(i64),
 }
 
-/// What becomes of a CLIENT.
+/// The answer to a CLIENT, or what the front asks first.
 pub(super) enum Wanted {
     /// It is about this client alone.
     Alone(&'static str),
@@ -246,35 +246,28 @@ pub(super) fn clients_which(
     })
 }
 
-/// What is to become of the replies to a client (CLIENT REPLY).
-pub(super) enum Replying {
-    /// They are thrown away from now on, or are not; this is the reply to that.
-    Muted(Muted, Bytes),
-    /// Nothing changes; the error.
-    Same(Bytes),
-}
-
 impl Skip {
-    /// CLIENT REPLY. `silent`: whether it was OFF, and is.
+    /// CLIENT REPLY. `silent`: whether it was OFF, and is. Returns whether replies are thrown away from now on, if that changes, and the
+    /// reply.
     pub(super) fn client_reply(
         &mut self,
         arguments: &Arguments<'_>,
         silent: &mut bool,
-    ) -> Replying {
+    ) -> (Option<Muted>, Bytes) {
         if arguments.is(2, "ON") {
             (*silent, *self) = (false, Skip::No);
-            return Replying::Muted(Muted::No, OK);
+            return (Some(Muted::No), OK);
         }
         if arguments.is(2, "OFF") {
             (*silent, *self) = (true, Skip::No);
         } else if !arguments.is(2, "SKIP") {
-            return Replying::Same(reply::error(SYNTAX));
+            return (None, reply::error(SYNTAX));
         } else if *silent {
-            return Replying::Same(Bytes::new());
+            return (None, Bytes::new());
         } else {
             *self = Skip::Next;
         }
-        Replying::Muted(Muted::Yes, Bytes::new())
+        (Some(Muted::Yes), Bytes::new())
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Pending {
     pub(super) hold: Hold,
 }
 
-/// What a client is, without its connections.
+/// A client without its connections.
 pub(super) struct Face {
     /// Answer to CLIENT ID.
     pub(super) id: u64,
@@ -94,7 +94,7 @@ impl Face {
     }
 
     /// Returns the access that the back has to this client and to the front.
-    pub(super) fn context<'a, U>(&'a mut self, env: &'a mut Env<'_, U>) -> Context<'a, U> {
+    pub(super) fn context<'a>(&'a mut self, env: &'a mut Env<'_>) -> Context<'a> {
         Context {
             up: env.up,
             shared: env.shared,
@@ -109,7 +109,7 @@ impl Face {
         i64::try_from(self.id).unwrap_or(i64::MAX)
     }
 
-    /// What HELLO says in the present protocol.
+    /// Returns the reply to HELLO in the present protocol.
     pub(super) fn hello_reply(&self, shared: &Shared) -> Bytes {
         shared.about.reply(self.protocol(), self.shown_id())
     }

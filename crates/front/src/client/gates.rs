@@ -8,10 +8,9 @@ use pmnet_resp::{Arguments, reply};
 use super::back::pack::{Company, Kind, Part};
 use super::mode::Mode;
 use super::rights::admit::{Admission, Applicant, REMOTE};
-use super::transaction::{Own, Queued, Queuer};
+use super::transaction::{Handled, Own, Queuer};
 use super::{Connection, Env, Later, arity_error};
 use crate::table::{Action, Facts, Local, MODULE, Pass, Verdict};
-use crate::upstream::Calls;
 
 /// A command that is being taken.
 #[derive(Clone, Copy)]
@@ -41,10 +40,10 @@ impl Connection {
     ///
     /// # Errors
     /// [`Stop`]: the command is not to be carried out now.
-    pub(super) fn pass_gates<U: Calls>(
+    pub(super) fn pass_gates(
         &mut self,
         command: &Command<'_>,
-        env: &mut Env<'_, U>,
+        env: &mut Env<'_>,
     ) -> Result<(), Stop> {
         // First of all: a browser gets no answer, whatever its rights.
         self.close_http(command)?;
@@ -82,11 +81,7 @@ impl Connection {
     }
 
     /// Checks the rights of the client's user.
-    fn look_at_rights<U: Calls>(
-        &mut self,
-        command: &Command<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<(), Stop> {
+    fn look_at_rights(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let verdict = &command.verdict;
         // Of a module that was loaded since, or of none: the store is asked again, now and then.
         let may_have_come = |facts: &Facts| facts.has(MODULE) && !verdict.is_named();
@@ -134,11 +129,7 @@ impl Connection {
     }
 
     /// CLIENT PAUSE. An error about the number of arguments does not wait.
-    fn wait_in_pause<U: Calls>(
-        &mut self,
-        command: &Command<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<(), Stop> {
+    fn wait_in_pause(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let Command {
             arguments, verdict, ..
         } = command;
@@ -151,7 +142,7 @@ impl Connection {
         if !paused {
             return Ok(());
         }
-        // The time of the commands behind it begins when it goes on.
+        // The time of the commands after it begins when it goes on.
         self.face.pending.times.make_way();
         // The commands before it do not wait.
         self.flush(env)?;
@@ -159,11 +150,7 @@ impl Connection {
     }
 
     /// Redis runs a long script, and would not execute the command.
-    fn refuse_while_busy<U: Calls>(
-        &mut self,
-        command: &Command<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<(), Stop> {
+    fn refuse_while_busy(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let (busy, now) = (&env.shared.busy, env.shared.now);
         let (mode, passing) = (&mut self.face.mode, &self.back.passing);
         let Some(error) = busy.holds_up(command, mode, passing, now) else {
@@ -174,11 +161,7 @@ impl Connection {
     }
 
     /// SCRIPT KILL.
-    fn kill_script<U: Calls>(
-        &mut self,
-        command: &Command<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<(), Stop> {
+    fn kill_script(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let verdict = &command.verdict;
         let kills =
             verdict.action == Action::Pass(Pass::Kill) && verdict.arity_fits(command.arguments);
@@ -195,11 +178,7 @@ impl Connection {
     }
 
     /// CLIENT TRACKING.
-    fn register_keys<U: Calls>(
-        &mut self,
-        command: &Command<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<(), Stop> {
+    fn register_keys(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         if !self.tracks.on {
             return Ok(());
         }
@@ -218,11 +197,7 @@ impl Connection {
     }
 
     /// A client that watches, monitors, or (RESP2) is subscribed.
-    fn pass_by_mode<U: Calls>(
-        &mut self,
-        command: &Command<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<(), Stop> {
+    fn pass_by_mode(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let (face, passing) = (&mut self.face, &mut self.back.passing);
         if !passing.takes_all(&face.mode, face.protocol()) {
             return Ok(());
@@ -256,11 +231,7 @@ impl Connection {
     }
 
     /// MULTI was answered here.
-    fn queue_in_multi<U: Calls>(
-        &mut self,
-        command: &Command<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<(), Stop> {
+    fn queue_in_multi(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let Some(queue) = self.face.mode.transaction() else {
             return Ok(());
         };
@@ -270,19 +241,19 @@ impl Connection {
             shared: env.shared,
         };
         match queue.queue(command, by) {
-            Queued::Reply(queued) => self.reply(queued),
-            Queued::Ended(error) => {
+            Handled::Reply(queued) => self.reply(queued),
+            Handled::Ended(error) => {
                 self.face.mode = Mode::Ordinary;
                 self.back.passing.unwatch();
                 self.reply(error);
             }
-            Queued::Runs(local) => {
+            Handled::Runs(local) => {
                 if matches!(local, Local::Quit | Local::Reset) {
                     self.flush(env)?;
                 }
                 self.local(local, command, env)?;
             }
-            Queued::Asks(question, purpose) => {
+            Handled::Asks(question, purpose) => {
                 self.back
                     .ask(question, purpose, &mut self.face.context(env))?;
             }
@@ -291,11 +262,7 @@ impl Connection {
     }
 
     /// The number of arguments. A command that is refused is so with any.
-    fn look_at_arity<U: Calls>(
-        &mut self,
-        command: &Command<'_>,
-        env: &mut Env<'_, U>,
-    ) -> Result<(), Stop> {
+    fn look_at_arity(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let Command {
             arguments, verdict, ..
         } = command;

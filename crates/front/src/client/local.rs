@@ -1,4 +1,4 @@
-//! What a client sets for its connection, and how the commands that do so are read.
+//! Settings of a client's connection, and how the commands are read that change them.
 
 use bytes::Bytes;
 use pmnet_resp::reply::{self, OK};
@@ -15,7 +15,7 @@ pub(super) struct Selected {
     pub(super) database: u32,
 }
 
-/// What a client sets for its connection, and RESET sets back.
+/// Settings of a client's connection, which RESET sets back.
 pub(super) struct Settings {
     pub(super) selected: Selected,
     pub(super) name: Bytes,

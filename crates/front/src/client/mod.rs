@@ -119,8 +119,8 @@ enum Later {
 }
 
 /// The network, and what all connections of the front have in common, while a client takes its turn.
-struct Env<'a, U> {
-    up: &'a mut U,
+struct Env<'a> {
+    up: &'a mut dyn Calls,
     shared: &'a mut Shared,
 }
 
@@ -192,7 +192,7 @@ impl Connection {
         !end.eof() && !end.ends() && self.input.has_room(most)
     }
 
-    /// The client closed its sending side. What it sent before is still executed and answered,
+    /// The client closed its sending side. Commands that it sent before are still executed and answered,
     /// unless it waits for something that may never come.
     pub fn receive_eof(&mut self) {
         self.close(Sent::Read);
@@ -283,7 +283,7 @@ impl Connection {
         self.face.end.cut_off();
     }
 
-    /// Bytes that it has sent and that nobody has looked at, if it has still to log in.
+    /// Bytes that it has sent and the front has not looked at, if it has still to log in.
     pub(crate) fn stranger_bytes(&self, users: &Users) -> usize {
         if self.rights.may_be_stranger(users) && !self.rights.is_admitted() {
             self.input.len()
@@ -322,7 +322,7 @@ impl Connection {
     }
 
     /// Takes commands from the input and submits them, a bounded number.
-    pub fn advance<U: Calls>(&mut self, up: &mut U, shared: &mut Shared) -> Turn {
+    pub fn advance(&mut self, up: &mut dyn Calls, shared: &mut Shared) -> Turn {
         let replies = &mut self.face.pending.replies;
         replies.set_unread_max(shared.unread_max());
         // Taken out, so that a command can be borrowed from it while the rest changes.
@@ -355,11 +355,7 @@ impl Connection {
         turn
     }
 
-    fn take_commands<U: Calls>(
-        &mut self,
-        input: &mut Input,
-        env: &mut Env<'_, U>,
-    ) -> Result<Turn, Later> {
+    fn take_commands(&mut self, input: &mut Input, env: &mut Env<'_>) -> Result<Turn, Later> {
         let mut budget = COMMANDS_PER_TURN;
         let now = env.shared.now;
         input.note_arrivals(now, env.shared.call_timeout);
@@ -429,7 +425,7 @@ impl Connection {
     }
 
     /// Sends what waits to be sent, unless a pack is under way; the next one is put together meanwhile.
-    fn begin_pack<U: Calls>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+    fn begin_pack(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         if self.back.packs.is_out() {
             return Ok(());
         }
@@ -437,7 +433,7 @@ impl Connection {
     }
 
     /// The command whose reply is thrown away is over: the next one has a reply.
-    fn go_on_skipping<U: Calls>(&mut self, env: &mut Env<'_, U>) -> Result<(), Later> {
+    fn go_on_skipping(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         if self.skip == Skip::Over {
             self.flush(env)?;
             self.face.pending.replies.mute(Muted::No);
@@ -448,10 +444,10 @@ impl Connection {
 
     /// Whether there is a whole command. What only a client may send that needs no login, or has logged in, is looked at as that
     /// of a stranger until it is known who it is.
-    fn poll_input<U: Calls>(
+    fn poll_input(
         &mut self,
         input: &mut Input,
-        env: &mut Env<'_, U>,
+        env: &mut Env<'_>,
     ) -> Result<Result<Status, ProtocolError>, Later> {
         let from = match self.rights.may_be_stranger(&env.shared.users) {
             true => Sender::Stranger,
@@ -474,11 +470,11 @@ impl Connection {
         Ok(polled)
     }
 
-    fn command<U: Calls>(
+    fn command(
         &mut self,
         arguments: &Arguments<'_>,
         frame: &[u8],
-        env: &mut Env<'_, U>,
+        env: &mut Env<'_>,
     ) -> Result<(), Later> {
         let (mode, shared) = (&self.face.mode, &mut *env.shared);
         let verdict = shared.table.verdict(arguments);
@@ -516,7 +512,7 @@ impl Connection {
         self.back.passing.waits_on_store(&self.face.mode)
     }
 
-    /// Whether it waits for so long that the store may be busy.
+    /// Whether it has waited long enough for the store to be busy.
     #[must_use]
     pub fn doubts_store(&self, now: Time) -> bool {
         self.face.pending.doubts_store(now)
@@ -551,7 +547,7 @@ impl Connection {
         overdue || refused
     }
 
-    /// The server now uses the store with this name. What waits for another store ends as if its
+    /// The server now uses the store with this name. A command that waits for another store ends as if its
     /// connection were lost. Returns whether anything has changed.
     pub fn store_named(&mut self, name: &StoreName) -> bool {
         self.back.passing.store_named(&mut self.face, name)
@@ -623,7 +619,7 @@ impl Connection {
         self.back.passing.blocked_as()
     }
 
-    /// The head answered a READ, or nobody did.
+    /// The head answered a READ, or has not in time.
     pub fn read_answered(&mut self, call: CallId, answer: ReadAnswer, shared: &mut Shared) {
         let (selected, pending) = (self.face.settings.selected, &mut self.face.pending);
         let reads = &mut self.back.reads;
@@ -705,7 +701,7 @@ impl Connection {
         self.back.passing.direct.as_ref()?.tls.as_ref()
     }
 
-    /// Whether bytes of the store are welcome now. What a subscriber does not read waits there, as without us; the
+    /// Whether bytes of the store are welcome now. Messages that a subscriber does not read wait there, as without us; the
     /// reply to a command has room.
     #[must_use]
     pub fn wants_direct(&self) -> bool {

@@ -130,7 +130,7 @@ impl Connection {
                 }
                 Ok(error) => error,
                 Err(error) => {
-                    // What follows is not for the database before it.
+                    // Later commands are not for the database before it.
                     self.face.end.cut_off();
                     error
                 }
@@ -176,7 +176,7 @@ impl Connection {
             },
             Err(error) => {
                 if rest.database().is_some() {
-                    // What follows may be for another database.
+                    // Later commands may be for another database.
                     self.face.end.cut_off();
                 }
                 error
@@ -219,11 +219,11 @@ impl Connection {
     }
 
     /// The front has answered.
-    pub(crate) fn clients_told<U: Calls>(
+    pub(crate) fn clients_told(
         &mut self,
         told: ClientsTold,
         error: bool,
-        up: &mut U,
+        up: &mut dyn Calls,
         shared: &mut Shared,
     ) {
         let pending = &mut self.face.pending;

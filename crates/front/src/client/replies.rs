@@ -65,7 +65,7 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    /// Puts a reply behind all that are outstanding.
+    /// Puts a reply after all that are outstanding.
     pub(super) fn push(&mut self, reply: Bytes) {
         if !self.slots.is_empty() {
             self.ready_bytes += reply.len();
@@ -94,7 +94,7 @@ impl Replies {
         }
     }
 
-    /// Where a message has its place that comes now, if not behind all: before the reply to what may have caused it.
+    /// The place of a message that comes now, if it is not the last: before the reply to what may have caused it.
     pub(super) fn message_place(&self) -> Option<usize> {
         self.slots.iter().position(|slot| {
             matches!(

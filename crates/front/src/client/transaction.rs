@@ -19,7 +19,7 @@ use super::shared::Probed;
 use super::{Later, Shared, arity_error, refusal, shown};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::table::{Action, Facts, Local, MODULE, NO_MULTI, Pass, Sub, Verdict};
-use crate::upstream::{Call, Calls, Submit};
+use crate::upstream::{Call, Submit};
 use recheck::Recheck;
 pub(super) use recheck::not_allowed_any_more;
 
@@ -75,7 +75,7 @@ impl Transaction {
         !self.failed && self.commands > 0
     }
 
-    /// Whether it may travel with others. Code can be ended as long as nothing is in front of it or behind it.
+    /// Whether it may travel with others. Code can be ended as long as nothing comes before it or after it.
     fn packs(&self) -> bool {
         self.is_sent() && !self.code && self.own.is_empty() && self.database.is_none()
     }
@@ -132,8 +132,8 @@ pub(super) const EXEC_ARITY: Bytes = Bytes::from_static(
 pub(crate) const EXECABORT: Bytes =
     Bytes::from_static(b"-EXECABORT Transaction discarded because of previous errors.\r\n");
 
-/// What becomes of a command between MULTI and EXEC.
-pub(super) enum Queued {
+/// The next step of a command between MULTI and EXEC.
+pub(super) enum Handled {
     /// It has this reply.
     Reply(Bytes),
     /// It ends the transaction, with this reply.
@@ -174,13 +174,13 @@ impl Transaction {
         self.payload = Vec::new();
     }
 
-    fn refuse(&mut self, error: Bytes) -> Queued {
+    fn refuse(&mut self, error: Bytes) -> Handled {
         self.fail();
-        Queued::Reply(error)
+        Handled::Reply(error)
     }
 
     /// A command between MULTI and EXEC.
-    pub(super) fn queue(&mut self, command: &Command<'_>, by: Queuer<'_>) -> Queued {
+    pub(super) fn queue(&mut self, command: &Command<'_>, by: Queuer<'_>) -> Handled {
         let Command {
             arguments, verdict, ..
         } = command;
@@ -190,7 +190,7 @@ impl Transaction {
         };
         if facts.name == "EXEC" && arguments.len() != 1 {
             // The only arity error that ends the transaction.
-            return Queued::Ended(EXEC_ARITY);
+            return Handled::Ended(EXEC_ARITY);
         }
         if let Some(error) = arity_error(verdict, arguments) {
             return self.refuse(error);
@@ -223,14 +223,14 @@ impl Transaction {
         facts: &'static Facts,
         command: &Command<'_>,
         by: Queuer<'_>,
-    ) -> Queued {
+    ) -> Handled {
         let Command {
             arguments,
             frame,
             verdict,
         } = *command;
         let protocol = by.selected.protocol;
-        Queued::Reply(match verdict.action {
+        Handled::Reply(match verdict.action {
             Action::Bypass { .. } | Action::Pass(Pass::Blocking)
                 if facts.has(MODULE) && by.passing.has_state() =>
             {
@@ -250,7 +250,7 @@ impl Transaction {
             Action::Local(Local::Ping | Local::Echo) => self.add(frame, Kind::Reads, protocol),
             Action::Local(
                 local @ (Local::Exec | Local::Discard | Local::Multi | Local::Quit | Local::Reset),
-            ) => return Queued::Runs(local),
+            ) => return Handled::Runs(local),
             // Not an error of the transaction: Redis goes on with it.
             Action::Pass(Pass::Watch) => reply::error("ERR WATCH inside MULTI is not allowed"),
             Action::Local(Local::Unwatch) => self.add_own(Own::Command(frame.to_vec())),
@@ -277,15 +277,15 @@ impl Transaction {
         unknown: Bytes,
         command: &Command<'_>,
         by: Queuer<'_>,
-    ) -> Queued {
+    ) -> Handled {
         let frame = command.frame;
         match by.shared.probed.get(name) {
             _ if name.len() > 64 => self.refuse(unknown),
             Some(Probed::Unknown) => self.refuse(unknown),
             Some(Probed::Known) => {
-                Queued::Reply(self.add(frame, Kind::Writes, by.selected.protocol))
+                Handled::Reply(self.add(frame, Kind::Writes, by.selected.protocol))
             }
-            None => Queued::Asks(
+            None => Handled::Asks(
                 question(by.selected.database, &[b"COMMAND", b"INFO", name]),
                 Purpose::Probe {
                     name: name.to_vec(),
@@ -329,20 +329,20 @@ impl Transaction {
     }
 
     /// SELECT. The store runs it with the others; a database that nobody has used yet is first checked with it.
-    fn queue_select(&mut self, arguments: &Arguments<'_>, frame: &[u8], by: Queuer<'_>) -> Queued {
+    fn queue_select(&mut self, arguments: &Arguments<'_>, frame: &[u8], by: Queuer<'_>) -> Handled {
         let database = match parse_database(arguments.get(1)) {
             Ok(database) => database,
             // It is queued all the same, and the others run.
-            Err(error) => return Queued::Reply(self.add_own(Own::Reply(error))),
+            Err(error) => return Handled::Reply(self.add_own(Own::Reply(error))),
         };
         if by.shared.databases.contains(&database) {
-            return Queued::Reply(self.add_select(database, frame, by.selected.protocol));
+            return Handled::Reply(self.add_select(database, frame, by.selected.protocol));
         }
         let purpose = Purpose::SelectQueued {
             database,
             frame: frame.to_vec(),
         };
-        Queued::Asks(question(database, &[b"DBSIZE"]), purpose)
+        Handled::Asks(question(database, &[b"DBSIZE"]), purpose)
     }
 
     fn add_select(&mut self, database: u32, frame: &[u8], present: Protocol) -> Bytes {
@@ -448,10 +448,10 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: it cannot be sent now.
-    pub(super) fn execute<U: Calls>(
+    pub(super) fn execute(
         &mut self,
         mode: &mut Mode,
-        cx: &mut Context<'_, U>,
+        cx: &mut Context<'_>,
     ) -> Result<Executed, Later> {
         let watches = self.passing.watching.is_some();
         let (packs, bytes) = mode.transaction().map_or((false, 0), |transaction| {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use pmnet_resp::{read, reply, write_bulk, write_header};
 
-use super::client::{Client, Trust};
+use super::client::Client;
 use super::link::{Link, Owed};
 use super::merge::Merge;
 use super::subscribe::Change;
@@ -54,79 +54,6 @@ impl Client {
                 return any;
             }
         }
-    }
-
-    /// Whether so much is unread that no more is taken.
-    pub(super) fn is_congested(&self) -> bool {
-        self.out.len() > OUT_BYTES_SOFT_MAX
-    }
-
-    /// Takes from a link what need not wait for its turn.
-    fn sweep(&mut self, shard: usize) -> bool {
-        let mut moved = false;
-        while !self.is_congested() {
-            let Some(link) = self.links[shard].as_deref_mut() else {
-                break;
-            };
-            if link.has_head().is_none() {
-                break;
-            }
-            let to_client = link.is_pushed(self.state.resp3)
-                || (link.owed().is_none() && self.slots.is_empty());
-            if to_client {
-                // A message; or the last word of a front that closes.
-                if let Some(frame) = link.take() {
-                    self.out.extend_from_slice(&frame);
-                }
-                moved = true;
-                continue;
-            }
-            if matches!(link.owed(), None | Some(Owed::Client)) {
-                break;
-            }
-            let (Some(frame), Some(owed)) = (link.take(), link.settle()) else {
-                break;
-            };
-            moved = true;
-            match owed {
-                Owed::Setup if frame.starts_with(b"-") => self.give_up(shard, Some(&frame)),
-                Owed::State(number) => {
-                    if &frame[..] == b"+RESET\r\n" {
-                        link.subscribed = [0; 2];
-                    }
-                    self.state_answered(number, shard, frame);
-                }
-                Owed::Probe => {
-                    self.probing = false;
-                    if frame.starts_with(b"-") {
-                        self.refused = Some(frame);
-                    } else {
-                        self.trust = Trust::Yes;
-                    }
-                }
-                Owed::Setup | Owed::Nobody | Owed::Client => {}
-            }
-        }
-        moved
-    }
-
-    /// The next reply of a link that is for the client.
-    pub(super) fn reply_of(&mut self, shard: usize) -> Option<Bytes> {
-        self.sweep(shard);
-        let link = self.links[shard].as_deref_mut()?;
-        if link.owed() != Some(Owed::Client) || link.is_pushed(self.state.resp3) {
-            return None;
-        }
-        link.take()
-    }
-
-    /// The same, if its command has no more.
-    fn last_reply_of(&mut self, shard: usize) -> Option<Bytes> {
-        let reply = self.reply_of(shard)?;
-        if let Some(link) = &mut self.links[shard] {
-            link.settle();
-        }
-        Some(reply)
     }
 
     /// Sends the replies that are there, in order.

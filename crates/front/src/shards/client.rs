@@ -10,13 +10,13 @@ use bytes::{Bytes, BytesMut};
 use mio::{Registry, Token};
 use pmnet_resp::{Parser, reply};
 
-use super::answer::{Slot, Wait};
+use super::answer::{OUT_BYTES_SOFT_MAX, Slot, Wait};
 use super::link::{KEPT_BYTES_MAX, Link, Owed};
 use super::slot::SlotMap;
 use super::state::State;
 use super::subscribe::Subscriptions;
 use super::transaction::Transaction;
-use crate::client::{COMMANDS_PER_TURN, HALF_CLOSED_TIMEOUT, INPUT_BYTES_SOFT_MAX};
+use crate::client::INPUT_BYTES_SOFT_MAX;
 use crate::limits::REQUESTS;
 use crate::shell::socket::{Ended, Socket};
 use crate::shell::wire::Wire;
@@ -31,9 +31,9 @@ const READ_BYTES_PER_TURN: usize = 256 * 1024;
 /// Input of a client that has still to log in above which no more is read, unless one command needs more, in bytes.
 const STRANGER_INPUT_BYTES_SOFT_MAX: usize = 64 * 1024;
 /// Most bytes that are read and thrown away after an error that ends a connection.
-const LINGER_BYTES_MAX: usize = 512 * 1024 * 1024;
+pub(super) const LINGER_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// How long a client may go on after such an error, in nanoseconds.
-const LINGER_TIMEOUT: Time = 10_000_000_000;
+pub(super) const LINGER_TIMEOUT: Time = 10_000_000_000;
 /// How long a client may take to agree on TLS, in nanoseconds.
 const HANDSHAKE_TIMEOUT: Time = 5_000_000_000;
 
@@ -74,7 +74,7 @@ pub(super) struct Client {
     pub(super) peer: SocketAddr,
     token: usize,
     pub(super) socket: Socket,
-    handshake: Option<Time>,
+    pub(super) handshake: Option<Time>,
     pub(super) input: BytesMut,
     pub(super) parser: Parser,
     pub(super) starved: bool,
@@ -106,16 +106,16 @@ pub(super) struct Client {
     /// The shard that it has used last.
     pub(super) last: usize,
     /// A link that has to be sent to before the next command can be taken.
-    full: Option<usize>,
+    pub(super) full: Option<usize>,
     /// No further command is taken.
     pub(super) ending: bool,
     /// It is closed as soon as everything has left.
     pub(super) done: bool,
     /// What it still sends then is thrown away, so that it can read why.
     pub(super) lingers: bool,
-    lingering: Option<(usize, Time)>,
+    pub(super) lingering: Option<(usize, Time)>,
     /// It has closed its sending side, and commands of it cannot be taken before others are answered: when it is given up.
-    stuck: Option<Time>,
+    pub(super) stuck: Option<Time>,
     /// In the list of those who have a turn.
     pub(super) queued: bool,
     /// How many of its commands without a reply were taken before the map was changed last.
@@ -215,95 +215,8 @@ impl Client {
         self.handshake.is_some() || self.lingering.is_some() || self.stuck.is_some()
     }
 
-    /// One turn: reads, takes commands, hands on replies, writes.
-    pub(super) fn serve(&mut self, common: &mut Common, scratch: &mut [u8], now: Time) -> Turn {
-        if self.lingering.is_some() {
-            return self.linger(scratch);
-        }
-        if self.read(scratch).is_err() {
-            return Turn::Closed;
-        }
-        if self.handshake.is_some() {
-            if self.socket.wire.is_handshaking() {
-                return Turn::Idle;
-            }
-            self.handshake = None;
-        }
-        if self.links[HOME].is_none() && !self.ending {
-            // There it is counted among the clients.
-            let _ = self.open(HOME, common);
-        }
-        for link in self.links.iter_mut().flatten() {
-            link.fill(scratch);
-        }
-        let (mut budget, mut went_on) = (COMMANDS_PER_TURN, false);
-        loop {
-            let moved = self.pump();
-            let taken = self.take_commands(&mut budget, common);
-            if !moved && !taken {
-                break;
-            }
-            went_on = true;
-        }
-        if self.eof && self.starved {
-            self.ending = true;
-        }
-        self.note_stuck(went_on, now);
-        let over = self.eof && self.ending;
-        for link in self.links.iter_mut().flatten() {
-            link.flush(over);
-        }
-        let congested = self.is_congested();
-        if self.write().is_err() {
-            return Turn::Closed;
-        }
-        if self.out.is_empty() && (self.done || (self.ending && self.slots.is_empty())) {
-            if self.socket.wire.has_unsent() {
-                return Turn::Idle;
-            }
-            if !self.lingers || self.eof {
-                return Turn::Closed;
-            }
-            for link in &mut self.links {
-                *link = None;
-            }
-            self.slots.clear();
-            self.lingering = Some((LINGER_BYTES_MAX, now.saturating_add(LINGER_TIMEOUT)));
-            if self.socket.wire.end().is_err() {
-                return Turn::Closed;
-            }
-            return self.linger(scratch);
-        }
-        let freed = congested && !self.is_congested();
-        let drained = self.full.take().is_some_and(|shard| {
-            let link = self.links[shard].as_ref();
-            link.is_none_or(|link| !link.is_full())
-        });
-        let has_input = budget == 0 || (self.socket.readable && self.wants_input());
-        let has_replies = !self.is_congested() && {
-            let mut links = self.links.iter().flatten();
-            links.any(|link| link.has_more())
-        };
-        if freed || drained || has_input || has_replies {
-            Turn::More
-        } else {
-            Turn::Idle
-        }
-    }
-
-    /// Whoever has closed the sending side, and perhaps is gone, may wait for something that never comes, with commands behind it that
-    /// cannot be taken before. Only behind all of them a front would see that nothing follows. So there is a time for the next reply.
-    fn note_stuck(&mut self, went_on: bool, now: Time) {
-        let closed = self.eof || self.socket.read_closed;
-        if !closed || self.starved || self.ending || self.is_congested() {
-            self.stuck = None;
-        } else if went_on || self.stuck.is_none() {
-            self.stuck = Some(now.saturating_add(HALF_CLOSED_TIMEOUT));
-        }
-    }
-
     /// Throws away what it still sends after an error.
-    fn linger(&mut self, scratch: &mut [u8]) -> Turn {
+    pub(super) fn linger(&mut self, scratch: &mut [u8]) -> Turn {
         loop {
             match self.socket.read(scratch) {
                 Ok(None) => return Turn::Idle,
@@ -316,7 +229,7 @@ impl Client {
         }
     }
 
-    fn wants_input(&self) -> bool {
+    pub(super) fn wants_input(&self) -> bool {
         let most = match self.trust {
             Trust::Yes => INPUT_BYTES_SOFT_MAX,
             Trust::Unknown => STRANGER_INPUT_BYTES_SOFT_MAX,
@@ -324,7 +237,7 @@ impl Client {
         !self.eof && !self.ending && self.input.len() < most.max(self.parser.wanted())
     }
 
-    fn read(&mut self, scratch: &mut [u8]) -> Result<(), Ended> {
+    pub(super) fn read(&mut self, scratch: &mut [u8]) -> Result<(), Ended> {
         let mut budget = READ_BYTES_PER_TURN;
         while self.socket.readable && budget > 0 && self.wants_input() {
             match self.socket.read(scratch) {
@@ -342,7 +255,7 @@ impl Client {
         Ok(())
     }
 
-    fn write(&mut self) -> Result<(), Ended> {
+    pub(super) fn write(&mut self) -> Result<(), Ended> {
         self.socket.write(&mut self.out)?;
         if self.out.is_empty() && self.out.capacity() > KEPT_BYTES_MAX {
             self.out = BytesMut::new();
@@ -455,6 +368,19 @@ impl Client {
         self.send(HOME, PING, Owed::Probe);
         self.probing = true;
         Done::Later
+    }
+
+    /// What the client gets for the command that is taken now.
+    pub(super) fn wait_for(&mut self, wait: Wait) {
+        self.slots.push_back(Slot {
+            wait,
+            silent: false,
+        });
+    }
+
+    /// Whether so much is unread that no more is taken.
+    pub(super) fn is_congested(&self) -> bool {
+        self.out.len() > OUT_BYTES_SOFT_MAX
     }
 }
 

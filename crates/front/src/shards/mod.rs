@@ -31,8 +31,10 @@ mod route;
 pub mod slot;
 mod state;
 mod subscribe;
+mod sweep;
 mod take;
 mod transaction;
+mod turn;
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;

@@ -82,14 +82,6 @@ impl Client {
             && !self.slots.back().is_some_and(changes)
     }
 
-    /// What the client gets for the command that is taken now.
-    pub(super) fn wait_for(&mut self, wait: Wait) {
-        self.slots.push_back(Slot {
-            wait,
-            silent: false,
-        });
-    }
-
     /// A command, which has at least a name.
     pub(super) fn command(
         &mut self,

@@ -325,7 +325,7 @@ impl<U: Upstream> Front<U> {
         self.free.push(index);
         self.shared.tracking.left(client.connection.id());
         if client.connection.close_unanswered() {
-            self.note_unanswered();
+            self.marks.note_unanswered(self.shared.now);
         }
         if client.woken {
             self.wake_waiting();

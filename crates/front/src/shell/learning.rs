@@ -64,7 +64,7 @@ impl<U: Upstream> Front<U> {
         if self.next_learning().is_none_or(|after| now < after) {
             return;
         }
-        let Some(session) = self.vigil_session() else {
+        let Some(session) = self.vigil.session(&mut self.up, now) else {
             return self.learning.after = now.saturating_add(RETRY_AFTER);
         };
         let mut payload = preamble(Form::Pipeline, Protocol::Resp2, 0).to_vec();
@@ -81,8 +81,8 @@ impl<U: Upstream> Front<U> {
                 self.learning.wanted = false;
             }
             Err(error) => {
-                if matches!(error, Refused::Closed) {
-                    self.vigil_closed(session);
+                if matches!(error, Refused::Closed) && self.vigil.lost(session) {
+                    self.learning.give_up(now);
                 }
                 tracing::debug!(%error, "cannot ask the store which commands it has");
                 self.learning.after = now.saturating_add(RETRY_AFTER);

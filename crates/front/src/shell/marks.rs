@@ -42,7 +42,7 @@ pub(super) struct Marks {
     pub(super) next_look: Option<Time>,
 }
 
-/// What is known when it is looked whether the mark is still needed.
+/// The facts that decide whether the mark is still needed.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// The mark is open.
@@ -83,8 +83,7 @@ impl Marks {
             self.kept_until = self.kept_until.max(now.saturating_add(KEPT));
         }
         if seen.unanswered {
-            let kept = now.saturating_add(KEPT_UNANSWERED);
-            self.kept_until = self.kept_until.max(kept);
+            self.note_unanswered(now);
         }
         if seen.open && now >= self.confirmed.saturating_add(CONFIRMED_FOR) {
             Due::Lost
@@ -107,6 +106,12 @@ impl Marks {
         {
             self.confirmed = self.confirmed.max(asked);
         }
+    }
+
+    /// A client goes: what it passed may have had no answer.
+    pub(super) fn note_unanswered(&mut self, now: Time) {
+        let kept = now.saturating_add(KEPT_UNANSWERED);
+        self.kept_until = self.kept_until.max(kept);
     }
 }
 
@@ -202,12 +207,6 @@ impl<U: Upstream> Front<U> {
             tracing::debug!("the mark was closed: what is passed through ends");
             self.lose_mark();
         }
-    }
-
-    /// A client goes: what it passed may have had no answer.
-    pub(super) fn note_unanswered(&mut self) {
-        let kept = self.shared.now.saturating_add(KEPT_UNANSWERED);
-        self.marks.kept_until = self.marks.kept_until.max(kept);
     }
 
     /// The front ends, and all its clients are gone. A mark that is still needed then is ended by the head, when it hears

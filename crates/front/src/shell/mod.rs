@@ -18,6 +18,7 @@ mod lane;
 mod learning;
 mod marks;
 mod moving;
+mod outputs;
 mod reads;
 mod silence;
 pub(crate) mod socket;
@@ -25,6 +26,7 @@ pub(crate) mod stopper;
 mod strangers;
 mod subscribing;
 mod tracking;
+mod turns;
 mod unread;
 mod users;
 mod vigil;
@@ -45,7 +47,7 @@ use pmnet_client::{Clock, Spin};
 use pmnet_tls::ServerTls;
 use rustc_hash::FxHashMap;
 
-use crate::client::{Counters, Output, Shared, Turn};
+use crate::client::{Counters, Shared, Turn};
 use crate::store::StoreAddress;
 use crate::table::Table;
 use crate::upstream::{CallId, Event, SessionHandle, Time, Upstream};
@@ -399,24 +401,6 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    fn enqueue(&mut self, index: usize) {
-        if let Some(Some(client)) = self.clients.get_mut(index)
-            && !client.queued
-        {
-            client.queued = true;
-            self.run_queue.push_back(index);
-        }
-    }
-
-    fn mark_dirty(&mut self, index: usize) {
-        if let Some(Some(client)) = self.clients.get_mut(index)
-            && !client.dirty
-        {
-            client.dirty = true;
-            self.dirty.push(index);
-        }
-    }
-
     /// One client's turn: read, serve its connection to the store, take its commands.
     fn serve(&mut self, index: usize) {
         let Some(Some(client)) = self.clients.get_mut(index) else {
@@ -463,58 +447,6 @@ impl<U: Upstream> Front<U> {
             self.enqueue(index);
         }
         self.mark_dirty(index);
-    }
-
-    /// Does what a client wants of the front.
-    fn take_outputs(&mut self, index: usize) {
-        while let Some(Some(client)) = self.clients.get_mut(index)
-            && let Some(output) = client.connection.poll_output()
-        {
-            match output {
-                Output::OpenMark => self.marks.wanted = true,
-                Output::NameStore => self.vigil.wants_name = true,
-                Output::DoubtStore => self.vigil.doubts_name = true,
-                Output::LearnCommands => self.learning.wanted = true,
-                Output::AskedHead(call) => {
-                    self.asked.insert(call, index);
-                }
-                Output::Clients(ask) => self.tell_of_clients(index, ask),
-                Output::Session(session) => self.note_session(index, session),
-                Output::BehindSubscriptions => {
-                    self.behind_subscriptions.insert(index);
-                }
-                Output::Subscribing(change) => self.note_subscribing(index, change),
-                Output::Waiting(waiting) => self.note_waiting(index, waiting),
-                Output::Direct(target) => self.match_direct(index, target),
-                Output::Read(read) => self.reads.submit(index, read, &self.shared),
-                Output::Ask(question) => self.submit_question(index, question),
-            }
-        }
-    }
-
-    /// Remembers whose session it is that a client uses now.
-    fn note_session(&mut self, index: usize, session: Option<SessionHandle>) {
-        let Some(Some(client)) = self.clients.get_mut(index) else {
-            return;
-        };
-        if let Some(old) = std::mem::replace(&mut client.session, session) {
-            self.sessions.remove(&old);
-        }
-        if let Some(new) = session {
-            self.sessions.insert(new, index);
-        }
-    }
-
-    /// Gives the first client that waits for the endpoint another turn.
-    fn wake_waiting(&mut self) {
-        while let Some(index) = self.busy.pop_front() {
-            if let Some(Some(client)) = self.clients.get_mut(index)
-                && std::mem::take(&mut client.waiting)
-            {
-                client.woken = true;
-                return self.enqueue(index);
-            }
-        }
     }
 
     /// Hands the endpoint's events to the connections.

@@ -130,26 +130,21 @@ impl<U: Upstream> Front<U> {
         self.mark_dirty(index);
     }
 
-    /// While all together have too much unread, closes the client with most that reads nothing. Whether it has to be
-    /// looked at again.
-    pub(super) fn relieve(&mut self) -> bool {
-        if !self.shared.unread_over {
-            return false;
-        }
+    /// While all together have too much unread: the client with most that reads nothing. It is to be closed.
+    pub(super) fn worst_reader(&mut self) -> Option<usize> {
         let now = self.shared.now;
-        if now < self.unread.over_since.saturating_add(PATIENCE_WITH_ALL) {
-            return true;
+        let patient_until = self.unread.over_since.saturating_add(PATIENCE_WITH_ALL);
+        if !self.shared.unread_over || now < patient_until {
+            return None;
         }
         let clients = self.clients.iter().enumerate();
         let most = clients
             .filter_map(|(index, client)| Some((index, client.as_deref()?)))
             .filter(|(_, client)| client.reads_nothing(now))
             .max_by_key(|(_, client)| client.unread.bytes);
-        if let Some((index, _)) = most {
-            self.say_closed(index);
-            self.close(index, "all clients together leave too much unread");
-        }
-        self.shared.unread_over
+        let index = most?.0;
+        self.say_closed(index);
+        Some(index)
     }
 
     /// Counts a connection that ends because of what is unread, and says so now and then.

@@ -123,6 +123,22 @@ impl Vigil {
             self.heart = None;
         }
     }
+
+    /// Its session, which is begun if there is none.
+    pub(super) fn session(&mut self, up: &mut impl Calls, now: Time) -> Option<SessionHandle> {
+        self.session = self.session.or_else(|| up.open(now).ok());
+        self.session
+    }
+
+    /// The session may be its own, and has closed. Returns true if it was.
+    pub(super) fn lost(&mut self, session: SessionHandle) -> bool {
+        let own = self.session == Some(session);
+        if own {
+            self.session = None;
+            self.call = None;
+        }
+        own
+    }
 }
 
 /// Why the store cannot be asked whether it is alive.
@@ -176,7 +192,10 @@ impl<U: Upstream> Front<U> {
                 self.mark_dirty(index);
             }
         }
-        timed |= self.relieve();
+        if let Some(index) = self.worst_reader() {
+            self.close(index, "all clients together leave too much unread");
+        }
+        timed |= self.shared.unread_over;
         let vigil = &mut self.vigil;
         if waits {
             if vigil.waited.is_none() {
@@ -211,7 +230,7 @@ impl<U: Upstream> Front<U> {
             return;
         }
         let now = self.shared.now;
-        let Some(session) = self.vigil_session() else {
+        let Some(session) = self.vigil.session(&mut self.up, now) else {
             return;
         };
         let deadline = now.saturating_add(self.shared.call_timeout);
@@ -234,13 +253,6 @@ impl<U: Upstream> Front<U> {
             // The next beat asks again.
             Err(error) => tracing::debug!(%error, "cannot ask which store there is"),
         }
-    }
-
-    /// Its session, which is begun if there is none.
-    pub(super) fn vigil_session(&mut self) -> Option<SessionHandle> {
-        let now = self.shared.now;
-        self.vigil.session = self.vigil.session.or_else(|| self.up.open(now).ok());
-        self.vigil.session
     }
 
     /// Takes an outcome of the vigil's session.
@@ -290,9 +302,7 @@ impl<U: Upstream> Front<U> {
 
     /// The session may be the vigil's, and has closed.
     pub(super) fn vigil_closed(&mut self, session: SessionHandle) {
-        if self.vigil.session == Some(session) {
-            self.vigil.session = None;
-            self.vigil.call = None;
+        if self.vigil.lost(session) {
             self.learning.give_up(self.shared.now);
         }
     }

@@ -15,7 +15,7 @@ use super::pack::Packs;
 use crate::client::Later;
 use crate::client::face::Pending;
 use crate::client::replies::Slot;
-use crate::upstream::{Call, Calls, Outcome, Submit};
+use crate::upstream::{Call, Outcome, Submit};
 
 /// Whether this outcome of the call at `index` asks for its commands to be sent one by one; if so, that is arranged.
 pub(in crate::client) fn unpack(
@@ -65,10 +65,10 @@ pub(in crate::client) fn unpack(
 ///
 /// # Errors
 /// [`Later`], as long as there is more.
-pub(in crate::client) fn repeat<U: Calls>(
+pub(in crate::client) fn repeat(
     packs: &mut Packs,
     session: &mut Session,
-    cx: &mut Context<'_, U>,
+    cx: &mut Context<'_>,
 ) -> Result<(), Later> {
     let replies = &mut cx.pending.replies;
     let again = |slot: &Slot| matches!(slot, Slot::Again { .. });

@@ -43,7 +43,7 @@ pub(in crate::client) struct Batch {
     pub(super) fits_replicas: bool,
     /// The head is asked what a replica must have applied.
     pub(super) asks_replica: bool,
-    /// What it has been read from last, or is, is a replica.
+    /// It has been read from a replica last, or is.
     pub(super) of_replica: bool,
     /// The head's answer, if it is no HIT.
     pub(super) missed: Option<Missed>,
@@ -51,15 +51,15 @@ pub(in crate::client) struct Batch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum BatchStage {
-    /// Takes further reads, or waits until what is in front of it is answered.
+    /// Takes further reads, or waits until everything before it is answered.
     Gathers,
     /// The head was asked.
     Asked(CallId),
-    /// The head has said MISS. What the store was asked before is on its way, and may be fresh enough.
+    /// The head has said MISS. The answer to an earlier question to the store is on its way, and may be fresh enough.
     Awaits { epoch: u32, need: u64 },
     /// May be read from the store if its record names this epoch and it has applied everything up to `need`.
     Missed { epoch: u32, need: u64 },
-    /// The same, of a replica of it.
+    /// May be read from a replica under the same conditions.
     Replica { epoch: u32, need: u64 },
     /// Handed out, to be read from the store.
     HandedOut,
@@ -95,7 +95,7 @@ pub enum Freshness {
     Known {
         /// Epoch that the store's record must name.
         epoch: u32,
-        /// What the store must have applied.
+        /// Order that the store must have applied.
         need: u64,
     },
     /// The head has not answered yet: the connection is told the record, and decides.
@@ -202,10 +202,10 @@ impl Batch {
     }
 
     /// Asks the head, if that can be of use.
-    pub(super) fn ask_head<U: Calls>(
+    pub(super) fn ask_head(
         &mut self,
         protocol: Protocol,
-        up: &mut U,
+        up: &mut dyn Calls,
         shared: &mut Shared,
     ) -> BatchStage {
         let deadline = shared.deadline(self.begun);

@@ -81,7 +81,7 @@ const ANY_LENGTH_RESP2: [&str; 13] = [
 /// Most reads that follow each other in a pack. More of them are faster on their own way.
 const IN_A_ROW_MAX: usize = 16;
 
-/// Whether this read travels with the writes in front of it.
+/// Whether this read travels with the writes before it.
 pub(in crate::client) fn goes_beside_writes(
     command: &Command<'_>,
     packs: &Packs,
@@ -98,7 +98,7 @@ pub(in crate::client) fn goes_beside_writes(
     };
     let bytes = command.frame.len();
     let has_room = match packs.open() {
-        // Code can be ended as long as nothing is in front of it or behind it.
+        // Code can be ended as long as nothing comes before it or after it.
         Some(pack) => {
             !pack.runs_code()
                 && !pack.is_transaction_of_reads()
@@ -113,7 +113,7 @@ pub(in crate::client) fn goes_beside_writes(
     fits && has_room
 }
 
-/// Whether a command of so many bytes that could go its own way opens the next pack, because the one before it is still under way and
+/// Whether a command of this length, which could go alone, opens the next pack, because the one before it is still outstanding and
 /// others like it have gone in that.
 pub(in crate::client) fn may_open_pack(packs: &Packs, reads: &Reads, bytes: usize) -> bool {
     packs.is_out()

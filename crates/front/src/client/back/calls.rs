@@ -109,15 +109,15 @@ impl Purpose {
 }
 
 /// The access that the back has to the network, to the front, and to its client's commands.
-pub(in crate::client) struct Context<'a, U> {
-    pub(in crate::client) up: &'a mut U,
+pub(in crate::client) struct Context<'a> {
+    pub(in crate::client) up: &'a mut dyn Calls,
     pub(in crate::client) shared: &'a mut Shared,
     pub(in crate::client) pending: &'a mut Pending,
     pub(in crate::client) wishes: &'a mut Wishes,
     pub(in crate::client) selected: Selected,
 }
 
-impl<U> Context<'_, U> {
+impl Context<'_> {
     /// Returns when a command has no more time that is being taken.
     pub(in crate::client) fn deadline(&self) -> Time {
         self.shared.deadline(self.pending.times.begun())
@@ -143,10 +143,10 @@ impl Session {
     ///
     /// # Errors
     /// [`Later::Busy`].
-    pub(in crate::client) fn submit<U: Calls>(
+    pub(in crate::client) fn submit(
         &mut self,
         call: Call<'_>,
-        up: &mut U,
+        up: &mut dyn Calls,
         now: Time,
     ) -> Result<Result<CallId, Bytes>, Later> {
         if now >= call.deadline {

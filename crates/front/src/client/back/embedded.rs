@@ -142,11 +142,11 @@ impl Passing {
     }
 
     /// Gets on with it.
-    pub(super) fn advance_embedded<U: Calls>(
+    pub(super) fn advance_embedded(
         &mut self,
         face: &mut Face,
         session: &mut Session,
-        up: &mut U,
+        up: &mut dyn Calls,
         shared: &Shared,
     ) -> Result<(), Later> {
         let protocol = face.settings.selected.protocol;
@@ -367,7 +367,7 @@ impl Passing {
 
     /// Whether it has found nothing and was not woken since.
     fn rests(&self) -> bool {
-        matches!(&self.passage, Some(passage) if passage.stage == Stage::Rest)
+        self.is_at(&Stage::Rest)
     }
 
     /// One of its keys may have arrived.

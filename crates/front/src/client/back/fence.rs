@@ -16,18 +16,18 @@ use crate::client::Later;
 use crate::client::face::Pending;
 use crate::client::gates::Command;
 use crate::client::replies::Slot;
-use crate::upstream::{Call, Calls, Submit};
+use crate::upstream::{Call, Submit};
 
 impl Passing {
     /// PUBLISH of a client that is subscribed.
     ///
     /// # Errors
     /// [`Later`]: it could not be sent now.
-    pub(in crate::client) fn publish_to_itself<U: Calls>(
+    pub(in crate::client) fn publish_to_itself(
         &mut self,
         command: &Command<'_>,
         session: &mut Session,
-        cx: &mut Context<'_, U>,
+        cx: &mut Context<'_>,
     ) -> Result<(), Later> {
         let head = head(Form::Single, cx.selected);
         let payload = Bytes::from([&head, command.frame].concat());

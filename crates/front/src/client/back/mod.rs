@@ -34,7 +34,7 @@ use super::face::{Face, Pending};
 use super::gates::Command;
 use super::replies::Replies;
 use crate::table::{early_ack, key_hash, read_keys, touches_reserved};
-use crate::upstream::{Call, Calls, Submit};
+use crate::upstream::{Call, Submit};
 use beside::{goes_beside_writes, may_open_pack};
 use calls::{Context, Purpose, Session, head};
 use own_keys::listing;
@@ -43,7 +43,7 @@ use pack::{Company, Kind, Packs, Part};
 use passing::Passing;
 use reads::{Kept, Read, Reads};
 
-/// What a client has under way to the store.
+/// A client's calls to the store, and its own connection there.
 #[derive(Default)]
 pub(in crate::client) struct Back {
     pub(in crate::client) session: Session,
@@ -53,15 +53,12 @@ pub(in crate::client) struct Back {
 }
 
 impl Back {
-    /// Sends the pack, if there is one, and gets the batch of reads answered that is behind it. Then the next pack may be put
+    /// Sends the pack, if there is one, and gets the batch of reads answered that comes after it. Then the next pack may be put
     /// together.
     ///
     /// # Errors
     /// [`Later`]: they could not be sent now.
-    pub(in crate::client) fn begin_pack<U: Calls>(
-        &mut self,
-        cx: &mut Context<'_, U>,
-    ) -> Result<(), Later> {
+    pub(in crate::client) fn begin_pack(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
         self.packs.send(&mut self.session, cx)?;
         if self.reads.has_batch() {
             self.reads.advance(&mut self.packs, &mut self.session, cx)?;
@@ -73,26 +70,23 @@ impl Back {
     /// The same. Then anything may be submitted.
     ///
     /// # Errors
-    /// [`Later`]: nothing may be submitted behind them now.
-    pub(in crate::client) fn flush<U: Calls>(
-        &mut self,
-        cx: &mut Context<'_, U>,
-    ) -> Result<(), Later> {
+    /// [`Later`]: nothing may be submitted after them now.
+    pub(in crate::client) fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
         self.begin_pack(cx)?;
         if self.packs.is_out() {
-            // What the store leaves out of it comes before all that is behind it.
+            // The store may leave out a part of it, which comes before everything later.
             return Err(Later::Reads);
         }
         Ok(())
     }
 
-    /// What comes now is only answered: a pack of writes takes the answer in. Sends what cannot.
+    /// Prepares for a reply of the front's own: a pack of writes takes it in; a pack or batch of reads, which cannot, is sent.
     ///
     /// # Errors
     /// [`Later`]: that could not be sent now.
-    pub(in crate::client) fn make_room_for_reply<U: Calls>(
+    pub(in crate::client) fn make_room_for_reply(
         &mut self,
-        cx: &mut Context<'_, U>,
+        cx: &mut Context<'_>,
     ) -> Result<(), Later> {
         if self.packs.has_reads() || self.reads.has_batch() {
             self.flush(cx)?;
@@ -100,7 +94,7 @@ impl Back {
         Ok(())
     }
 
-    /// Puts a reply of the front's own behind all that are outstanding.
+    /// Puts a reply of the front's own after all that are outstanding.
     pub(in crate::client) fn reply(&mut self, pending: &mut Pending, reply: Bytes) {
         self.packs.reply(&mut pending.replies, reply);
     }
@@ -109,10 +103,10 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: it could not be sent now.
-    pub(in crate::client) fn pack<U: Calls>(
+    pub(in crate::client) fn pack(
         &mut self,
         part: Part<'_>,
-        cx: &mut Context<'_, U>,
+        cx: &mut Context<'_>,
     ) -> Result<(), Later> {
         if self.packs.goes_before(&part) {
             self.begin_pack(cx)?;
@@ -125,17 +119,17 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: it cannot be sent now.
-    pub(in crate::client) fn update<U: Calls>(
+    pub(in crate::client) fn update(
         &mut self,
         command: &Command<'_>,
-        cx: &mut Context<'_, U>,
+        cx: &mut Context<'_>,
     ) -> Result<(), Later> {
         let Command {
             arguments,
             frame,
             verdict,
         } = *command;
-        // Its turn comes when the writes in front of it have their replies, so it may as well go with them. An assumed
+        // Its turn comes when the writes before it have their replies, so it may as well go with them. An assumed
         // command may not: its reply is always OK.
         let packs = match self.packs.open() {
             Some(pack) => pack.has_room(Kind::Writes, frame.len()),
@@ -169,12 +163,12 @@ impl Back {
     }
 
     /// Answers a GET with what this turn has SET; false if it is none.
-    pub(in crate::client) fn read_own_write<U>(
+    pub(in crate::client) fn read_own_write(
         &mut self,
         command: &Command<'_>,
-        cx: &mut Context<'_, U>,
+        cx: &mut Context<'_>,
     ) -> bool {
-        // What is packed, or a batch, has no place yet: the GET goes with it.
+        // The commands of a pack or a batch have no place yet: the GET goes with them.
         let facts = command
             .verdict
             .facts
@@ -184,15 +178,15 @@ impl Back {
         })
     }
 
-    /// Sends a read with the writes in front of it; false if it goes its own way.
+    /// Sends a read with the writes before it; false if it goes alone.
     ///
     /// # Errors
     /// [`Later`]: it cannot be sent now.
-    pub(in crate::client) fn read_beside_writes<U: Calls>(
+    pub(in crate::client) fn read_beside_writes(
         &mut self,
         command: &Command<'_>,
         company: Company,
-        cx: &mut Context<'_, U>,
+        cx: &mut Context<'_>,
     ) -> Result<bool, Later> {
         let (protocol, now) = (cx.selected.protocol, cx.shared.now);
         if !goes_beside_writes(command, &self.packs, &self.reads, protocol, now) {
@@ -208,11 +202,11 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: it has to wait for the batch.
-    pub(in crate::client) fn batch_read<U: Calls>(
+    pub(in crate::client) fn batch_read(
         &mut self,
         command: &Command<'_>,
         kept: Kept,
-        cx: &mut Context<'_, U>,
+        cx: &mut Context<'_>,
     ) -> Result<bool, Later> {
         let Command {
             arguments, frame, ..
@@ -246,11 +240,11 @@ impl Back {
     ///
     /// # Errors
     /// [`Later`]: it cannot be sent now.
-    pub(in crate::client) fn ask<U: Calls>(
+    pub(in crate::client) fn ask(
         &mut self,
         payload: Bytes,
         purpose: Purpose,
-        cx: &mut Context<'_, U>,
+        cx: &mut Context<'_>,
     ) -> Result<bool, Later> {
         self.flush(cx)?;
         let call = Call::question(&payload, cx.deadline());
@@ -274,7 +268,7 @@ impl Back {
         self.passing.drop_direct();
     }
 
-    /// Drops what is outstanding: there is nobody to answer.
+    /// Drops what is outstanding: the client takes no answers.
     pub(in crate::client) fn abandon(&mut self, face: &mut Face) {
         face.end.end();
         face.pending.replies = Replies::default();

@@ -82,7 +82,7 @@ impl OwnWrite {
     }
 }
 
-/// Gives a GET of what this turn has SET its place behind that; false if it is none. Nothing of its client may wait to be sent.
+/// Gives a GET of what this turn has SET its place after that; false if it is none. Nothing of its client may wait to be sent.
 pub(in crate::client) fn read_own_write(
     facts: &Facts,
     arguments: &Arguments<'_>,
@@ -109,7 +109,7 @@ pub(in crate::client) fn read_own_write(
     true
 }
 
-/// The update of slot `index` has its outcome: so have the `readers` behind it that wait for it.
+/// The update of slot `index` has its outcome: so have the `readers` after it that wait for it.
 pub(in crate::client) fn answer_readers(
     replies: &mut Replies,
     index: usize,

@@ -22,7 +22,7 @@ use crate::client::local::Selected;
 use crate::client::replies::{Replies, Slot};
 use crate::limits::REQUESTS;
 use crate::table::{self, Action, Table};
-use crate::upstream::{Call, Calls, Outcome, Submit, Time};
+use crate::upstream::{Call, Outcome, Submit, Time};
 
 /// Most parts of a pack, which are commands or transactions. Bounds how long others wait for it at the store, and how many replies travel together.
 pub const PACK_PARTS_MAX: u32 = 256;
@@ -304,7 +304,7 @@ impl Packed {
 }
 
 impl Packs {
-    /// Puts a reply of the front's own behind all that are outstanding: a pack of writes takes it in.
+    /// Puts a reply of the front's own after all that are outstanding: a pack of writes takes it in.
     pub(in crate::client) fn reply(&mut self, replies: &mut Replies, bytes: Bytes) {
         match &mut self.open {
             Some(pack) if pack.kind == Kind::Writes => match pack.own.last_mut() {
@@ -322,7 +322,7 @@ impl Packs {
     }
 
     /// Adds a command, for which there is room.
-    pub(in crate::client) fn put<U>(&mut self, part: Part<'_>, cx: &mut Context<'_, U>) {
+    pub(in crate::client) fn put(&mut self, part: Part<'_>, cx: &mut Context<'_>) {
         cx.shared.counters.bypassed_reads += u64::from(part.kind == Kind::Reads);
         let pack = self.take_in(part, cx.pending.times.begun(), cx.selected);
         pack.payload.extend_from_slice(part.frame);
@@ -395,11 +395,11 @@ impl Packs {
     /// Sends the pack, if there is one.
     ///
     /// # Errors
-    /// [`Later`]: it could not be sent now, or nothing may be submitted behind it.
-    pub(in crate::client) fn send<U: Calls>(
+    /// [`Later`]: it could not be sent now, or nothing may be submitted after it.
+    pub(in crate::client) fn send(
         &mut self,
         session: &mut Session,
-        cx: &mut Context<'_, U>,
+        cx: &mut Context<'_>,
     ) -> Result<(), Later> {
         if self.open.is_some() && self.is_out {
             return Err(Later::Reads);

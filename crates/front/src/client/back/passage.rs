@@ -87,35 +87,30 @@ pub(in crate::client) struct Passage {
 
 impl Passing {
     /// Gets the passed command on, as far as it can go now.
-    pub(in crate::client) fn advance<U: Calls>(
+    pub(in crate::client) fn advance(
         &mut self,
         face: &mut Face,
         session: &mut Session,
-        up: &mut U,
+        up: &mut dyn Calls,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        if shared.embedded && matches!(&self.passage, Some(it) if it.stage == Stage::Address(None))
-        {
+        if shared.embedded && self.is_at(&Stage::Address(None)) {
             // It has said before that it is no Redis.
             self.serve_embedded();
         }
-        if let Some(Passage {
-            stage: stage @ Stage::Address(None),
-            kills,
-            ..
-        }) = &mut self.passage
-        {
+        let Some(passage) = &mut self.passage else {
+            return Ok(());
+        };
+        let kills = passage.kills;
+        if passage.stage == Stage::Address(None) {
             if shared.store.is_some() {
-                *stage = if *kills { Stage::Kill } else { Stage::Mark };
+                passage.stage = if kills { Stage::Kill } else { Stage::Mark };
             } else {
                 let call = self.ask(session, Form::StoreAddress, READ, up, shared)?;
                 self.set_stage(face, call.map(Stage::Address));
             }
         }
-        if let Some(Passage {
-            stage: Stage::Kill, ..
-        }) = &self.passage
-        {
+        if self.is_at(&Stage::Kill) {
             self.send_kill(&face.mode, shared);
         }
         self.advance_embedded(face, session, up, shared)?;
@@ -128,11 +123,7 @@ impl Passing {
                 face.wishes.open_mark();
             }
         }
-        if let Some(Passage {
-            stage: Stage::Barrier(None),
-            ..
-        }) = &self.passage
-        {
+        if self.is_at(&Stage::Barrier(None)) {
             if let (None, Some(store), Some(name)) = (&self.direct, &shared.store, &shared.name) {
                 // The front sees it and connects while the barrier is under way.
                 self.new_direct(store, shared.now).identify(&name.records);
@@ -148,15 +139,11 @@ impl Passing {
             let name = name.clone();
             self.check_store(face, &name, shared);
         }
-        if let Some(Passage {
-            stage: Stage::Login,
-            kills,
-            ..
-        }) = &self.passage
+        if self.is_at(&Stage::Login)
             && let Some(direct) = &mut self.direct
             && direct.acts_as_client()
         {
-            if *kills {
+            if kills {
                 self.send_kill(&face.mode, shared);
             } else {
                 self.send_passed(face);
@@ -177,12 +164,12 @@ impl Passing {
         Ok(())
     }
 
-    fn ask<U: Calls>(
+    fn ask(
         &mut self,
         session: &mut Session,
         form: Form,
         how: Submit,
-        up: &mut U,
+        up: &mut dyn Calls,
         shared: &Shared,
     ) -> Result<Result<Option<CallId>, Bytes>, Later> {
         let payload = Bytes::from(preamble(form, Protocol::Resp2, 0).to_vec());
@@ -264,18 +251,13 @@ impl Passing {
 
     /// The session closed: calls of the passage are lost.
     pub(in crate::client) fn session_closed(&mut self, face: &mut Face) {
-        if let Some(Passage {
-            stage: Stage::Address(Some(_)) | Stage::Barrier(Some(_)),
-            ..
-        }) = &self.passage
-        {
+        let stage = self.passage.as_ref().map(|passage| &passage.stage);
+        if let Some(Stage::Address(Some(_)) | Stage::Barrier(Some(_))) = stage {
             self.give_up(
                 face,
                 reply::error("ERR pmnet: the session closed; the command was not executed"),
             );
-        } else if let Some(passage) = &self.passage
-            && matches!(passage.stage, Stage::Confirm(Some(_)))
-        {
+        } else if let Some(Stage::Confirm(Some(_))) = stage {
             self.unconfirmed(face, "the session closed");
         }
         self.embedded_session_closed(face);

@@ -75,6 +75,11 @@ impl Passing {
         self.passage.is_some()
     }
 
+    /// Whether the command that is being passed is at this stage.
+    pub(in crate::client) fn is_at(&self, stage: &Stage) -> bool {
+        self.passage.as_ref().is_some_and(|it| it.stage == *stage)
+    }
+
     /// Ends the connection to the store, with all the state on it.
     pub(in crate::client) fn drop_direct(&mut self) {
         self.direct = None;

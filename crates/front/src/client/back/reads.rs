@@ -28,7 +28,7 @@ use crate::client::gates::Command;
 use crate::client::local::Selected;
 use crate::client::{Later, Shared, lane};
 use crate::table::{Facts, NONDETERMINISTIC};
-use crate::upstream::{CallId, Calls, ReadAnswer, Time};
+use crate::upstream::{CallId, ReadAnswer, Time};
 
 /// Longest read that is no bypass, in bytes.
 const READ_BYTES_MAX: usize = 16 * 1024;
@@ -36,7 +36,7 @@ const READ_BYTES_MAX: usize = 16 * 1024;
 const LISTING_PAUSE: Time = 10_000_000;
 /// A connection whose replies were longer does not read from the store for so long, in nanoseconds.
 const LARGE_PAUSE: Time = 1_000_000_000;
-/// A read with a longer reply, in bytes, keeps those behind it from going with writes for a while.
+/// A read with a longer reply, in bytes, keeps those after it from going with writes for a while.
 const LONG_READ: usize = 16 * 1024;
 /// How long only short ones go with writes after one was long, in nanoseconds.
 const APART_PAUSE: Time = 1_000_000_000;
@@ -90,7 +90,7 @@ impl Reads {
         self.uncertain = false;
     }
 
-    /// A read beside writes had a reply of so many bytes.
+    /// Notes the length of the reply to a read beside writes.
     pub(in crate::client) fn note_length(&mut self, bytes: usize, now: Time) {
         if bytes > LONG_READ {
             self.apart_before = now.saturating_add(APART_PAUSE);
@@ -102,27 +102,27 @@ impl Reads {
         now >= self.apart_before
     }
 
-    /// Whether a read of so many bytes may join the batch.
+    /// Whether a read of this length may join the batch.
     pub(in crate::client) fn take(&self, bytes: usize, packs: &Packs, shared: &Shared) -> bool {
         shared.asks_head()
             && !self.uncertain
             && shared.now >= self.no_batch_before
             && bytes <= READ_BYTES_MAX
-            // It goes with those in front of it that are bypasses.
+            // It goes with those before it that are bypasses.
             && !packs.has_reads()
     }
 
-    /// Whether the batch that is there takes no further read.
+    /// Whether there is a batch that takes no further read.
     pub(in crate::client) fn is_full(&self) -> bool {
         self.batch.as_ref().is_some_and(|batch| !batch.has_room())
     }
 
     /// Adds a read of these keys to the batch.
-    pub(in crate::client) fn add<'a, U>(
+    pub(in crate::client) fn add<'a>(
         &mut self,
         read: Read<'a>,
         keys: impl Iterator<Item = &'a [u8]>,
-        cx: &Context<'_, U>,
+        cx: &Context<'_>,
     ) {
         let Read {
             command,
@@ -148,11 +148,11 @@ impl Reads {
     ///
     /// # Errors
     /// [`Later`], until all of it is answered or sent.
-    pub(in crate::client) fn advance<U: Calls>(
+    pub(in crate::client) fn advance(
         &mut self,
         packs: &mut Packs,
         session: &mut Session,
-        cx: &mut Context<'_, U>,
+        cx: &mut Context<'_>,
     ) -> Result<(), Later> {
         let Some(batch) = &mut self.batch else {
             return Ok(());
@@ -181,11 +181,11 @@ impl Reads {
     }
 
     /// Sends the rest of the batch as bypasses.
-    fn bypass_batch<U: Calls>(
+    fn bypass_batch(
         &mut self,
         packs: &mut Packs,
         session: &mut Session,
-        cx: &mut Context<'_, U>,
+        cx: &mut Context<'_>,
     ) -> Result<(), Later> {
         let Some(mut batch) = self.batch.take() else {
             return Ok(());
@@ -222,7 +222,7 @@ impl Reads {
         result
     }
 
-    /// The head answered a READ, or nobody did.
+    /// The head answered a READ, or has not in time.
     pub(in crate::client) fn answered(
         &mut self,
         call: CallId,
@@ -461,7 +461,7 @@ impl Reads {
         }
     }
 
-    /// What the store was asked before is of no use.
+    /// Drops the question that the store was asked before the head had answered, or its answer.
     fn drop_before(&mut self) {
         match &mut self.before {
             Some(before) if before.is_sent && before.progress() == Progress::Waits => {

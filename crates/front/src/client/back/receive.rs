@@ -1,12 +1,12 @@
-//! What comes from the store on a client's own connection: answers to the front, messages, and the reply to the command that passes
-//! through.
+//! Replies and messages of the store on a client's own connection: answers to the front, messages to the client, and the reply to the
+//! command that passes through.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
 
 use super::direct::{Direct, Failure};
 use super::pass::Effect;
-use super::passage::{Passage, Stage};
+use super::passage::Stage;
 use super::passing::Passing;
 use super::subscription::subscription;
 use crate::client::Shared;
@@ -56,13 +56,7 @@ impl Passing {
             }
             return Ok(());
         }
-        let sent = matches!(
-            &self.passage,
-            Some(Passage {
-                stage: Stage::Sent,
-                ..
-            })
-        );
+        let sent = self.is_at(&Stage::Sent);
         // Data may look like a subscription message; it is one only where such messages can come.
         let subscribes = match &self.passage {
             Some(passage) if sent => passage.effect == Effect::Subscribe,

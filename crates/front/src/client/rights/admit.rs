@@ -26,7 +26,7 @@ pub(in crate::client) const REMOTE: &str = "DENIED pmnet: this user needs no pas
 /// Commands that need no rights, not even a login.
 const FREE: [&str; 4] = ["AUTH", "HELLO", "QUIT", "RESET"];
 
-/// What becomes of a command because of the rights of its client's user.
+/// The decision about a command because of the rights of its client's user.
 #[derive(Debug)]
 pub(in crate::client) enum Admission {
     /// It is carried out.
