@@ -19,7 +19,8 @@ KINDS = frozenset({"check", "bound", "statement"})
 OPEN, CLOSE = "([{", ")]}"
 # What begins a statement that is something else than a call or an assignment.
 OTHER = re.compile(r"(?:let|return|break|continue|use|const|static|type|fn|pub|if|for|while|loop|match|unsafe|mod|impl|else|struct|enum|trait|extern)\b|#|\w+!|'")
-# What stands before a condition, or before an operand.
+# What gives a name within a condition; what stands before a condition, or before an operand.
+LET = r"(?:\bif|\bwhile|&&)\s+let\b"
 BEFORE = re.compile(r"\b(?:if|while|return|match|in|else|move)$")
 
 
@@ -115,7 +116,8 @@ class Source:
                 at = self.other[at - 1]
                 continue
             two = text[at - 2 : at]
-            if one in "([{},;|" or (two == "&&" and stop_at_and):
+            field = one == ":" and text[at - 2] != ":" and text[at] != ":"
+            if field or one in "([{},;|" or (two == "&&" and stop_at_and):
                 return at
             if two == "=>":
                 return at
@@ -123,17 +125,11 @@ class Source:
                 at -= 2
                 continue
             if one == "=":
-                begin = max(text.rfind(stop, 0, at - 1) for stop in ("&&", "if ", "while ", ";", "{", "}"))
-                return None if re.match(r"(?:&&|if|while)\s*let\b", text[begin:at]) else at
+                return None if re.search(LET + r"[^;=]*$", text[max(0, at - 400) : at - 1]) else at
             if BEFORE.search(text[max(0, at - 8) : at]) and not re.match(r"\w", text[at]):
                 return at
             at -= 1
         return at
-
-    def chain_start(self, at):
-        """Where the condition begins whose && is at `at`: behind its `if` or `while`, or where the statement begins."""
-        begin = max(self.masked.rfind(stop, 0, at) for stop in ("if ", "while ", ";", "{", "}"))
-        return max(begin, 0)
 
     def after(self, at, stop_at_and):
         """Where the operand ends that begins at `at`."""
@@ -175,7 +171,7 @@ class Source:
                 if start is not None and not re.match(r"\s*let\b", self.masked[start:end]):
                     yield self.change("check", start, end, "true" if is_and else "false", "without")
                     # The whole of one with a `let` in it cannot be false: its name would be unknown.
-                    if is_and and re.search(r"(?:\bif|\bwhile|&&)\s+let\b", self.masked[self.chain_start(found.start()) : found.start()]):
+                    if is_and and re.search(LET + r"[^;]*$", self.masked[max(0, found.start() - 400) : found.start()]):
                         yield self.change("check", start, end, "false", "never")
             start, end = self.before(found.start(), False), self.after(found.end(), False)
             if is_and and start is not None and not re.search(r"\blet\b", self.masked[start:end]):
@@ -218,7 +214,7 @@ class Source:
     def bounds(self):
         for found in re.finditer(r"\s*\.(?:min|max)\((?=[^)])", self.masked):
             start = found.start()
-            while start > 0 and (re.match(r"[\w.:?)\]]", self.masked[start - 1]) or re.match(r"\s+\.", self.masked[start - 1 :])):
+            while start > 0 and self.masked[start - 2 : start] != ".." and (re.match(r"[\w.:?)\]]", self.masked[start - 1]) or re.match(r"\s+\.", self.masked[start - 1 :])):
                 start = self.other.get(start - 1, start - 1)
             start += len(re.match(r"\s*", self.masked[start:]).group())
             end = self.other[found.end() - 1] + 1
