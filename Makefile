@@ -11,6 +11,7 @@ OPERATIONS ?= 10000000
 FUZZ_SECONDS ?= 60
 KERNELS ?=
 PACKAGE ?= pmnet-resp
+MUTANTS_OPTIONS ?=
 COMMANDS ?= 1000000
 STORE ?=
 SEED ?= 1
@@ -24,7 +25,7 @@ BENCH_OPTIONS ?=
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build setup demo test check lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -35,7 +36,8 @@ help:
 	@echo "make rules           the simulator with each rule of the protocol switched off: all must be missed"
 	@echo "make crash           log and packet store: every persist point, every image, crashes in recovery too"
 	@echo "make model           the protocol in a model checker, searched to its end"
-	@echo "make mutants         each flush, fence and check deleted in turn: who notices?"
+	@echo "make mutants         flushes, fences, orders of persists, the C of the pipeline changed in turn: who notices?"
+	@echo "make dropped PACKAGE=$(PACKAGE)   each check and each statement of one crate left out in turn: who notices?"
 	@echo "make cargo-mutants PACKAGE=$(PACKAGE)   every operator and value of one crate changed in turn: who notices?"
 	@echo "make histories RUNS=$(RUNS)   real processes, killed and cut off: linearizable?"
 	@echo "make failovers RUNS=$(RUNS) FROM=$(FROM)   a fleet whose devices, server, Redis, etcd and fronts are lost at random, and which heals by itself"
@@ -63,7 +65,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test check lint sim rules crash model mutants cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut fuzz soak: rust
+build demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -104,10 +106,16 @@ model:
 mutants:
 	@python3 tests/mutants/run.py
 
+dropped:
+	@python3 tests/mutants/dropped.py $(PACKAGE) $(MUTANTS_OPTIONS)
+
+# Its own exit code says that something survived; survivors.py knows whether that is explained.
 cargo-mutants:
 	@$(CARGO) mutants --version >/dev/null 2>&1 || \
 		{ echo "there is no cargo-mutants: cargo install cargo-mutants --locked"; exit 1; }
-	@$(CARGO) mutants --package $(PACKAGE) --timeout 20 --output target/cargo-mutants/$(PACKAGE) -- --lib --tests
+	@$(CARGO) mutants --package $(PACKAGE) --timeout 20 --output target/cargo-mutants/$(PACKAGE) $(MUTANTS_OPTIONS) -- --lib --tests || \
+		[ $$? = 2 ] || [ $$? = 3 ]
+	@python3 tests/mutants/survivors.py $(PACKAGE) target/cargo-mutants/$(PACKAGE)/mutants.out/outcomes.json
 
 histories:
 	@sh tests/setup.sh packages

@@ -42,7 +42,7 @@ started=$SECONDS
 : >"$logs/failed"
 : >"$logs/totals"
 # Suites that must be in the totals.
-wanted=(format rivals-fmt mutants expected clippy product)
+wanted=(format rivals-fmt mutants generate expected clippy product)
 [ "$what" = lint ] || wanted+=(tests unit sim)
 
 # suite NAME LIMIT_SECONDS COMMAND…: runs it; counts libtest's result lines, or itself if there
@@ -128,12 +128,14 @@ unit() {
     suite unit 1800 cargo test --workspace --locked --no-fail-fast "$@" -- --show-output --test-threads 4
 }
 [ "$what" = all ] || clippy
-# A row of the table that does not find its text tests nothing.
+# A row of the table that does not find its text tests nothing, nor does a change that is not made.
 if has_python; then
     suite mutants 60 python3 tests/mutants/run.py --check
+    suite generate 60 python3 tests/mutants/generate_test.py
     suite expected 60 python3 tests/compat/run.py --check
 else
     left_out mutants "$OLD_PYTHON"
+    left_out generate "$OLD_PYTHON"
     left_out expected "$OLD_PYTHON"
 fi
 if cargo deny --version >/dev/null 2>&1; then

@@ -1,13 +1,20 @@
 #!/usr/bin/env python3
-"""Deletes one protection at a time and looks whether a test notices.
+"""Changes the text in one place after the other, and looks whether a test notices.
+
+For what no tool makes by itself: the C of the pipeline, what is flushed and when, the order between two persists, a number in
+place of another one. Operators, values and match arms are cargo-mutants' (`make cargo-mutants`); checks and statements that are
+left out are dropped.py's (`make dropped`). Neither needs a row.
 
 The tables (*.toml, next to this file) have one row for each mutant:
 
   name       what is missing then
-  file       the file that is changed
-  from, to   the text that is replaced: it must occur exactly once; spaces and line ends do not count
+  in         the file that is changed, or the folder: then the text may be in any of its files, and may move between them
+  function   the function that it is in, where the text is in others too
+  from, to   the text that is replaced: it must occur exactly once there; spaces and line ends do not count
   tests      names of COMMANDS, tried one after the other until one of them fails
   explained  only for a mutant that nothing notices: why that is right, or what it would take
+
+`from` is as short as it can be: a statement, without those around it.
 
 A copy of the tree is made once, in a scratch directory; the tree itself is never touched. Nothing runs
 while the tables are wrong: a row whose text is not found once would test nothing. A mutant that does not
@@ -20,6 +27,7 @@ and the exit code is 1 for an error, and for a survivor that is not explained.
 
   tests/mutants/run.py                       all of them
   tests/mutants/run.py --only repair         those whose name contains the word
+  tests/mutants/run.py --sample 20 --seed 1  so many of them, at random
   tests/mutants/run.py --list
   tests/mutants/run.py --check               only looks whether the tables fit the tree; a part of make lint
 """
@@ -28,6 +36,7 @@ import argparse
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -36,6 +45,9 @@ import sys
 import tempfile
 import time
 import tomllib
+
+import survivors
+from generate import Source
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -100,14 +112,14 @@ COMMANDS = {
     ),
 }
 BUILD_SECONDS_MAX = 900
-FIELDS = {"name", "file", "from", "to", "tests", "explained"}
-OPTIONAL = {"explained"}
+FIELDS = {"name", "in", "function", "from", "to", "tests", "explained"}
+OPTIONAL = {"function", "explained"}
 
 
 def rows():
     """All rows of all tables."""
     found = []
-    for table in sorted(HERE.glob("*.toml")):
+    for table in sorted(set(HERE.glob("*.toml")) - {survivors.LIST}):
         with open(table, "rb") as file:
             found += tomllib.load(file)["mutant"]
     return found
@@ -125,23 +137,38 @@ def wrong_form(row):
     return None
 
 
+def places(row, tree):
+    """(file, start, end) of each place where its text is."""
+    home = tree / row["in"]
+    for path in [home] if home.is_file() else sorted(home.rglob("*.rs")):
+        # What is only for tests is no product: in a folder it is not looked at.
+        if home.is_dir() and (path.stem.endswith("tests") or "tests" in path.relative_to(home).parts):
+            continue
+        text = path.read_text()
+        found = [match.span() for match in pattern(row["from"]).finditer(text)]
+        if found and "function" in row:
+            source = Source(text)
+            found = [span for span in found if source.function_at(span[0]) == row["function"]]
+        yield from ((path, *span) for span in found)
+
+
 def wrong_text(row, tree):
     """What is to be done about a row that does not fit the tree, if it does not."""
-    path = tree / row["file"]
-    if not path.is_file():
-        return f"there is no {row['file']}: find with `git log --follow` where it went, and name that file"
+    if not (tree / row["in"]).exists():
+        return f"there is no {row['in']}: find with `git log --follow` where it went, and name that"
     if not tokens(row["from"]):
         return "`from` is empty: name the text that is replaced"
     if tokens(row["from"]) == tokens(row["to"]):
         return "`to` is the same as `from`: leave out what the row is named for"
-    found = len(pattern(row["from"]).findall(path.read_text()))
+    where = row["in"] + (f", function {row['function']}" if "function" in row else "")
+    found = len(list(places(row, tree)))
     if found == 0:
         return (
-            f"its text is not in {row['file']} any more: write `from` and `to` anew for where the check is now, or, if "
+            f"its text is not in {where} any more: write `from` and `to` anew for how the check is written now, or, if "
             "there is no such check any more, delete the row and say why in the commit message"
         )
     if found > 1:
-        return f"its text is {found} times in {row['file']}: put lines from around the right place into `from` and `to`"
+        return f"its text is {found} times in {where}: name the file in `in`, or the `function`, or more of the text"
     return None
 
 
@@ -156,7 +183,7 @@ def complaints(found, tree):
         if wrong is None:
             wrong = wrong_text(row, tree)
         if wrong is None:
-            change = (row["file"], *tokens(row["from"]), None, *tokens(row["to"]))
+            change = (row["in"], row.get("function"), *tokens(row["from"]), None, *tokens(row["to"]))
             if change in changes:
                 wrong = f"{changes[change]} is the same change: delete one of them"
             changes[change] = name
@@ -185,12 +212,6 @@ def pattern(text):
         both_words = re.match(r"\w", before) and re.match(r"\w", token)
         parts.append((r"\s+" if both_words else r"\s*") + re.escape(token))
     return re.compile("".join(parts))
-
-
-def mutated(text, row):
-    """The text with the row's change in it."""
-    start, end = pattern(row["from"]).search(text).span()
-    return text[:start] + row["to"] + text[end:]
 
 
 def copy_tree(to, committed):
@@ -246,9 +267,9 @@ def noticed_by(log):
 
 def judge(row, tree, target, log):
     """(verdict, detail) of one mutant; the file is as before afterwards."""
-    path = tree / row["file"]
+    [(path, start, end)] = places(row, tree)
     before = path.read_text()
-    path.write_text(mutated(before, row))
+    path.write_text(before[:start] + row["to"] + before[end:])
     try:
         for test in row["tests"]:
             build, command, seconds = COMMANDS[test]
@@ -267,6 +288,8 @@ def judge(row, tree, target, log):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], metavar="WORD", help="names that contain one of these words")
+    parser.add_argument("--sample", type=int, metavar="N", help="only so many of them, at random")
+    parser.add_argument("--seed", type=int, default=1, help="which ones those are")
     parser.add_argument("--list", action="store_true", help="only list the mutants")
     parser.add_argument("--check", action="store_true", help="only check the tables against the tree")
     parser.add_argument("--skip", action="append", default=[], metavar="TEST", help="leave out these tests")
@@ -278,14 +301,16 @@ def main():
     every = rows()
     if options.check:
         stop_if_wrong(every, ROOT)
-        print(f"{len(every)} mutants: the text of each is there, once")
+        print(f"{len(every)} mutants: the text of each is there, once; {len(survivors.explained())} survivors of other tools explained")
         return 0
     chosen = [row for row in every if not options.only or any(word in row.get("name", "") for word in options.only)]
+    if options.sample:
+        chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
     for row in chosen:
         row["tests"] = [test for test in row["tests"] if test not in options.skip]
     if options.list:
         for row in chosen:
-            print(f"{row['name']:60} {row['file']:40} {' '.join(row['tests'])}")
+            print(f"{row['name']:60} {row['in']:30} {' '.join(row['tests'])}")
         return 0
     if not chosen:
         sys.exit("no mutant has such a name")

@@ -144,3 +144,24 @@ fn length(text: &[u8]) -> Result<Option<usize>, Malformed> {
         None => Err(Malformed::Length),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reply that comes byte by byte is read once, and not again from its start with each byte.
+    #[test]
+    fn what_was_searched_is_not_searched_again() {
+        for (there, upto) in [
+            (&b"+abc"[..], 4),
+            (b"$3\r", 3),
+            (b"$3\r\n", 3),
+            (b"$3\r\nab", 3),
+        ] {
+            let mut searched = 0;
+            let found = element(there, 0, &mut searched, &ReplyLimits::HELD).unwrap();
+            assert!(found.is_none());
+            assert_eq!(searched, upto);
+        }
+    }
+}

@@ -3,14 +3,14 @@
 use crate::request::ProtocolError;
 
 /// Splits an inline command into words, with the quoting rules of Redis: `"…"` with escapes
-/// (`\n \r \t \b \a \xHH`), `'…'` with `\'` only; a closing quote ends its word.
+/// (`\n \r \t \b \a \xHH`), `'…'` with `\'` only; a closing quote ends its word. `line` has no zero byte.
 pub(crate) fn split(line: &[u8]) -> Result<Vec<Vec<u8>>, ProtocolError> {
     let space = |byte: u8| byte.is_ascii_whitespace() || byte == 0x0b;
     let mut words = Vec::new();
     let mut rest = line;
     loop {
         while let Some((&byte, after)) = rest.split_first()
-            && (space(byte) || byte == 0)
+            && space(byte)
         {
             rest = after;
         }
@@ -28,8 +28,6 @@ pub(crate) fn split(line: &[u8]) -> Result<Vec<Vec<u8>>, ProtocolError> {
                     }
                     break;
                 }
-                // A zero byte ends the word: Redis reads the line as a C string here.
-                0 => break,
                 byte if space(byte) => break,
                 byte => word.push(byte),
             }

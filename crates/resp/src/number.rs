@@ -1,7 +1,5 @@
 //! Decimal numbers.
 
-/// Most digits of an `i64`.
-const I64_DIGITS_MAX: usize = 19;
 /// Most digits of a `u64`.
 const U64_DIGITS_MAX: usize = 20;
 
@@ -13,7 +11,7 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
         Some(digits) => (true, digits),
         None => (false, text),
     };
-    if digits.is_empty() || digits.len() > I64_DIGITS_MAX || (digits[0] == b'0' && text.len() > 1) {
+    if digits.is_empty() || (digits[0] == b'0' && text.len() > 1) {
         return None;
     }
     let mut value = 0i64;

@@ -235,14 +235,12 @@ impl Parser {
         let line = &buffer[..end];
         let words = inline::split(line.strip_suffix(b"\r").unwrap_or(line))?;
         self.position = end + 1;
-        if !words.is_empty() {
-            // Written anew: the buffer has the words with their quotes.
-            write_header(&mut self.inline, words.len());
-            for word in &words {
-                write_bulk(&mut self.inline, word);
-                let end = self.inline.len() - 2;
-                self.arguments.push(end - word.len()..end);
-            }
+        // Written anew: the buffer has the words with their quotes.
+        write_header(&mut self.inline, words.len());
+        for word in &words {
+            write_bulk(&mut self.inline, word);
+            let end = self.inline.len() - 2;
+            self.arguments.push(end - word.len()..end);
         }
         self.stage = Stage::Complete;
         Ok(Status::Complete)

@@ -60,7 +60,6 @@ impl Scanner {
                 return Ok(None);
             };
             self.position = element.end;
-            self.searched = element.end;
             self.missing = (self.missing - 1).saturating_add(element.inside);
         }
         let length = self.position;

@@ -204,6 +204,8 @@ fn texts_numbers_and_elements_are_found() {
     assert_eq!(read::elements(b"*-1\r\n"), None);
     assert_eq!(read::elements(b"*2\r\n:1\r\n"), None);
     assert_eq!(read::elements(b"~0\r\n"), Some(vec![]));
+    assert_eq!(read::elements(b"$1\r\na\r\n"), None);
+    assert_eq!(read::elements(b"|1\r\n+a\r\n:1\r\n:2\r\n"), None);
     assert_eq!(read::integer(b":-7\r\n"), Some(-7));
     assert_eq!(read::integer(b"+7\r\n"), None);
     assert_eq!(read::error(b"-ERR no\r\n"), Some("ERR no"));

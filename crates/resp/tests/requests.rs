@@ -150,6 +150,7 @@ fn inline_commands_are_quoted_as_in_redis() {
     let set = |value: &[u8]| vec![vec![b"SET".to_vec(), b"k".to_vec(), value.to_vec()]];
     assert_eq!(words("SET k v\r\n"), set(b"v"));
     assert_eq!(words("  SET\tk   v  \n"), set(b"v"));
+    assert_eq!(words("SET\x0bk \x0b v\x0b\n"), set(b"v"));
     assert_eq!(words("SET k \"a b\\n\\x41\\\"\"\r\n"), set(b"a b\nA\""));
     assert_eq!(words("SET k 'a \\n \\' b'\r\n"), set(b"a \\n ' b"));
     assert_eq!(words("SET k \"\"\r\n"), set(b""));
@@ -167,6 +168,10 @@ fn inline_commands_are_quoted_as_in_redis() {
         Some(ProtocolError::InlineTooBig)
     );
     assert_eq!(error(&vec![b'a'; INLINE_BYTES_MAX - 1]), None);
+    // Also if its end has come together with it.
+    let mut ended = vec![b'a'; INLINE_BYTES_MAX];
+    ended.extend_from_slice(b"\r\n");
+    assert_eq!(error(&ended), Some(ProtocolError::InlineTooBig));
     // Redis sees no end of the line behind it, and closes when the line is too long.
     for nul in [&b"\0"[..], b"\0abc\r\nPING\r\n", b"PI\0NG\r\n", b"PING \0"] {
         assert_eq!(error(nul), Some(ProtocolError::InlineNul), "{nul:?}");
@@ -286,6 +291,21 @@ fn what_is_wanted_is_the_end_of_an_argument_or_one_byte_more() {
     ] {
         assert_eq!(parser.poll(&input[..there]), Ok(Status::Incomplete));
         assert_eq!(parser.wanted(), wanted, "of {there}");
+    }
+}
+
+#[test]
+fn a_complete_command_stays_so_until_it_is_consumed() {
+    for input in [&b"*1\r\n$4\r\nPING\r\nPING\r\n"[..], b"PING\r\nPING\r\n"] {
+        let mut parser = Parser::new(LIMITS);
+        for _ in 0..2 {
+            assert_eq!(parser.poll(input), Ok(Status::Complete));
+            let arguments: Vec<&[u8]> = parser.arguments(input).iter().collect();
+            assert_eq!(arguments, [b"PING"]);
+        }
+        assert_eq!(parser.consume(), input.len() - 6);
+        // Of the next one nothing has come.
+        assert_eq!(parser.wanted(), 1);
     }
 }
 
