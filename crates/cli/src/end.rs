@@ -55,7 +55,7 @@ pub fn finish(
     let done = work();
     if let Some(error) = output::failure() {
         output::notice(&format!(
-            "{name}: stdout cannot be written: {error}; what was to be done was not stopped by that"
+            "{name}: PM6011 stdout cannot be written: {error}; the command itself went on"
         ));
     }
     match done {

@@ -21,6 +21,6 @@ pub(crate) fn raise_open_files() {
     };
     // It may always be raised so far; if not, less is possible, and who needs more says so.
     if let Err(error) = setrlimit(Resource::Nofile, wanted) {
-        tracing::warn!(?current, ?maximum, %error, "the limit of open files cannot be raised");
+        tracing::warn!(?current, ?maximum, %error, "PM6010 the limit of open files cannot be raised");
     }
 }

@@ -203,7 +203,7 @@ impl ClientNode {
         self.machine.flush(now, &mut self.out);
         if self.machine.take_large_lost() {
             tracing::warn!(
-                "large packets to the device do not arrive, and small ones do: the path carries less than the system knows. From now on this \
+                "PM3004 large packets to the device do not arrive, and small ones do: the path carries less than the system knows. From now on this \
                  client sends packets of {} bytes at most. Let ICMP pass, or set the MTU of the route or --mtu",
                 FragmentSize::MTU_MIN
             );

@@ -355,7 +355,7 @@ fn tell_of_sessions(machine: &Device, told: &mut u64) {
             of_clients_started_again = counters.succeeded_sessions,
             silent_when_there_was_no_room = counters.crowded_out_sessions,
             refused_for_want_of_room = counters.crowded_opens,
-            "sessions were ended, or not begun (all since this device's start)"
+            "PM1113 sessions were ended, or not begun (all since this device's start)"
         );
     }
 }
@@ -379,7 +379,7 @@ pub(crate) fn watch<M: Media>(
         let machine = node.machine();
         if machine.loses_large() && !std::mem::replace(&mut large_lost, true) {
             tracing::warn!(
-                "large packets to {next} do not arrive, and small ones do: the path carries less than the system knows. New writes are sent in \
+                "PM1114 large packets to {next} do not arrive, and small ones do: the path carries less than the system knows. New writes are sent in \
                  packets of {} bytes; those in the log wait. Let ICMP pass, or set the MTU of the route (ip route replace … mtu 1280), then start this \
                  device again",
                 FragmentSize::MTU_MIN
@@ -400,7 +400,7 @@ pub(crate) fn watch<M: Media>(
             match machine.waits_for() {
                 Some(text) => tracing::warn!("still waiting, as the server said last: {text}"),
                 None => tracing::warn!(
-                    "no answer from the server through {next} for {} s: this device serves nobody. Is the next hop \
+                    "PM1111 no answer from the server through {next} for {} s: this device serves nobody. Is the next hop \
                      running, and the server after it?",
                     PATIENCE / SECOND
                 ),

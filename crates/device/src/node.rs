@@ -613,7 +613,7 @@ impl<M: Media> DeviceNode<M> {
         if applied > self.log.last() {
             if self.log.last() > 0 {
                 return Err(self.stop(format!(
-                    "the server has applied orders up to {}, but this log ends at {}: it is an old copy of a log. \
+                    "PM1019 the server has applied orders up to {}, but this log ends at {}: it is an old copy of a log. \
                      Put the newest log back, or treat the device as lost.",
                     applied,
                     self.log.last()
@@ -640,7 +640,7 @@ impl<M: Media> DeviceNode<M> {
         let went_on = self.fast.as_ref().is_some_and(|fast| fast.adopted);
         if went_on && self.log.last() > 0 {
             return Err(self.stop(
-                "the log in the kernel is one that was used, and it went on while this device asked the server. Take it out \
+                "PM1020 the log in the kernel is one that was used, and it went on while this device asked the server. Take it out \
                  with --detach --discard, then start this device with --join again."
                     .to_owned(),
             ));

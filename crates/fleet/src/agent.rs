@@ -304,7 +304,7 @@ impl Keeper {
         let overruled = self.overruled == Some(shard.plans);
         if !overruled && has_lost_its_log(&shard, &row, self.config.id, facts) {
             return Err(Not::Yet(format!(
-                "device {} has another log than the one with which it is in the chain. Put that one back; if it is gone for \
+                "PM1611 device {} has another log than the one with which it is in the chain. Put that one back; if it is gone for \
                  good, wait: without a lease this device is left out, and may join anew (--join)",
                 self.config.id
             )));
@@ -359,13 +359,13 @@ impl Keeper {
         if (otherwise || past || unheard) && !run.words.is_to_end() {
             if unheard {
                 tracing::warn!(
-                    "the path of this device led through a member that is stopped, when it said so: it says so again"
+                    "PM1602 this device told the server that a member is stopped while its own path still led through that member: it tells it again"
                 );
             } else if let Some(order) = order {
                 let Order { next, shrink } = order;
                 tracing::info!(%next, shrink, "the chain in etcd says how this device is wired");
             } else {
-                tracing::warn!("this device was left out of the chain: it asks the server");
+                tracing::warn!("PM1603 this device was left out of the chain: it asks the server");
             }
             run.words.end();
         }
@@ -389,13 +389,13 @@ impl Keeper {
         let address = address.map_or_else(|| "an unknown address".into(), |at| at.to_string());
         if seen != row.alive {
             return Err(Not::Ever(format!(
-                "device {} of this shard runs already, at {address}, and renews its lease in etcd: stop that process, or \
+                "PM1604 device {} of this shard runs already, at {address}, and renews its lease in etcd: stop that process, or \
                  give this one another --id",
                 self.config.id
             )));
         }
         Err(Not::Yet(format!(
-            "another process ({process}, at {address}) holds the lease of device {}",
+            "PM1612 another process ({process}, at {address}) holds the lease of device {}",
             self.config.id
         )))
     }
@@ -469,8 +469,10 @@ fn allows(word: Word, epoch: Option<u32>) -> Result<(), String> {
     };
     match word {
         _ if allowed => Ok(()),
-        Word::LeftOut(since) => Err(format!("it was left out of the chain in epoch {since}")),
-        _ => Err("it was declared stopped, and must join anew".into()),
+        Word::LeftOut(since) => Err(format!(
+            "PM1606 it was left out of the chain in epoch {since}"
+        )),
+        _ => Err("PM1605 it was declared stopped, and must join anew".into()),
     }
 }
 

@@ -34,14 +34,14 @@ pub enum EtcdError {
     Refused(String, String),
     /// It takes no writes: its database is as large as it may be.
     #[error(
-        "{0} takes no writes: its database has reached --quota-backend-bytes (alarm NOSPACE). Until that is mended no device gets a \
+        "PM4103 {0} takes no writes: its database has reached --quota-backend-bytes (alarm NOSPACE). Until that is mended no device gets a \
          lease, and nobody is answered; what was acknowledged is kept. In this order: etcdctl --endpoints {0} compact --physical REVISION \
          (etcdctl endpoint status -w json names it), etcdctl defrag at each member, etcdctl alarm disarm. Then let etcd compact by \
          itself: --auto-compaction-mode periodic --auto-compaction-retention 5m"
     )]
     Full(String),
     /// This is no answer of etcd 3.4 or later.
-    #[error("{0} does not answer as etcd 3.4 or later does ({1})")]
+    #[error("PM4104 {0} does not answer as etcd 3.4 or later does ({1})")]
     Foreign(String, &'static str),
 }
 

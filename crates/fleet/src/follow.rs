@@ -87,14 +87,19 @@ impl Follower {
         loop {
             let why = match Shard::read(&mut etcd, &config.names).map(|shard| whereabouts(&shard)) {
                 Ok(found) if !found.is_empty() => return Ok(found),
-                Ok(_) => "no device of this fleet and shard has registered in etcd".to_owned(),
+                Ok(_) => {
+                    "PM3007 no device of this fleet and shard has registered in etcd".to_owned()
+                }
                 Err(text) => format!("etcd: {text}"),
             };
             if Instant::now() >= deadline || stop.load(Ordering::Relaxed) {
                 return Err(why);
             }
             if !std::mem::replace(&mut said, true) {
-                tracing::warn!("{why}: waits for {} s at most", wait.as_secs());
+                tracing::warn!(
+                    "PM3005 {why}: this process waits for {} s at most",
+                    wait.as_secs()
+                );
             }
             std::thread::sleep(PAUSE);
         }
@@ -156,7 +161,9 @@ fn look(
                 }
             }
             Err(text) if said.is_none_or(|at| at.elapsed() >= PATIENCE) => {
-                tracing::warn!("etcd: {text}. The front goes on with the devices that it knows");
+                tracing::warn!(
+                    "PM3006 etcd: {text}. The front goes on with the devices that it knows"
+                );
                 said = Some(Instant::now());
             }
             Err(_) => {}

@@ -113,7 +113,7 @@ pub fn advise(
     }
     match present {
         Some(present) if present.epoch < plan.epoch => Advice::Wait(format!(
-            "the devices serve epoch {}, and etcd knows that there was epoch {}: unless this is over in a moment, the server's \
+            "PM4010 the devices serve epoch {}, and etcd knows that there was epoch {}: unless this is over in a moment, the server's \
              store is another one, or an old copy. Restore it, or give the fleet another name",
             present.epoch, plan.epoch
         )),
@@ -135,7 +135,7 @@ fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice 
             .or_else(own)
         else {
             return Advice::Wait(format!(
-                "device {id} is a member of the chain of epoch {}, and has never registered in etcd: does it run with \
+                "PM4011 device {id} is a member of the chain of epoch {}, and has never registered in etcd: does it run with \
                  --fleet? All devices of a shard need leases, or none",
                 present.epoch
             ));
@@ -150,7 +150,7 @@ fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice 
     }
     let Some(server) = reached.or_else(|| before.map(|plan| plan.server)) else {
         return Advice::Wait(format!(
-            "the last device of the chain of epoch {} has no lease, so it is not known where the server is",
+            "PM4012 the last device of the chain of epoch {} has no lease, so it is not known where the server is",
             present.epoch
         ));
     };
@@ -246,7 +246,7 @@ fn stop(
             beside: place.id,
         }),
         None => Advice::Wait(format!(
-            "device {device} has no lease, and no other member that holds everything has one: nobody may be left out. Start \
+            "PM4013 device {device} has no lease, and no other member that holds everything has one: no device may be left out. Start \
              a device of the chain again. If all are gone for good with their logs: --declare-data-loss"
         )),
     })
@@ -263,7 +263,7 @@ fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advic
     let unstopped = |id: &&u32| !kept(id) && !is_stopped(shard, **id);
     if places.is_empty() || members.iter().any(|id| unstopped(&id)) {
         return Some(Advice::Wait(
-            "the record of the chain in etcd is not that of the chain that is served: somebody changed one of them by \
+            "PM4014 the record of the chain in etcd is not that of the chain that is served: one of them was changed by \
              hand. Start the devices as they shall be, with --shrink-chain at the head"
                 .into(),
         ));

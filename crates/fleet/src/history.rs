@@ -91,7 +91,7 @@ fn look(then: Option<u64>, etcd: &mut Etcd) -> Result<Option<String>, EtcdError>
     };
     Ok((many || old).then(|| {
         format!(
-            "etcd keeps {what} ({} revisions): it takes no writes when that has reached its quota, and then no device \
+            "PM4101 etcd keeps {what} ({} revisions): it takes no writes when that has reached its quota, and then no device \
              has a lease. Start etcd with --auto-compaction-mode periodic --auto-compaction-retention 5m; or, if nobody else uses \
              this etcd, the controllers with --compact-etcd",
             etcd.revision()
@@ -109,7 +109,7 @@ fn filled(etcd: &mut Etcd) -> Option<String> {
     );
     storage.is_large().then(|| {
         format!(
-            "the database of etcd has {} MiB, {} of them in use, and its quota is {quota} (--quota-backend-bytes): let its history be \
+            "PM4102 the database of etcd has {} MiB, {} of them in use, and its quota is {quota} (--quota-backend-bytes): let its history be \
              compacted, and then `etcdctl defrag` at each member",
             storage.bytes / MIB,
             storage.used / MIB

@@ -180,7 +180,7 @@ impl Keeper {
             // Also if no server has it: another one may have had it in between, and has changed the records.
             self.words.end_turn();
             return Err(
-                "the turn of this server is over: another one has it now, or may have had it"
+                "PM2704 the turn of this server is over: another one has it now, or may have had it"
                     .into(),
             );
         }
@@ -190,7 +190,7 @@ impl Keeper {
             && on_record.epoch > 0
         {
             return Err(format!(
-                "the server at {} knew epoch {}, and the store of this one is in epoch {}: it is another store, or an old copy. \
+                "PM2705 the server at {} knew epoch {}, and the store of this one is in epoch {}: it is another store, or an old copy. \
                  Nothing is said in etcd",
                 before.address, before.epoch, on_record.epoch
             ));
@@ -243,7 +243,7 @@ impl Keeper {
             return Ok(());
         }
         Err(
-            "somebody else writes what etcd knows of this shard's server: does a second one run?"
+            "PM2707 another process writes the record of this shard's server in etcd: does a second server run?"
                 .into(),
         )
     }
@@ -267,7 +267,7 @@ impl Keeper {
             return;
         };
         if self.said.is_none_or(|at| now.since(at) >= PATIENCE) {
-            tracing::warn!("etcd: {text}. The server serves without it");
+            tracing::warn!("PM2706 etcd: {text}. The server serves without it");
             self.said = Some(now);
         }
     }

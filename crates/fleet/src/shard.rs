@@ -78,7 +78,7 @@ impl Shard {
         for entry in &entries {
             shard.take(names, entry).ok_or_else(|| {
                 format!(
-                    "the key {} in etcd is not what this version of pmnet writes: another version, or another program",
+                    "PM4105 the key {} in etcd is not what this version of pmnet writes: another version, or another program",
                     entry.key
                 )
             })?;

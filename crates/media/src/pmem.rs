@@ -183,15 +183,15 @@ fn warnings(memory: &Backing, path: &Path) -> Vec<String> {
     let mut found: Vec<String> = memory
         .unknown
         .iter()
-        .map(|what| format!("{path}: cannot find out {what}"))
+        .map(|what| format!("PM1325 {path}: cannot find out {what}"))
         .collect();
     match memory.domain {
         Domain::NotPersistent => found.push(format!(
-            "{path}: nothing says that this memory is persistent, so the log counts as lost in a power cut; use \
+            "PM1326 {path}: nothing says that this memory is persistent, so the log counts as lost in a power cut; use \
              an NVDIMM, or media file"
         )),
         Domain::Unsaid => found.push(format!(
-            "{path}: the machine does not say what its memory keeps in a power cut (no persistence_domain); every \
+            "PM1327 {path}: the machine does not say what its memory keeps in a power cut (no persistence_domain); every \
              persist flushes, which is all that can be done: ask the machine's manual"
         )),
         Domain::Memory | Domain::CpuCache => {}

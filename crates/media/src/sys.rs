@@ -114,7 +114,7 @@ pub(crate) fn wait_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
 }
 
 /// The sentence about a SIGBUS.
-const SIGBUS_SAYS: &[u8] = b"pmnet: SIGBUS: memory of a log is gone. Another program has truncated its file (logrotate?), or a \
+const SIGBUS_SAYS: &[u8] = b"pmnet: PM1313 SIGBUS: memory of a log is gone. Another program has truncated its file (logrotate?), or a \
 line of persistent memory went bad. This process ends here, and acknowledges nothing more. Treat the device as lost; give the log \
 a name and a folder without rotation\n";
 

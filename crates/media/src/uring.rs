@@ -203,7 +203,9 @@ impl Drop for RingWriter {
             let _failed_anyway = self.reap();
             self.queue.clear();
             if self.in_flight > 0 && !matches!(sys::wait_readable(self.fd(), deadline), Ok(true)) {
-                tracing::error!("writes to the log did not end in time; their buffers are kept");
+                tracing::error!(
+                    "PM1219 writes to the log did not end in time; their buffers are kept"
+                );
                 return;
             }
         }

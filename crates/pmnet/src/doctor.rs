@@ -48,7 +48,7 @@ Examples:
   pmnet doctor --log /var/lib/pmnet/d.pmlog --dev eth0 --peer 10.0.0.3:51500
   pmnet doctor --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
 
-Exit code 1 if anything is `fail`.";
+The exit code is 1 if anything is `fail`.";
 
 /// Options of `pmnet doctor`.
 #[derive(Debug, Args)]

@@ -162,7 +162,7 @@ pub fn serve(
         if took >= SLOW_STORE {
             tracing::warn!(
                 ms = took / MILLISECOND,
-                "the store needed this time for one step, and the server answered no client and no returning \
+                "PM2605 the store needed this time for one step, and the server answered no client and no returning \
                  device meanwhile. Is the store's disk slow, is it hard to reach, or did it run a long command?"
             );
         }

@@ -40,7 +40,8 @@ pub struct Request {
 }
 
 /// How a store begins its [`StoreError::Fatal`] if another server process owns the records now: nothing is wrong with them.
-pub const TAKEN_OVER: &str = "another pmnet server process has taken over this shard's records";
+pub const TAKEN_OVER: &str =
+    "PM2005 another pmnet server process has taken over this shard's records";
 
 /// Why a store could not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -83,7 +83,11 @@ impl Rejections {
     pub fn note(&mut self, reasons: &[String]) {
         for why in reasons {
             if let Some(total) = self.0.one_more() {
-                tracing::warn!(total, why, "an update was rejected and has no effect");
+                tracing::warn!(
+                    total,
+                    why,
+                    "PM2411 an update was rejected and has no effect"
+                );
             }
         }
     }

@@ -31,28 +31,28 @@ pub(crate) use pmnet_wire::REPLY_BYTES_MAX;
 pub enum OpenError {
     /// The scheme is not one of ours.
     #[error(
-        "unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH or null:"
+        "PM2120 unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH or null:"
     )]
     Scheme {
         /// What was given, without credentials.
         url: String,
     },
     /// The URL has the right scheme, but something in it is wrong.
-    #[error("store address: {why}")]
+    #[error("PM2121 store address: {why}")]
     Url {
         /// What is wrong.
         why: String,
     },
     /// Two processes must not have the same name, and none could be drawn.
     #[error(
-        "the operating system gives no random numbers, which a server's name in its store is made of: {why}"
+        "PM2122 the operating system gives no random numbers, which a server's name in its store is made of: {why}"
     )]
     Random {
         /// What the system says.
         why: String,
     },
     /// The packet store cannot use this path.
-    #[error("store packet:{path}: {why}")]
+    #[error("PM2400 store packet:{path}: {why}")]
     Packet {
         /// Path as given.
         path: String,
@@ -61,7 +61,7 @@ pub enum OpenError {
     },
     /// The store that pmnet once kept in a file of redb.
     #[error(
-        "store kv:{path}: pmnet has no kv: any more, packet:PATH takes its place. The file is left as it is: an earlier pmnet \
+        "PM2402 store kv:{path}: pmnet has no kv: any more, packet:PATH takes its place. The file is left as it is: an earlier pmnet \
          serves it, and clients can copy its keys from there"
     )]
     Kv {
@@ -150,6 +150,6 @@ pub(crate) fn bounded_reply(reply: Bytes, record: &[u8]) -> Bytes {
 pub(crate) fn warn_too_long(record: &[u8]) {
     tracing::warn!(
         record = %record.escape_ascii(),
-        "the reply to a request is longer than can be handed on: an error is kept and answered in its place"
+        "PM2216 the reply to a request is longer than a reply may be: an error is kept and answered in its place"
     );
 }

@@ -82,12 +82,12 @@ pub enum Fault {
     ReplyTooLong,
     /// There is no room for what was to be written; nothing of the transaction happened.
     #[error(
-        "full: what was acknowledged and finds no room waits, and all behind it, deletes too; nothing is lost. Stop this \
+        "PM2403 full: acknowledged writes that find no room wait, and so does everything after them, deletes too; nothing is lost. Stop this \
          process, make the store larger (pmnet store grow FILE --size BYTES), and start it again"
     )]
     Full,
     /// The content is not what was written.
-    #[error("the file is damaged: {0}")]
+    #[error("PM2404 the file is damaged: {0}")]
     Corrupted(String),
 }
 

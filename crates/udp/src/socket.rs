@@ -165,7 +165,7 @@ impl Socket {
                 io::Error::new(
                     error.kind(),
                     format!(
-                        "cannot speak for {address}: {error} (it needs root, or CAP_NET_ADMIN)"
+                        "PM6013 cannot speak for {address}: {error} (it needs root, or CAP_NET_ADMIN)"
                     ),
                 )
             })?;
@@ -495,6 +495,6 @@ fn explained(address: Peer, error: &io::Error) -> io::Error {
     };
     io::Error::new(
         error.kind(),
-        format!("cannot listen on UDP {address}: {error}{hint}"),
+        format!("PM6001 cannot listen on UDP {address}: {error}{hint}"),
     )
 }

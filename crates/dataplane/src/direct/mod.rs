@@ -178,7 +178,7 @@ fn fits(name: &str, buffer_bytes: u32) -> Result<(), DirectError> {
     let most = takes(buffer_bytes);
     if mtu > most {
         return Err(DirectError::Unfit(format!(
-            "packets of {name} may have {mtu} bytes, and a buffer of {buffer_bytes} bytes takes {most}: set a smaller one \
+            "PM1442 packets of {name} may have {mtu} bytes, and a buffer of {buffer_bytes} bytes takes {most}: set a smaller one \
              (ip link set {name} mtu 1500){}",
             if buffer_bytes < LARGE && mtu <= takes(LARGE) {
                 ", or make the log with buffers of 4096 bytes (--media file has them)"

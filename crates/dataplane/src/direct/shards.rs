@@ -64,7 +64,7 @@ impl Part {
             let queues = queues_of(name);
             if queues < u32::from(count) {
                 return Err(DirectError::Unfit(format!(
-                    "{name} has {queues} receive queue(s), and each of {count} shards needs one of its own: give it more \
+                    "PM1445 {name} has {queues} receive queue(s), and each of {count} shards needs one of its own: give it more \
                      (ethtool -L {name} combined {count}; on a veth rx {count}), or start fewer shards"
                 )));
             }

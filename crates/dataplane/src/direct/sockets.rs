@@ -98,7 +98,7 @@ impl BufferSpace {
     ) -> Result<BufferSpace, DirectError> {
         let FrameSpace::Buffers(buffer_bytes) = parameters.space else {
             return Err(DirectError::Unfit(
-                "the frame space of this log is a ring, and this mode needs packet buffers: make a new log, or use --mode relay"
+                "PM1443 the frame space of this log is a ring, and this mode needs packet buffers: make a new log, or use --mode relay"
                     .into(),
             ));
         };
@@ -147,7 +147,7 @@ impl Sockets {
         let needed = config.part.buffers_needed(&config.interfaces);
         if buffers < needed {
             return Err(DirectError::Unfit(format!(
-                "this log has {buffers} packet buffers of {buffer_bytes} bytes, and the queues of {} need {needed}: make a larger \
+                "PM1444 this log has {buffers} packet buffers of {buffer_bytes} bytes, and the queues of {} need {needed}: make a larger \
                  one",
                 config.interfaces.join(", ")
             )));

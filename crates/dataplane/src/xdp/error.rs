@@ -14,12 +14,12 @@ use rustix::io::Errno;
 pub enum KernelError {
     /// Built where there was no compiler for it.
     #[error(
-        "this pmnet was built without the in-kernel pipeline: install clang and libbpf-dev, then build it again"
+        "PM1401 this pmnet was built without the in-kernel pipeline: install clang and libbpf-dev, then build it again"
     )]
     NotBuilt,
     /// Another architecture than the one it relies on.
     #[error(
-        "the in-kernel pipeline relies on x86-64, where stores are seen in their order: use --mode relay here"
+        "PM1402 the in-kernel pipeline relies on x86-64, where stores are seen in their order: use --mode relay here"
     )]
     Architecture,
     /// Sizes that the pipeline cannot work with.
@@ -27,18 +27,18 @@ pub enum KernelError {
     Parameters(String),
     /// What is pinned has the layout of another version.
     #[error(
-        "the device in {0} was made by another version of pmnet, and its maps are not read by this one: save and remove it \
+        "PM1403 the device in {0} was made by another version of pmnet, and its maps are not read by this one: save and remove it \
          with that version (the same command line with --spill FILE --detach), then start this one with --spill FILE"
     )]
     OtherVersion(PathBuf),
     /// What is pinned is not a whole device: not yet, or no longer.
     #[error(
-        "no whole device is in {0}: it is being made or taken out at the moment, or whoever did was killed; start it \
+        "PM1404 the device in {0} is not complete: a process makes it or takes it out just now, or was killed while it did; start it \
          again, or take it out with --detach"
     )]
     NotWhole(PathBuf),
     /// The BPF file system, where maps outlive their process, cannot be used.
-    #[error("{path}: {source}: {}", advice(source))]
+    #[error("PM1405 {path}: {source}: {}", advice(source))]
     FileSystem {
         /// Where it should be.
         path: PathBuf,
@@ -46,7 +46,7 @@ pub enum KernelError {
         source: std::io::Error,
     },
     /// A map could not be made, pinned or mapped.
-    #[error("{what}: {source} (maps need root, or CAP_BPF and CAP_NET_ADMIN)")]
+    #[error("PM1406 {what}: {source} (maps need root, or CAP_BPF and CAP_NET_ADMIN)")]
     Map {
         /// Which one, and what was tried.
         what: String,
@@ -54,10 +54,10 @@ pub enum KernelError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The kernel refused the programs.
-    #[error("the kernel did not take the programs: {0}")]
+    #[error("PM1407 the kernel did not take the programs: {0}")]
     Load(#[from] aya::EbpfError),
     /// A program could not be loaded, run or attached.
-    #[error("program {name}: {source}")]
+    #[error("PM1408 program {name}: {source}")]
     Program {
         /// Which one.
         name: &'static str,
@@ -66,7 +66,7 @@ pub enum KernelError {
     },
     /// The kernel refused one program.
     #[error(
-        "program {name}: the kernel did not take it: {source}{}. {verifier}",
+        "PM1409 program {name}: the kernel did not take it: {source}{}. {verifier}",
         rights(source)
     )]
     Refused {
@@ -78,11 +78,13 @@ pub enum KernelError {
         verifier: String,
     },
     /// The link to an interface could not be pinned or taken over.
-    #[error("the attachment to the interface: {0} (before Linux 5.9 it cannot outlive a process)")]
+    #[error(
+        "PM1410 the attachment to the interface: {0} (before Linux 5.9 it cannot outlive a process)"
+    )]
     Link(#[from] aya::programs::links::LinkError),
     /// The program could not be attached to an interface.
     #[error(
-        "cannot attach to {interface} ({}): {source}",
+        "PM1411 cannot attach to {interface} ({}): {source}",
         question(interface, source)
     )]
     Attach {
@@ -93,7 +95,7 @@ pub enum KernelError {
     },
     /// Two devices with one port at one interface.
     #[error(
-        "the device {device} has port {port} at {interface}: give this one another port (--listen), or take that one out with \
+        "PM1412 the device {device} has port {port} at {interface}: give this one another port (--listen), or take that one out with \
          --detach"
     )]
     PortTaken {
@@ -105,26 +107,26 @@ pub enum KernelError {
         device: String,
     },
     /// No room for one more device at this interface.
-    #[error("{max} devices are at {0}, which is the most that one interface can have", max = super::shared::DEVICES_MAX)]
+    #[error("PM1413 {max} devices are at {0}, which is the most that one interface can have", max = super::shared::DEVICES_MAX)]
     Crowded(String),
     /// All devices at one interface are attached in one way.
     #[error(
-        "the other devices at {0} are attached in the other way: all with --xdp-generic, or all without"
+        "PM1414 the other devices at {0} are attached in the other mode: all with --xdp-generic, or all without"
     )]
     OtherMode(String),
     /// Another process changes the devices at this interface, and does not end.
     #[error(
-        "{0}: another process has been changing the devices at this interface for seconds; try again"
+        "PM1415 {0}: another process has been changing the devices at this interface for seconds; try again"
     )]
     Contended(PathBuf),
     /// The pipeline's lock could not be had in time.
     #[error(
-        "program {0}: a CPU has been inside the pipeline's lock for three seconds, where it needs less than a microsecond: is the \
+        "PM1416 program {0}: a CPU has been inside the pipeline's lock for three seconds, where it needs less than a microsecond: is the \
          machine stopped or overloaded? Start this device again; what is acknowledged is in the log"
     )]
     Locked(&'static str),
     /// A program returned a verdict that it does not have.
-    #[error("program {name} answered {answer}: map and program do not belong together")]
+    #[error("PM1417 program {name} answered {answer}: map and program do not belong together")]
     Answer {
         /// Which one.
         name: &'static str,
@@ -154,7 +156,7 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// Another process serves it.
-    #[error("another process serves the device in {0}: stop it first")]
+    #[error("PM1418 another process serves the device in {0}: stop it first")]
     InUse(PathBuf),
 }
 

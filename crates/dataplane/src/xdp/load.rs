@@ -155,7 +155,7 @@ fn check(config: &KernelConfig) -> Result<(), KernelError> {
     }
     if frame_bytes > FRAME_BYTES_MAX || entries > ENTRIES_MAX {
         return Err(KernelError::Parameters(format!(
-            "a log in the kernel has at most {ENTRIES_MAX} entries and {} MiB of frames, which is what a verifier \
+            "PM1446 a log in the kernel has at most {ENTRIES_MAX} entries and {} MiB of frames, which is what a verifier \
              allows: choose a smaller --log-size, or --mode relay",
             FRAME_BYTES_MAX >> 20
         )));

@@ -24,7 +24,7 @@ pub(super) fn check(path: &Path) -> Result<(), OpenError> {
     match std::fs::metadata(path) {
         Ok(found) if !found.is_file() => {
             return Err(OpenError::Other(format!(
-                "{} is not a file: --spill names the file in which the log is saved",
+                "PM1433 {} is not a file: --spill names the file in which the log is saved",
                 path.display()
             )));
         }
@@ -54,7 +54,7 @@ pub(super) fn check_older(path: &Path, kept: &Heading, same: bool) -> Result<(),
         Err(_) => "is no log",
     };
     Err(OpenError::Other(format!(
-        "{} {what}, and is not touched. To use this file, take the device out of the kernel first, with another file: the \
+        "PM1434 {} {what}, and is not touched. To use this file, take the device out of the kernel first, with another file: the \
          same command line with --spill OTHER_FILE --detach. To go on with the log in the kernel, move this file away",
         path.display()
     )))

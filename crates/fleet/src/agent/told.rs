@@ -45,6 +45,6 @@ impl Told {
         }
         self.lacking = Some((since, Some(now)));
         let why = why.unwrap_or_else(|| "etcd has not been asked yet".into());
-        tracing::warn!("no lease: this device answers nobody until it has one: {why}");
+        tracing::warn!("PM1601 no lease: this device answers nobody until it has one: {why}");
     }
 }

@@ -99,11 +99,11 @@ impl Change {
         if stays.is_empty() && !leaves.is_empty() && (is_stopped || !joins_wanted) {
             return Err(match is_stopped {
                 false => format!(
-                    "device {} is the only one: what is not applied is there alone. Let another one join first (pmnet ctl add)",
+                    "PM5113 device {} is the only one: what is not applied is there alone. Let another one join first (pmnet ctl add)",
                     leaves[0]
                 ),
                 true => format!(
-                    "nobody would be left of the chain {now:?}: what was acknowledged and is not applied is gone with it. Start one \
+                    "PM5114 no device of the chain {now:?} would be left: what was acknowledged and is not applied is gone with it. Start one \
                      of its devices again; if there is none, that is a loss to be declared (--declare-data-loss)"
                 ),
             });
@@ -112,7 +112,7 @@ impl Change {
             && stays.len() == 1
         {
             return Err(
-                "one copy would be left: an acknowledgement would survive the loss of no device. If that is meant: --to-one; to \
+                "PM5115 one copy would be left: an acknowledgement would survive the loss of no device. If that is meant: --to-one; to \
                  keep as many as there are: pmnet ctl replace"
                     .into(),
             );
@@ -181,7 +181,7 @@ impl Change {
         expected.extend(self.joins.filter(|_| joined));
         if *chain != expected {
             return Err(format!(
-                "the chain is {chain:?} now: somebody else changes it. Look (pmnet ctl status), and ask again"
+                "PM5101 the chain is {chain:?} now: another command changes it. Look (pmnet ctl status), and run this one again"
             ));
         }
         if joined && gone {
@@ -239,8 +239,8 @@ impl Change {
                 (Some(said), true) => return Err(answers(said)),
                 (Some(said), false) if self.ended.contains(id) => {
                     return Err(format!(
-                        "device {id} had ended, and was started again, at {}: stop what starts it, and it, and ask again with \
-                         --is-stopped. It is on record as before",
+                        "PM5102 device {id} had ended, and was started again, at {}: disable its service, stop it, and run the command again \
+                         with --is-stopped. The chain on record is as before",
                         said.listen
                     ));
                 }
@@ -252,8 +252,8 @@ impl Change {
                 }
                 (None, false) if !self.ended.contains(id) => {
                     return Err(format!(
-                        "device {id} does not answer any more, and has not said that it has ended: start it again; or, if it is \
-                         stopped for good, ask again with --is-stopped"
+                        "PM5103 device {id} does not answer any more, and has not said that it has ended: start it again; or, if it is \
+                         stopped for good, run the command again with --is-stopped"
                     ));
                 }
                 (None, _) => {}
@@ -385,11 +385,11 @@ fn server(looked: &Looked) -> Result<&ServerSaid, String> {
     match &looked.server {
         Some(server) if server.epoch > 0 && !server.chain.is_empty() => Ok(server),
         Some(server) => Err(format!(
-            "the server at {} has no chain on record, or has not read its store yet (its log says why): nothing can be changed now",
+            "PM5104 the server at {} has no chain on record, or has not read its store yet (its log says why): nothing can be changed now",
             server.listen
         )),
         None => Err(format!(
-            "no server answers{}: nothing can be changed without it. Where is it? --server HOST:PORT",
+            "PM5105 no server answers{}: nothing can be changed without it. Where is it? --server HOST:PORT",
             because(looked)
         )),
     }
@@ -407,7 +407,7 @@ fn because(looked: &Looked) -> String {
 fn device(looked: &Looked, id: u32) -> Result<&DeviceSaid, String> {
     looked.devices.get(&id).ok_or_else(|| {
         format!(
-            "device {id} of the chain does not answer{}: is its address in --via? If it is gone, too: pmnet ctl remove it with \
+            "PM5117 device {id} of the chain does not answer{}: is its address in --via? If it is gone, too: pmnet ctl remove it with \
              --is-stopped",
             because(looked)
         )
@@ -428,8 +428,8 @@ fn all_answer(looked: &Looked, stays: &[u32], leaves: &[u32]) -> Result<(), Stri
             .iter()
             .try_for_each(|id| device(looked, *id).map(drop)),
         _ => Err(format!(
-            "devices {} of the chain do not answer either{}: are their addresses in --via? If they are gone for good, all who are gone \
-             leave together: pmnet ctl remove {} --is-stopped",
+            "PM5106 devices {} of the chain do not answer either{}: are their addresses in --via? If they are gone for good, remove them all \
+             together: pmnet ctl remove {} --is-stopped",
             away.join(", "),
             because(looked),
             gone.join(" "),
@@ -439,7 +439,7 @@ fn all_answer(looked: &Looked, stays: &[u32], leaves: &[u32]) -> Result<(), Stri
 
 fn answers(said: &DeviceSaid) -> String {
     format!(
-        "device {} is not stopped: it answers at {}. Leave --is-stopped out: it ends by itself",
+        "PM5118 device {} is not stopped: it answers at {}. Leave --is-stopped out: it ends by itself",
         said.who.id, said.listen
     )
 }
@@ -447,17 +447,17 @@ fn answers(said: &DeviceSaid) -> String {
 /// Whether this device may leave.
 fn leaver(looked: &Looked, now: &[u32], id: u32, is_stopped: bool) -> Result<(), String> {
     if !now.contains(&id) {
-        return Err(format!("device {id} is not in the chain {now:?}"));
+        return Err(format!("PM5116 device {id} is not in the chain {now:?}"));
     }
     match (looked.devices.get(&id), is_stopped) {
         (Some(said), true) => Err(answers(said)),
         (None, false) => Err(format!(
-            "device {id} does not answer{}. One that is only cut off could go on acknowledging. If you know that it is stopped for \
+            "PM5107 device {id} does not answer{}. One that is only cut off could go on acknowledging. If you know that it is stopped for \
              good: --is-stopped",
             because(looked)
         )),
         (Some(said), false) if said.in_kernel => Err(format!(
-            "device {id} is in the kernel, where it answers on without its process: take it out there (pmnet device … --detach), \
+            "PM5108 device {id} is in the kernel, where it answers on without its process: take it out there (pmnet device … --detach), \
              then say --is-stopped"
         )),
         _ => Ok(()),
@@ -471,7 +471,7 @@ fn settled(looked: &Looked, server: &ServerSaid) -> Result<(), String> {
         let serves = said.epoch == server.epoch && said.chain == server.chain && !said.ends;
         if !serves {
             return Err(format!(
-                "device {id} does not serve the chain {:?} of epoch {} yet{}{}",
+                "PM5109 device {id} does not serve the chain {:?} of epoch {} yet{}{}",
                 server.chain,
                 server.epoch,
                 strays(looked, server, said),
@@ -480,7 +480,7 @@ fn settled(looked: &Looked, server: &ServerSaid) -> Result<(), String> {
         }
         if !said.whole {
             return Err(format!(
-                "device {id} has joined and does not hold everything yet"
+                "PM5110 device {id} has joined and does not hold everything yet"
             ));
         }
     }
@@ -515,7 +515,7 @@ fn spare<'a>(looked: &'a Looked, server: &ServerSaid) -> Result<&'a DeviceSaid, 
     }
     let waiting: String = others().map(waits).collect();
     Err(format!(
-        "no spare is ready to join: start a device with --join, with --next to the server and an empty log, wait until it says that it \
+        "PM5111 no spare is ready to join: start a device with --join, with --next to the server and an empty log, wait until it says that it \
          is ready, and name it in --via{waiting}{}",
         because(looked)
     ))
@@ -536,7 +536,7 @@ fn of_one_kind(
     let elsewhere = all.iter().find(|at| !here(at));
     match (lonely, elsewhere) {
         (Some(here), Some(there)) => Err(format!(
-            "{here} is an address on this machine, and {there} is not: name all of them (--via, --server) by addresses at which \
+            "PM5112 {here} is an address on this machine, and {there} is not: name all of them (--via, --server) by addresses at which \
              the others reach them"
         )),
         _ => Ok(()),

@@ -146,7 +146,7 @@ impl DeviceDoor {
         if let Some(Order { next, .. }) = order
             && let Err(error) = self.shared.memory.keep(next, true)
         {
-            tracing::warn!(%error, "this device cannot remember how it was wired when it ended");
+            tracing::warn!(%error, "PM1513 this device cannot remember how it was wired when it ended");
         }
         self.shared.state().left = true;
         self.shared.left.notify_all();
@@ -221,7 +221,7 @@ impl Shared {
         match self.memory.keep(order.next, false) {
             Ok(true) => {}
             Ok(false) => tracing::warn!(
-                "this device does not remember how it is wired: write --next {} into its unit file",
+                "PM1514 this device does not remember how it is wired: write --next {} into its unit file",
                 order.next
             ),
             Err(error) => {
@@ -231,7 +231,7 @@ impl Shared {
             }
         }
         let Order { next, shrink } = order;
-        tracing::warn!(%next, shrink, "`pmnet ctl` says how this device is wired: it begins anew");
+        tracing::warn!(%next, shrink, "PM1515 `pmnet ctl` says how this device is wired: it begins anew");
         (state.order, state.remembered) = (Some(order), false);
         if let Some(run) = &state.run {
             run.words.end();

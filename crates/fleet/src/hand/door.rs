@@ -148,7 +148,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != ErrorKind::Interrupted
             {
-                tracing::warn!(%error, "nobody can ask here with `pmnet ctl` any more");
+                tracing::warn!(%error, "PM1511 `pmnet ctl` cannot reach this process any more");
                 break;
             }
             let mut comes = self.more_after.is_some_and(|at| at <= Instant::now());
@@ -260,7 +260,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
             .spawn(move || send(&mut caller.stream, &answer(asked)));
         match waits {
             Ok(waits) => self.waiting.push(waits),
-            Err(error) => tracing::warn!(%error, "`pmnet ctl` asked this device to end"),
+            Err(error) => tracing::warn!(%error, "PM1512 `pmnet ctl` asked this device to end"),
         }
     }
 }
@@ -340,12 +340,12 @@ pub(super) fn ask_patiently(
     match talk() {
         Ok(Some(answer)) => Ok(printable(answer)),
         Ok(None) => Err(format!(
-            "whoever listens at {at} (TCP) is no pmnet of this version"
+            "PM5120 the process that listens at {at} (TCP) is no pmnet of this version"
         )),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Err(
-            format!("whoever listens at {at} (TCP) does not answer in time"),
+            format!("PM5121 the process that listens at {at} (TCP) does not answer in time"),
         ),
-        Err(error) => Err(format!("nobody answers at {at} (TCP): {error}")),
+        Err(error) => Err(format!("PM5122 nothing answers at {at} (TCP): {error}")),
     }
 }
 

@@ -96,7 +96,7 @@ impl Looked {
     pub(super) fn take_device(&mut self, said: DeviceSaid, shard: u32) -> Result<(), String> {
         if said.who.shard != shard {
             return Err(format!(
-                "device {} at {} is of shard {}, and shard {shard} was asked for (--shard)",
+                "PM5123 device {} at {} is of shard {}, and shard {shard} was asked for (--shard)",
                 said.who.id, said.listen, said.who.shard
             ));
         }
@@ -104,7 +104,7 @@ impl Looked {
             && other.who.process != said.who.process
         {
             return Err(format!(
-                "both the device at {} and that at {} say that they are device {}: give one of them another --id",
+                "PM5124 both the device at {} and that at {} say that they are device {}: give one of them another --id",
                 other.listen, said.listen, said.who.id
             ));
         }
@@ -115,7 +115,7 @@ impl Looked {
     pub(super) fn take_server(&mut self, said: ServerSaid, shard: u32) -> Result<(), String> {
         if said.shard != shard {
             return Err(format!(
-                "the server at {} is of shard {}, and shard {shard} was asked for (--shard)",
+                "PM5125 the server at {} is of shard {}, and shard {shard} was asked for (--shard)",
                 said.listen, said.shard
             ));
         }
@@ -123,7 +123,7 @@ impl Looked {
             && other.process != said.process
         {
             return Err(format!(
-                "two servers answer, at {} and at {}: name the devices of one shard",
+                "PM5126 two servers answer, at {} and at {}: name the devices of one shard",
                 other.listen, said.listen
             ));
         }

@@ -45,13 +45,13 @@ impl Memory {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot read how this device was wired last: its flags count");
+                tracing::warn!(path = %path.display(), %error, "PM1506 cannot read how this device was wired last: its flags count");
                 return None;
             }
         };
         let record: Option<Record> = serde_json::from_slice(&bytes).ok();
         let Some(record) = record else {
-            tracing::warn!(path = %path.display(), "this file does not say how the device was wired last: its flags count");
+            tracing::warn!(path = %path.display(), "PM1507 this file does not say how the device was wired last: its flags count");
             return None;
         };
         let same = (record.shard, record.id, record.flag) == (self.shard, self.id, self.flag)
@@ -60,7 +60,7 @@ impl Memory {
             .then(|| unfit(record.next, self.listen))
             .flatten()
         {
-            tracing::warn!(path = %path.display(), "this file says that the device sends to {}, and {why}: its flags count", record.next);
+            tracing::warn!(path = %path.display(), "PM1508 this file says that the device sends to {}, and {why}: its flags count", record.next);
             return None;
         }
         if !same || by_hand {
@@ -69,7 +69,7 @@ impl Memory {
             return None;
         }
         tracing::warn!(
-            "this device was wired by `pmnet ctl`: its next hop is {}, and not that of --next {}. Write --next {} into its \
+            "PM1509 this device was wired by `pmnet ctl`: its next hop is {}, and not that of --next {}. Write --next {} into its \
              unit file",
             record.next,
             self.flag,
@@ -114,7 +114,7 @@ impl Memory {
 
     fn forget(&self, path: &Path) {
         if let Err(error) = remove(path) {
-            tracing::warn!(path = %path.display(), %error, device = self.id, "cannot remove what is over");
+            tracing::warn!(path = %path.display(), %error, device = self.id, "PM1510 cannot remove the file that says how this device was wired");
         }
     }
 }

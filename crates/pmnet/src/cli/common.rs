@@ -102,7 +102,7 @@ pub fn udp_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
     let (first, last) = (pmnet_wire::PORT_FIRST, pmnet_wire::PORT_LAST);
     if !(first..=last).contains(&address.port()) {
         tracing::warn!(
-            "{flag} {address}: the reserved ports are {first} to {last}; devices in the kernel or \
+            "PM6007 {flag} {address}: the reserved ports are {first} to {last}; devices in the kernel or \
              in a switch will pass others on unseen"
         );
     }

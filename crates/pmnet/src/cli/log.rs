@@ -17,8 +17,8 @@ Examples:
   pmnet log inspect /var/lib/pmnet/d.pmlog --entries 100 --json
   pmnet log verify  /var/lib/pmnet/d.pmlog
 
-Nothing is ever changed. verify ends with exit code 0 if the device could start from this log, 1
-if it is damaged or no log of this version.";
+The log is never changed. The exit code of verify is 0 if the device could start from this log, 1 if it is \
+damaged or no log of this version.";
 
 /// The command line of `pmnet log`.
 #[derive(Debug, Args)]
@@ -78,7 +78,7 @@ fn open(path: &Path) -> anyhow::Result<Scan<impl Media + use<>>> {
     if image.in_use() {
         tracing::warn!(
             path = %path.display(),
-            "a device is using this log: what is shown may be half of a change"
+            "PM5301 a device is using this log: what is shown may be half of a change"
         );
     }
     Ok(Scan::open(image, None)?)

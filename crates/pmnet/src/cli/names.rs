@@ -72,7 +72,7 @@ pub fn wait_until_known<'a>(
             }
             if said.is_none_or(|at| at.elapsed() >= PATIENCE) {
                 tracing::warn!(
-                    "{flag} {}: {why}: this process waits until it is",
+                    "PM6005 {flag} {}: {why}: this process waits until it is",
                     named.host
                 );
                 said = Some(Instant::now());
@@ -111,7 +111,7 @@ impl Watch {
                         Ok(now) => *found = now,
                         Err(why) if said.is_none_or(|at| at.elapsed() >= PATIENCE) => {
                             tracing::warn!(
-                                "{}: {why}. The address that it had is used on",
+                                "PM6006 {}: {why}. The address that it had is used on",
                                 host.host
                             );
                             said = Some(Instant::now());

@@ -19,11 +19,13 @@ Examples:
   pmnet status                    all of them
   pmnet status eth0-51000 --json  one of them (--name of pmnet device)
   pmnet status --fleet prod --etcd http://10.0.0.7:2379
-                                  the server of a shard, and its devices that keep leases in etcd
+                                  the server of a shard, and its devices that
+                                  keep leases in etcd
 
-The first two need root. Nothing is changed, and it works while the process of the device is dead.
-took: from the moment a packet is known to be for the shard until its answer leaves, one packet in
-64, of those that the kernel answered or sent on by itself.";
+The first two need root. Nothing is changed; it also works while the process of the device is dead.
+
+took: the time from the moment when a packet is known to be for the shard until its answer leaves. Measured \
+for one packet in 64, of those that the kernel answered or sent on by itself.";
 
 /// The command line of `pmnet status`.
 #[derive(Debug, Args)]

@@ -38,7 +38,7 @@ pub(crate) fn vanishing(name: &str) -> Option<String> {
         _ => "nobody can see from here whether its other end has one",
     };
     Some(format!(
-        "{name} is a veth: what an XDP program sends there vanishes, unless the other end has a program in its driver, too; {found}"
+        "PM1422 {name} is a veth: what an XDP program sends there vanishes, unless the other end has a program in its driver, too; {found}"
     ))
 }
 

@@ -241,6 +241,83 @@ fn the_reference_is_the_help() {
     );
 }
 
+/// Longest line of an example in a help text: it is to be copied from a terminal of 80 columns.
+const EXAMPLE_COLUMNS_MAX: usize = 78;
+
+/// Lines of a text after a help that a terminal's width would break in the wrong place.
+fn badly_broken(text: &str) -> Vec<String> {
+    let (mut wrong, mut before) = (Vec::new(), "");
+    for line in text.lines() {
+        let is_example = line.starts_with(' ');
+        if is_example && line.chars().count() > EXAMPLE_COLUMNS_MAX {
+            wrong.push(format!("too long for 80 columns: {line}"));
+        }
+        if !is_example && !line.is_empty() && !before.is_empty() {
+            wrong.push(format!("a paragraph goes on in a new line: {line}"));
+        }
+        before = line;
+    }
+    wrong
+}
+
+/// Calls `look` with each command and its full name.
+fn each_command(command: &Command, name: &str, look: &mut impl FnMut(&str, &Command)) {
+    look(name, command);
+    for sub in command.get_subcommands() {
+        each_command(sub, &format!("{name} {}", sub.get_name()), look);
+    }
+}
+
+#[test]
+fn help_texts_wrap_at_the_width_of_the_terminal() {
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    each_command(&definition(), "pmnet", &mut |name, command| {
+        let Some(text) = command.get_after_help() else {
+            return;
+        };
+        count += 1;
+        let found = badly_broken(&text.to_string());
+        wrong.extend(found.into_iter().map(|line| format!("{name}: {line}")));
+    });
+    assert!(count > 8, "{count}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+
+    for (width, longest) in [(60, 60), (200, 200)] {
+        let mut command = definition().max_term_width(0).term_width(width);
+        command.build();
+        let mut page = String::new();
+        help(&mut command, &mut page);
+        let beyond = |line: &&str| {
+            // A word that is longer cannot be broken.
+            line.chars().count() > longest && line.trim().contains(' ')
+        };
+        let found: Vec<&str> = page.lines().filter(beyond).collect();
+        assert!(found.is_empty(), "{width} columns: {found:?}");
+        // Prose fills the lines: with 200 columns no paragraph has a short line before its last.
+        let prose: Vec<&str> = page.lines().collect();
+        let broken = prose.windows(2).find(|lines| {
+            let [line, next] = lines else { return false };
+            let word = next.split(' ').next().unwrap_or_default().chars().count();
+            let starts = |line: &str| line.chars().next().is_some_and(char::is_alphabetic);
+            width == 200 && starts(line) && starts(next) && line.chars().count() + word < width
+        });
+        assert_eq!(broken, None, "{width} columns");
+    }
+}
+
+#[test]
+fn a_text_that_wraps_badly_is_noticed() {
+    let good = "Examples:\n  pmnet a\n\nA sentence.\n";
+    assert_eq!(badly_broken(good), [""; 0]);
+    let two = badly_broken("A sentence\nthat goes on.");
+    assert_eq!(two, ["a paragraph goes on in a new line: that goes on."]);
+    let long = format!("  pmnet {}", "a".repeat(80));
+    assert_eq!(
+        badly_broken(&long),
+        [format!("too long for 80 columns: {long}")]
+    );
+}
+
 #[test]
 fn every_configuration_file_is_one() {
     let page = std::fs::read_to_string(root().join("docs/reference/configuration.md")).unwrap();

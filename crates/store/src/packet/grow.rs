@@ -30,7 +30,7 @@ impl From<ImageError> for GrowError {
     fn from(error: ImageError) -> GrowError {
         GrowError(match error {
             ImageError::Damaged(_) => format!(
-                "{error}. `pmnet store verify` says more; a store that is damaged does not grow"
+                "PM5318 {error}. `pmnet store verify` says more; a store that is damaged does not grow"
             ),
             other => other.to_string(),
         })
@@ -67,12 +67,12 @@ pub fn grow_packet_store(
     let metadata = fs::metadata(&path).map_err(told)?;
     if metadata.file_type().is_char_device() {
         return Err(GrowError(
-            "a devdax device has the size that it has, and nothing can take its name: only a store in a file grows".into(),
+            "PM5311 a devdax device has a fixed size: only a store in a file grows".into(),
         ));
     }
     if metadata.nlink() > 1 {
         return Err(GrowError(format!(
-            "the file has {} names (hard links), and would go on to be used under the others: remove those first",
+            "PM5312 the file has {} names (hard links), and the others would still lead to the old file: remove those first",
             metadata.nlink()
         )));
     }
@@ -117,7 +117,7 @@ fn make_copy(
     let made = pmnet_media::create(copy, kind, bytes);
     let mut target = made.map_err(|error| match error {
         pmnet_media::OpenError::NoSpace { .. } => GrowError(format!(
-            "no room for {bytes} bytes beside it: until the end there are both, the old one and the new one. Free space there"
+            "PM5313 no room for {bytes} bytes beside it: until the end there are both, the old one and the new one. Free space there"
         )),
         other => GrowError(media_error(&other)),
     })?;
@@ -136,7 +136,7 @@ fn make_copy(
         && state(&found)?.as_ref() == before;
     if !same {
         return Err(GrowError(
-            "the copy, read back, is not what was written: check the disk; the old file was left as it is".into(),
+            "PM5314 the copy, read back, is not what was written: check the disk; the old file was left as it is".into(),
         ));
     }
     progress(all, all)?;
@@ -147,7 +147,7 @@ fn make_copy(
 fn state(scan: &Scan<AnyMedia>) -> Result<Option<Decision>, GrowError> {
     let damaged = |why: String| {
         GrowError(format!(
-            "the log in it is damaged ({why}), and a region that is damaged does not grow: `pmnet store verify` reads the store in it"
+            "PM5315 the log in it is damaged ({why}), and a region that is damaged does not grow: `pmnet store verify` reads the store in it"
         ))
     };
     match scan.log_decision() {
@@ -175,7 +175,7 @@ fn open(path: &Path, kind: Kind) -> Result<AnyMedia, GrowError> {
     pmnet_media::open(path, kind).map_err(|error| {
         GrowError(match error {
             pmnet_media::OpenError::Locked { .. } => {
-                "in use by a server or device: stop that first, and start it again when this is done".into()
+                "PM5316 in use by a server or device: stop that first, and start it again when this is done".into()
             }
             other => media_error(&other),
         })
@@ -210,7 +210,7 @@ fn remove_left_over(copy: &Path, source: &Scan<AnyMedia>) -> Result<(), GrowErro
     };
     if !begun && older() != Some(true) {
         return Err(GrowError(format!(
-            "{} is there, and no copy that an earlier attempt left: move it away",
+            "PM5317 {} is there, and no copy that an earlier attempt left: move it away",
             copy.display()
         )));
     }

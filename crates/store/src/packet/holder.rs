@@ -239,7 +239,7 @@ impl<M: Media + Send> Holder for Beside<M> {
         match self.failed {
             false => Ok(()),
             true => Err(Reopen::Never(format!(
-                "{}: its medium failed. Nothing that was acknowledged is lost if the medium is whole: start the device again",
+                "PM2418 {}: its medium failed. Nothing that was acknowledged is lost if the medium is whole: start the device again",
                 self.name
             ))),
         }

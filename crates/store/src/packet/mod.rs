@@ -143,7 +143,7 @@ impl<H: Holder> Served<H> {
         if let Err(Fault::Corrupted(what)) = swept {
             // Whoever asks for it is told. What has nothing to do with it goes on.
             if let Some(total) = self.told.unswept.one_more() {
-                tracing::warn!(total, "not swept: {what}");
+                tracing::warn!(total, "PM2415 an expired key cannot be removed: {what}");
             }
         } else {
             swept?;
@@ -253,7 +253,7 @@ impl<H: Holder> Served<H> {
         }
         let reply = embedded::refusal(request, &refusal);
         if let Some(total) = self.told.refused.one_more() {
-            tracing::warn!(store = %self.holder.name(), total, "a request was refused: {refusal}");
+            tracing::warn!(store = %self.holder.name(), total, "PM2416 a request was refused: {refusal}");
         }
         let kept = self.write(
             None,
@@ -274,7 +274,7 @@ impl<H: Holder> Served<H> {
         match answered.and_then(|answered| answered) {
             Ok(reply) => Ok(reply),
             Err(Fault::Corrupted(what)) => {
-                tracing::error!(store = %self.holder.name(), "{what}");
+                tracing::error!(store = %self.holder.name(), "PM2417 {what}");
                 Ok(pmnet_resp::reply::error(&format!("ERR pmnet: {what}")))
             }
             Err(fault) => Err(self.failed(fault)),

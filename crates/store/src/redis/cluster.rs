@@ -69,8 +69,8 @@ pub fn elsewhere_reply(slot: u16) -> Vec<u8> {
 /// What waits because of a slot.
 pub fn waits_for(slot: u16, why: &str) -> String {
     format!(
-        "slot {slot} is not with this shard's master, or is being moved ({why}). What was acknowledged for its keys waits, and all \
-         behind it; the devices keep it. Tell all fronts first that the slot is moving, then move it back (redis-cli --cluster reshard, or \
+        "PM2510 slot {slot} is not with this shard's master, or is being moved ({why}). What was acknowledged for its keys waits, and so does \
+         everything after it; the devices keep it. Tell all fronts first that the slot is moving, then move it back (redis-cli --cluster reshard, or \
          CLUSTER SETSLOT {slot} STABLE at both nodes), as docs/use/sharding.md says"
     )
 }
@@ -215,16 +215,16 @@ impl RedisStore {
         let all = match nodes(link) {
             Ok(all) => all,
             Err(error) if error.starts_with("NOPERM") => return Err(refused(&error, "CLUSTER")),
-            Err(error) => return Err(StoreError::Retry(format!("CLUSTER NODES: {error}"))),
+            Err(error) => return Err(StoreError::Retry(format!("PM2504 CLUSTER NODES: {error}"))),
         };
         let Some(own) = all.iter().find(|node| node.myself) else {
             return Err(StoreError::Retry(
-                "CLUSTER NODES names no node as its own".into(),
+                "PM2505 CLUSTER NODES names no node as its own".into(),
             ));
         };
         if let Some(home) = self.home.filter(|home| own.open.contains(home)) {
             return Err(StoreError::Retry(format!(
-                "slot {home}, where pmnet's records of this shard are, is being moved, and must stay: CLUSTER SETSLOT {home} STABLE at \
+                "PM2501 slot {home}, where pmnet's records of this shard are, is being moved, and must stay: CLUSTER SETSLOT {home} STABLE at \
                  both nodes. Until then the devices keep what was acknowledged"
             )));
         }
@@ -263,12 +263,12 @@ impl RedisStore {
         };
         if !missing.is_empty() && !self.served {
             return Err(StoreError::Fatal(format!(
-                "{text}. Give the server the slots that its master has (--store redis+cluster://…/SLOTS), or move them there"
+                "PM2502 {text}. Give the server the slots that its master has (--store redis+cluster://…/SLOTS), or move them there"
             )));
         }
         if self.unfit_slots.as_ref() != Some(&text) {
             tracing::warn!(
-                "{text}. Commands for their keys are refused, and what was acknowledged for them waits"
+                "PM2503 {text}. Commands for their keys are refused, and what was acknowledged for them waits"
             );
             self.unfit_slots = Some(text);
         }

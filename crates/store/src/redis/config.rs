@@ -171,7 +171,7 @@ impl Persistence {
         }
         if aof.rewriting && !aof.known_whole {
             return Err(StoreError::Retry(
-                "Redis rewrites its AOF, perhaps for the first time since it was switched on; until that is done a \
+                "PM2203 Redis rewrites its AOF, perhaps for the first time since it was switched on; until that is done a \
                  crash of Redis may lose all that it confirms. Waiting until INFO persistence says \
                  aof_rewrite_in_progress:0 and aof_rewrite_scheduled:0"
                     .into(),
@@ -219,22 +219,24 @@ impl Facts {
         let info = parse_info(text(&reply).unwrap_or_default());
         let field = |name: &str| info.get(name).copied().unwrap_or("");
         if field("loading") == "1" {
-            return Err(StoreError::Retry("Redis is loading its data set".into()));
+            return Err(StoreError::Retry(
+                "PM2201 Redis is loading its data set".into(),
+            ));
         }
         check_kind(connection, &info)?;
         let in_cluster = field("redis_mode") == "cluster" || field("cluster_enabled") == "1";
         if in_cluster != cluster {
             let text = if in_cluster {
-                "this Redis is a node of a Redis Cluster: name the cluster's nodes and the slots of this shard, --store \
+                "PM2104 this Redis is a node of a Redis Cluster: name the cluster's nodes and the slots of this shard, --store \
                  redis+cluster://HOST:PORT,HOST:PORT/0-5460"
             } else {
-                "this Redis is no node of a Redis Cluster (cluster-enabled no): name it with --store redis://HOST:PORT"
+                "PM2105 this Redis is no node of a Redis Cluster (cluster-enabled no): name it with --store redis://HOST:PORT"
             };
             return Err(StoreError::Fatal(text.into()));
         }
         if field("role") == "slave" {
             return Err(StoreError::Retry(
-                "this Redis is a replica: point the store at the primary".into(),
+                "PM2202 this Redis is a replica: point the store at the primary".into(),
             ));
         }
         let version = check_version(field("redis_version"))?;
@@ -279,10 +281,10 @@ fn is_appendonly(connection: &mut Connection) -> Result<bool, StoreError> {
 pub fn refused(error: &str, command: &str) -> StoreError {
     match error.split(' ').next().unwrap_or("") {
         "NOAUTH" | "WRONGPASS" => StoreError::Fatal(format!(
-            "Redis does not let us in ({error}): put the password into the store's address, redis://:PASSWORD@HOST:PORT"
+            "PM2102 Redis does not let us in ({error}): put the password into the store's address, redis://:PASSWORD@HOST:PORT"
         )),
         "NOPERM" => StoreError::Fatal(format!(
-            "the Redis user may not run {command} ({error}): allow it (ACL SETUSER)"
+            "PM2103 the Redis user may not run {command} ({error}): allow it (ACL SETUSER)"
         )),
         _ if error.contains("unknown command") => super::settings::lacks(&[command]),
         _ => StoreError::Retry(format!("{command}: {error}")),
@@ -294,7 +296,7 @@ fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     let version = version(text);
     if version < REDIS_VERSION_MIN {
         return Err(StoreError::Fatal(format!(
-            "Redis {text} is too old: it does not know all commands that pmnet acknowledges early (SET … EXAT). \
+            "PM2106 Redis {text} is too old: it does not know all commands that pmnet acknowledges early (SET … EXAT). \
              Install Redis 6.2 or newer, or Valkey"
         )));
     }
@@ -306,7 +308,7 @@ fn check_eviction(maxmemory: &str, policy: &str) -> Result<(), StoreError> {
     let limited = !matches!(maxmemory, "" | "0");
     if limited && policy.starts_with("allkeys-") {
         return Err(StoreError::Fatal(format!(
-            "Redis may evict any key (maxmemory-policy {policy}), so acknowledged writes and pmnet's own records \
+            "PM2101 Redis may evict any key (maxmemory-policy {policy}), so acknowledged writes and pmnet's own records \
              could vanish: run CONFIG SET maxmemory-policy noeviction (or a volatile-* policy) and put it into redis.conf"
         )));
     }
@@ -320,7 +322,7 @@ pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>
         tracing::warn!(
             setting = name,
             error,
-            "CONFIG GET is not available: assuming the weakest setting"
+            "PM2215 CONFIG GET is not available: assuming the weakest setting"
         );
         return Ok(None);
     }

@@ -122,7 +122,7 @@ impl Connection {
         let timeout = Some(Duration::from_secs(seconds));
         let name = url.endpoint();
         let unreachable =
-            |error: std::io::Error| StoreError::Retry(format!("Redis at {name}: {error}"));
+            |error: std::io::Error| StoreError::Retry(format!("PM2208 Redis at {name}: {error}"));
         let mut last = std::io::Error::new(ErrorKind::NotFound, "the name has no address");
         for address in addresses(&url.host, url.port).map_err(unreachable)? {
             match TcpStream::connect_timeout(&address, Duration::from_secs(CONNECT_SECONDS)) {
@@ -272,7 +272,7 @@ impl Connection {
     }
 
     fn failed(&self, what: &str) -> StoreError {
-        StoreError::Retry(format!("Redis at {} {what}", self.name))
+        StoreError::Retry(format!("PM2209 Redis at {} {what}", self.name))
     }
 
     fn failed_io(&self, error: &std::io::Error) -> StoreError {

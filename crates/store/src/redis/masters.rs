@@ -157,7 +157,7 @@ impl Masters {
     }
 
     fn no_answer(&self) -> StoreError {
-        StoreError::Retry(format!("none of the {} has answered yet", self.kind))
+        StoreError::Retry(format!("PM2509 none of the {} has answered yet", self.kind))
     }
 
     /// The master's address now, which the store is going to use.
@@ -233,7 +233,7 @@ fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
     let found = match (found, &state.latest) {
         // Who answered has not heard yet of the failover that others had told.
         (Ok(master), Some(latest)) if master.epoch < latest.epoch => Err(format!(
-            "the {kind} that answer name {} as the master of epoch {}, and epoch {} was known before",
+            "PM2506 the {kind} that answer name {} as the master of epoch {}, and epoch {} was known before",
             endpoint(&(master.host, master.port)),
             master.epoch,
             latest.epoch
@@ -248,7 +248,7 @@ fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
             tracing::warn!(
                 master = endpoint(&(master.host.clone(), master.port)),
                 epoch = master.epoch,
-                "the {kind} name another master"
+                "PM2507 the {kind} name another master"
             );
             if let Some(wake) = &state.wake {
                 wake();
@@ -274,7 +274,7 @@ pub fn choose(guides: &Guides, answers: Vec<Result<Master, String>>) -> Result<M
     match masters.into_iter().max_by_key(|master| master.epoch) {
         Some(master) if named * 2 > all => Ok(master),
         _ => Err(format!(
-            "only {named} of {all} {} say where {} is, which is no majority ({last})",
+            "PM2508 only {named} of {all} {} say where {} is, which is no majority ({last})",
             guides.kind(),
             guides.wanted_text()
         )),

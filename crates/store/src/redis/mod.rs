@@ -328,7 +328,7 @@ impl RedisStore {
             tracing::warn!(
                 total = self.rejected,
                 why,
-                "an update was rejected and has no effect"
+                "PM2213 an update was rejected and has no effect"
             );
         }
     }
@@ -366,7 +366,7 @@ impl Link {
                 Ok(())
             } else {
                 Err(StoreError::Retry(format!(
-                    "Redis has it, but not durably: {what}"
+                    "PM2204 Redis has it, but not durably: {what}"
                 )))
             }
         };

@@ -46,7 +46,7 @@ local hash, last_value = KEYS[1], #ARGV
 if not hash then hash, last_value = ARGV[#ARGV], #ARGV - 1 end
 local owner = redis.call('HGET', hash, 'owner')
 if owner ~= ARGV[1] then
-  return {err = owner and 'FENCED' or 'TRYAGAIN the records were changed by somebody else'}
+  return {err = owner and 'FENCED' or 'TRYAGAIN the records were changed by another process'}
 end
 local at = 3 + tonumber(ARGV[2])
 local reply = redis.pcall('HDEL', hash, '')
@@ -107,6 +107,11 @@ impl Owner {
     }
 }
 
+/// The records are not what this server wrote last.
+pub(super) fn records_changed() -> StoreError {
+    StoreError::Retry("PM2308 the records in Redis were changed by another process".into())
+}
+
 /// Another process owns the records.
 pub fn taken_over(hash: &[u8]) -> StoreError {
     StoreError::Fatal(format!(
@@ -121,7 +126,7 @@ fn older(hash: &[u8], found: &[u8], confirmed: &[u8]) -> StoreError {
     let order = |watermark: &[u8]| watermark.try_into().map_or(0, u64::from_be_bytes);
     let (found, confirmed) = (order(found), order(confirmed));
     StoreError::Fatal(format!(
-        "pmnet's records ({}) in Redis are older than what this server wrote: Redis lost writes that it had \
+        "PM2002 pmnet's records ({}) in Redis are older than what this server wrote: Redis lost writes that it had \
          confirmed (restored backup, failover to a lagging replica, crash without appendfsync always). It has what was \
          applied up to order {found}, and had confirmed up to {confirmed}: what is between is missing. Restore \
          Redis's data, or start the shard anew",
@@ -170,7 +175,7 @@ impl RedisStore {
         if let Some(error) = read::error(&reply) {
             if error.starts_with("WRONGTYPE") {
                 return Err(StoreError::Fatal(format!(
-                    "the key {} in Redis is not pmnet's: remove it, or give the shard another number",
+                    "PM2008 the key {} in Redis is not pmnet's: remove it, or give the shard another number",
                     String::from_utf8_lossy(&self.hash)
                 )));
             }
@@ -201,7 +206,7 @@ impl RedisStore {
         }
         if !self.owner.was {
             return Err(StoreError::Retry(format!(
-                "Redis takes no writes now: {error}. This server cannot take over the shard's records before it does. Until then \
+                "PM2301 Redis takes no writes now: {error}. This server cannot take over the shard's records before it does. Until then \
                  another server may write them, so this one answers nobody. Make Redis take writes (INFO, its log)"
             )));
         }
@@ -225,7 +230,7 @@ impl RedisStore {
         let hash = String::from_utf8_lossy(&self.hash);
         if self.seen_records && records.is_empty() {
             return Err(StoreError::Fatal(format!(
-                "pmnet's records ({hash}) are gone from Redis although this server wrote them: FLUSHALL or DEL \
+                "PM2001 pmnet's records ({hash}) are gone from Redis although this server wrote them: FLUSHALL or DEL \
                  behind pmnet's back, or Redis restarted without its data. Acknowledged writes may be lost with \
                  them. Restore Redis's data, or start the shard anew"
             )));
@@ -239,8 +244,8 @@ impl RedisStore {
             && self.in_flight.as_ref() != Some(&watermark)
         {
             return Err(StoreError::Fatal(format!(
-                "pmnet's records ({hash}) in Redis say that more was applied than this server applied: somebody \
-                 changed them behind pmnet's back. Going on would skip acknowledged writes. Find out who did it, \
+                "PM2006 pmnet's records ({hash}) in Redis say that more was applied than this server applied: another \
+                 program changed them. Going on would skip acknowledged writes. Find out which one, \
                  restore Redis's data, or start the shard anew"
             )));
         }
@@ -285,9 +290,7 @@ impl Link {
         if owner == self.owner && found == watermark {
             return Ok(());
         }
-        Err(StoreError::Retry(
-            "the records in Redis were changed by somebody else".into(),
-        ))
+        Err(records_changed())
     }
 
     /// Whether writes may be sent.
@@ -297,7 +300,9 @@ impl Link {
     pub(super) fn may_write(&self) -> Result<(), StoreError> {
         match &self.writes_refused {
             None => Ok(()),
-            Some(error) => Err(StoreError::Retry(format!("Redis takes no writes: {error}"))),
+            Some(error) => Err(StoreError::Retry(format!(
+                "PM2302 Redis takes no writes: {error}"
+            ))),
         }
     }
 }

@@ -204,7 +204,7 @@ pub fn read_pending(
             } else if let Some(why) = error.strip_prefix(PARTLY) {
                 tracing::warn!(
                     error,
-                    "the request script failed; what it did so far stands"
+                    "PM2211 the request script failed; what it did so far stands"
                 );
                 reply::error(&format!(
                     "ERR pmnet: failed while running, part of it may have taken effect: {why}"
@@ -219,7 +219,10 @@ pub fn read_pending(
                 reply::error(error.split(" script: ").next().unwrap_or(error))
             } else {
                 // The same request would fail again in the same way: it must not stop the shard.
-                tracing::warn!(error, "the request script failed; nothing has happened");
+                tracing::warn!(
+                    error,
+                    "PM2212 the request script failed; nothing has happened"
+                );
                 let why = error.strip_prefix(RAISED).unwrap_or(error);
                 reply::error(&format!("ERR pmnet: cannot be run: {why}"))
             };
@@ -245,7 +248,7 @@ fn answer(reply: Bytes, code: bool, cluster: bool) -> (Bytes, bool) {
 /// An answer of a shape that Redis never gives.
 pub fn not_understood(command: &str, reply: &[u8]) -> StoreError {
     StoreError::Retry(format!(
-        "Redis's answer to {command} is not understood: {}",
+        "PM2210 Redis's answer to {command} is not understood: {}",
         reply[..reply.len().min(SHOWN_BYTES_MAX)].escape_ascii()
     ))
 }

@@ -249,7 +249,7 @@ impl Promotion {
                 if let Some(state) = self.hands_over() {
                     return match state.as_str() {
                         "no-failover" => Err(format!(
-                            "{} did not get everything within {} s, and {} goes on as the master: nothing has changed",
+                            "PM5201 {} did not get everything within {} s, and {} goes on as the master: nothing has changed",
                             endpoint(&to.place),
                             HAND_OVER_MILLISECONDS / 1000,
                             endpoint(&self.from)
@@ -295,7 +295,7 @@ fn by_sentinels(url: RedisUrl, hash: String, guides: Guides) -> Result<Promotion
         .map_err(|why| format!("{why}. If it is lost, the Sentinels fail over by themselves"))?;
     if !master.is_master {
         return Err(format!(
-            "the Sentinels name {}, which is no master: they are in the middle of a failover",
+            "PM5202 the Sentinels name {}, which is no master: they are in the middle of a failover",
             endpoint(&from)
         ));
     }
@@ -318,20 +318,20 @@ fn hand_over(url: RedisUrl, hash: String, to: &[String]) -> Result<Promotion, St
     let place = place(to)?;
     let master = see(&from, &url, &hash).map_err(|why| {
         format!(
-            "{why}. If it is certain that this process is stopped for good, and will not come back as a master: --is-stopped. A machine \
+            "PM5203 {why}. If it is certain that this process is stopped for good, and will not come back as a master: --is-stopped. A machine \
              that is only cut off goes on writing"
         )
     })?;
     if !master.is_master {
         return Err(format!(
-            "{} is no master: is --store the server's?",
+            "PM5204 {} is no master: is --store the server's?",
             endpoint(&from)
         ));
     }
     let replica = follower(&place, &url, &hash)?;
     if replica.offset > master.offset || !replica.follows {
         return Err(format!(
-            "{} does not follow its master now (master_link_status): wait until it does",
+            "PM5205 {} does not follow its master now (master_link_status): wait until it does",
             endpoint(&place)
         ));
     }
@@ -350,7 +350,7 @@ fn of_a_stopped_master(url: RedisUrl, hash: String, to: &[String]) -> Result<Pro
         && master.is_master
     {
         return Err(format!(
-            "{} answers, as a master: it is not stopped. Without --is-stopped it hands over, and nothing is lost",
+            "PM5206 {} answers, as a master: it is not stopped. Without --is-stopped it hands over, and nothing is lost",
             endpoint(&from)
         ));
     }
@@ -382,11 +382,14 @@ fn best(replicas: &[Seen]) -> Option<&Seen> {
 fn follower(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     let seen = see(place, url, hash)?;
     if seen.is_master {
-        return Err(format!("{} is a master, no replica", endpoint(place)));
+        return Err(format!(
+            "PM5208 {} is a master, no replica",
+            endpoint(place)
+        ));
     }
     if seen.owner.is_empty() {
         return Err(format!(
-            "{} has no records of this shard ({hash}): it is another one's replica, or --shard is wrong",
+            "PM5207 {} has no records of this shard ({hash}): it is another one's replica, or --shard is wrong",
             endpoint(place)
         ));
     }

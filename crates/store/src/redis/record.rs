@@ -112,7 +112,7 @@ impl Owed {
         self.debts = debts.filter_map(|debt| debt.on_another(records)).collect();
         if batch && self.value(WATERMARK).is_none() {
             tracing::warn!(
-                "Redis was restarted before it took the record of a batch that it had executed: the batch is applied \
+                "PM2207 Redis was restarted before it took the record of a batch that it had executed: the batch is applied \
                  again"
             );
         }
@@ -149,7 +149,7 @@ pub fn add_records<'a>(
 /// Redis executed something, and refused the records that belong to it.
 pub fn unrecorded(why: &str) -> StoreError {
     StoreError::Retry(format!(
-        "Redis executed something and refused to keep pmnet's record of it: {why}. Allow it (HSET, HDEL, EVAL, SELECT), \
+        "PM2206 Redis executed something and refused to keep pmnet's record of it: {why}. Allow it (HSET, HDEL, EVAL, SELECT), \
          and do not stop this server before that: it keeps the record until then"
     ))
 }

@@ -663,7 +663,7 @@ redis.setresp(2)
 local owner = redis.call('HGET', HASH, 'owner')
 if owner and owner ~= OWNER then return {err = 'FENCED'} end
 if not owner or (redis.call('HGET', HASH, 'watermark') or '') ~= WATERMARK then
-  return {err = 'TRYAGAIN the records were changed by somebody else'}
+  return {err = 'TRYAGAIN the records were changed by another process'}
 end
 local elsewhere = pmnet_elsewhere(SLOTS, COMMANDS - 1)
 if elsewhere then return elsewhere end

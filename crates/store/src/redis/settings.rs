@@ -49,7 +49,7 @@ pub fn check_limits(connection: &mut Connection, version: (u32, u32)) -> Result<
             let reply = connection.call(&[b"CLIENT", b"NO-EVICT", b"on"])?;
             if let Some(error) = error(&reply) {
                 return Err(StoreError::Fatal(format!(
-                    "Redis may close pmnet's connection when clients use much memory (maxmemory-clients), and does not \
+                    "PM2107 Redis may close pmnet's connection when clients use much memory (maxmemory-clients), and does not \
                      except it (CLIENT NO-EVICT: {error}): run CONFIG SET maxmemory-clients 0 and put it into \
                      redis.conf, or give the user the right to CLIENT"
                 )));
@@ -61,7 +61,7 @@ pub fn check_limits(connection: &mut Connection, version: (u32, u32)) -> Result<
 
 fn too_low(name: &str, found: &str, of: &str, wanted: &str) -> StoreError {
     StoreError::Fatal(format!(
-        "Redis closes the connection at {of} that pmnet must be able to send or read ({name} is {found}), so what was \
+        "PM2108 Redis closes the connection at {of} that pmnet must be able to send or read ({name} is {found}), so what was \
          acknowledged could not be applied: run CONFIG SET {name} {wanted} (or more) in Redis, and put it into \
          redis.conf"
     ))
@@ -160,7 +160,7 @@ impl RedisStore {
         if error.starts_with("NOPERM") {
             let user = self.user();
             return StoreError::Fatal(format!(
-                "the Redis user {user} may not run {name} on every key ({error}), but pmnet acknowledges before Redis \
+                "PM2109 the Redis user {user} may not run {name} on every key ({error}), but pmnet acknowledges before Redis \
                  sees the command: give it all rights (ACL SETUSER {user} on allkeys allchannels +@all), \
                  in the ACL file or redis.conf, too"
             ));
@@ -180,7 +180,7 @@ fn is_lasting(error: &str) -> bool {
 /// Redis has these commands only under another name, or not at all.
 pub fn lacks(names: &[&str]) -> StoreError {
     StoreError::Fatal(format!(
-        "Redis has no {}, which pmnet needs, or acknowledges before Redis sees it: remove its rename-command from \
+        "PM2110 Redis has no {}, which pmnet needs, or acknowledges before Redis sees it: remove its rename-command from \
          redis.conf and restart Redis",
         names.join(", ")
     ))

@@ -111,7 +111,7 @@ impl RedisStore {
             return Ok(());
         }
         Err(StoreError::Retry(format!(
-            "after its start Redis must rewrite its AOF before pmnet writes to it, because a transaction that is torn \
+            "PM2205 after its start Redis must rewrite its AOF before pmnet writes to it, because a transaction that is torn \
              at its end could take effect later (aof-load-truncated); Redis says: {}",
             String::from_utf8_lossy(error(&reply).map_or(says, str::as_bytes))
         )))

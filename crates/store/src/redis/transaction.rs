@@ -14,7 +14,7 @@ use pmnet_server::{RecordChange, StoreError};
 
 use super::cluster::{ELSEWHERE_TEXT, is_elsewhere, probe};
 use super::config::WaitFor;
-use super::owner::{MAY_RECORD_LUA, OWNER};
+use super::owner::{MAY_RECORD_LUA, OWNER, records_changed};
 use super::passing::is_passing;
 use super::pending::expect_ok;
 use super::record::add_records;
@@ -262,9 +262,7 @@ impl<'a> Transaction<'a> {
             back?;
             link.read_watch(hash, false, before)?;
             if read::error(&executed).is_none() {
-                return Err(StoreError::Retry(
-                    "the records in Redis were changed by somebody else".into(),
-                ));
+                return Err(records_changed());
             }
             read_waited(link, wait_replicas)?;
             return Ok(match unqueued.no_memory {
@@ -279,7 +277,7 @@ impl<'a> Transaction<'a> {
             };
             return Ok(Outcome::Torn(Torn {
                 why: format!(
-                    "Redis refused a command of a transaction when it was to be queued ({error}), and executed the others \
+                    "PM2016 Redis refused a command of a transaction when it was to be queued ({error}), and executed the others \
                      all the same"
                 ),
                 items: slots.get(slot).and_then(of).into_iter().collect(),
@@ -288,7 +286,7 @@ impl<'a> Transaction<'a> {
         }
         if results.len() != slots.len() {
             return Err(StoreError::Retry(
-                "Redis's answer to EXEC has the wrong length".into(),
+                "PM2309 Redis's answer to EXEC has the wrong length".into(),
             ));
         }
         let mut ran = Vec::with_capacity(results.len());
@@ -302,7 +300,7 @@ impl<'a> Transaction<'a> {
             match (slot, read::error(result)) {
                 (Slot::Seal, None) if *seal.get_or_insert(result) != result => {
                     return Err(StoreError::Fatal(format!(
-                        "a function or script of a client changed pmnet's records ({}) in Redis. Going on could \
+                        "PM2007 a function or script of a client changed pmnet's records ({}) in Redis. Going on could \
                          skip acknowledged writes, or apply some twice. Remove that code (FUNCTION LIST), restore \
                          Redis's data, or start the shard anew",
                         String::from_utf8_lossy(hash)
@@ -332,7 +330,7 @@ impl<'a> Transaction<'a> {
             items.dedup();
             return Ok(Outcome::Torn(Torn {
                 why: format!(
-                    "Redis refused SELECT {database} inside a transaction that it had accepted ({error}), and executed \
+                    "PM2017 Redis refused SELECT {database} inside a transaction that it had accepted ({error}), and executed \
                      what follows in the database before"
                 ),
                 items,
@@ -344,7 +342,7 @@ impl<'a> Transaction<'a> {
         }
         let settled = match unsealed {
             Some(error) => Err(StoreError::Retry(format!(
-                "Redis refuses to show pmnet's records: {error}"
+                "PM2303 Redis refuses to show pmnet's records: {error}"
             ))),
             None => back
                 .and_then(|()| link.read_watch(hash, false, after))
@@ -407,7 +405,7 @@ fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued
             // Nothing has run. `load` finds out why, and what to do.
             _ => {
                 found.stop = Some(StoreError::Retry(format!(
-                    "Redis refuses the commands that keep pmnet's records: {error}"
+                    "PM2304 Redis refuses the commands that keep pmnet's records: {error}"
                 )));
             }
         }

@@ -177,7 +177,7 @@ fn fits(settings: &Settings, direct: &DirectSettings) -> Result<(), ConfigError>
 /// of the file yet, and it is ours alone.
 pub fn unmake(path: &Path, what: &str) {
     if let Err(error) = std::fs::remove_file(path) {
-        tracing::warn!(path = %path.display(), %error, "cannot remove the new {what}");
+        tracing::warn!(path = %path.display(), %error, "PM1428 cannot remove the new {what}");
     }
 }
 

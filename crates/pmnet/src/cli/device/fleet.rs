@@ -196,7 +196,7 @@ impl Orders for FleetOrders {
                 return Err(error);
             }
             tracing::warn!(
-                "{error:#}. The chain in etcd is another one now: this device begins anew"
+                "PM1607 {error:#}. The chain in etcd is another one now: this device begins anew"
             );
         }
         if let Some(text) = self.agent.failure() {
@@ -205,7 +205,7 @@ impl Orders for FleetOrders {
         if self.agent.leaves() {
             self.leaves = true;
             tracing::warn!(
-                "device {id} leaves its chain, as `pmnet ctl` was asked to see to, and ends. To let it come back: pmnet ctl add --device {id}",
+                "PM1608 device {id} leaves its chain and ends, as asked for with `pmnet ctl`. To let it come back: pmnet ctl add --device {id}",
                 id = self.id
             );
             return Ok(Then::End);
@@ -220,7 +220,7 @@ impl Orders for FleetOrders {
         if self.leaves
             && let Err(text) = self.agent.give_back()
         {
-            tracing::warn!("etcd: {text}. The lease ends by itself");
+            tracing::warn!("PM1609 etcd: {text}. The lease ends by itself");
         }
     }
 }

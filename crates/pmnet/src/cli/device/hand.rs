@@ -37,7 +37,7 @@ fn open(settings: &Settings) -> Option<DeviceDoor> {
         memory: memory(settings),
     });
     door.inspect_err(|error| {
-        tracing::warn!("`pmnet ctl` cannot reach this device: TCP {listen}: {error}");
+        tracing::warn!("PM1501 `pmnet ctl` cannot reach this device: TCP {listen}: {error}");
     })
     .ok()
 }
@@ -123,11 +123,13 @@ impl Orders for HandOrders {
         match run {
             Ok(()) => {}
             Err(error) if self.is_placed_elsewhere(&error) => {
-                tracing::warn!("{error:#}. It is wired otherwise now, and begins anew");
+                tracing::warn!(
+                    "PM1502 {error:#}. This device has a new next hop now, and begins anew"
+                );
             }
             Err(error) if is_refusal(&error) && self.door.as_ref().is_some_and(forgets) => {
                 tracing::warn!(
-                    "{error:#}. It was wired there by `pmnet ctl` in an earlier life: that is over, and its flags count"
+                    "PM1503 {error:#}. `pmnet ctl` had wired this device there in an earlier run: from now on its flags count"
                 );
                 return Ok(Then::Again);
             }
@@ -143,7 +145,7 @@ impl Orders for HandOrders {
     fn ended(self: Box<Self>) {
         if let Some(door) = self.door.filter(DeviceDoor::leaves) {
             tracing::warn!(
-                "device {} has ended, as `pmnet ctl` asked it to: it leaves its chain. With --join it can be a spare again",
+                "PM1504 device {} has ended, as `pmnet ctl` asked it to: it leaves its chain. With --join it can be a spare again",
                 self.id
             );
             door.left();
@@ -190,7 +192,7 @@ impl MovingHop {
                 return;
             }
             tracing::warn!(
-                "--next {text} is silent at {next}, and has the address {at} now: this device starts anew with that address"
+                "PM1505 --next {text} is silent at {next}, and has the address {at} now: this device starts anew with that address"
             );
             place.0 = *at;
             if let Some(words) = words {

@@ -91,14 +91,14 @@ fn take(settings: &Settings, kernel: &KernelSettings, anew: bool) -> anyhow::Res
     }
     if !pins.outlives_the_process() {
         tracing::warn!(
-            "{} is mounted only where this process is (a container, ip netns exec, unshare): the log is gone when the process ends, and nobody goes \
-             on acknowledging. Mount it for the whole machine (mount -t bpf bpf /sys/fs/bpf), and let this process see that one: docker \
+            "PM1420 {} is mounted only where this process is (a container, ip netns exec, unshare): the log is gone when the process ends, and the kernel \
+             does not go on acknowledging. Mount it for the whole machine (mount -t bpf bpf /sys/fs/bpf), and let this process see that one: docker \
              -v /sys/fs/bpf:/sys/fs/bpf, nsenter --net in place of ip netns exec",
             pins.folder().display()
         );
     }
     if kernel.generic {
-        tracing::warn!("generic XDP, as asked for: slower than the native one by far");
+        tracing::warn!("PM1421 generic XDP, as asked for: slower than the native one by far");
     }
     for name in &kernel.interfaces {
         if let Some(text) = vanishing(name) {
@@ -195,7 +195,7 @@ impl InKernel {
         }
         if !Pins::existing(&kernel.name).outlives_the_process() {
             tracing::warn!(
-                "the log in the kernel ends with this process, since its BPF file system is mounted only here"
+                "PM1423 the log in the kernel ends with this process, since its BPF file system is mounted only here"
             );
             return served;
         }

@@ -101,7 +101,7 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     };
     anyhow::ensure!(
         !blank || media.bytes().len() == parameters.image_bytes(),
-        "the log {} is blank, and of another size than it would be made with: delete it",
+        "PM1216 the log {} is blank, and of another size than it would be made with: delete it",
         settings.path.display()
     );
     let new = unused || blank;
@@ -164,7 +164,7 @@ fn make_log(settings: &Settings) -> anyhow::Result<(AnyMedia, Parameters)> {
                 if parameters != usual {
                     tracing::warn!(
                         path = %settings.path.display(),
-                        "there is no room for a log of the usual size (a file of {} bytes{}): this one has {}. --log-size chooses another \
+                        "PM1218 there is no room for a log of the usual size (a file of {} bytes{}): this one has {}. --log-size chooses another \
                          size, for a new log",
                         usual.image_bytes(),
                         limit.map_or(String::new(), |limit| format!("; memory limit {limit}")),
@@ -181,7 +181,7 @@ fn make_log(settings: &Settings) -> anyhow::Result<(AnyMedia, Parameters)> {
 fn fits_memory(bytes: u64) -> anyhow::Result<()> {
     match memory_limit() {
         Some(limit) if bytes >= limit => anyhow::bail!(
-            "a log of {bytes} bytes is in memory, of which this process may use {limit} (the limit of its control group, or \
+            "PM1217 a log of {bytes} bytes is in memory, of which this process may use {limit} (the limit of its control group, or \
              container): raise the limit, or make a smaller log (--log-size); nothing was changed"
         ),
         _ => Ok(()),

@@ -164,7 +164,7 @@ pub(super) fn within_files(wanted: usize, shards: usize) -> Result<usize, Config
     }
     if can < wanted {
         tracing::warn!(
-            "this process may have {files} files open, so at most {can} clients may connect, and not the {wanted} of \
+            "PM3003 this process may have {files} files open, so at most {can} clients may connect, and not the {wanted} of \
              --connections-max: raise the limit (LimitNOFILE= in systemd, ulimit -Hn, docker --ulimit nofile=)"
         );
     }

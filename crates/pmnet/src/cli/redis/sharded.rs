@@ -230,7 +230,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
     if let Some(slots) = map.gaps() {
         tracing::warn!(
             slots,
-            "nobody serves these slots: commands for their keys get CLUSTERDOWN. Give them to a shard in {}",
+            "PM3001 no shard serves these slots: commands for their keys get CLUSTERDOWN. Give them to a shard in {}",
             path.display()
         );
     }
@@ -261,7 +261,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
         let again = move || changed(read(&path, &common)?, &began_with, cluster);
         move || match again() {
             Ok(map) => changer.change(map),
-            Err(error) => tracing::error!("{error}. The map stays as it was"),
+            Err(error) => tracing::error!("PM3002 {error}. The map stays as it was"),
         }
     })?;
     let mut running: Vec<(Stopper, Running)> = Vec::new();
