@@ -34,7 +34,7 @@ pub(crate) struct Bursts {
     heard: Vec<(Peer, IpAddr)>,
 }
 
-/// What the control messages say.
+/// Content of the control messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
     /// To which address of this machine it was sent, if that was asked for.

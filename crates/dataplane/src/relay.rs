@@ -33,14 +33,14 @@ pub struct RelayConfig {
     pub device: DeviceConfig,
     /// Microseconds to poll after activity before blocking.
     pub spin_micros: u64,
-    /// Who may end the loop, and hears where the device is; with `device.leased`: where its leases come from.
+    /// Handle that can end the loop, and hears the device's state; with `device.leased`: source of its leases.
     pub lease: Option<Lease>,
 }
 
 /// A device's side of its lease, or of who wires it.
 #[derive(Clone, Debug)]
 pub struct Lease {
-    /// What it and its agent tell each other.
+    /// Messages between it and its agent.
     pub words: Arc<LeaseWords>,
     /// The clock of both.
     pub clock: Clock,

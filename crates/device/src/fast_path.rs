@@ -56,7 +56,7 @@ pub trait FastPath: Send {
     fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]);
 
     /// From now on it gives answers that need a lease ([`Device::may_answer`]) only until this moment, by `CLOCK_BOOTTIME`. It
-    /// keeps to that by itself, also when nobody is there any more to tell it. A moment that is earlier than the one that it was
+    /// keeps to that by itself, also when its process has died. A moment that is earlier than the one that it was
     /// told before is not taken. `None`: as it was told before, by whomever; if it was to answer for ever, it is silent now.
     ///
     /// [`Device::may_answer`]: pmnet_proto::device::Device::may_answer

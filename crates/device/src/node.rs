@@ -36,7 +36,7 @@ struct Fast {
     adopted: bool,
     /// Something was followed since the last rest.
     followed: bool,
-    /// What the machine knows of its work with the hops beside it.
+    /// State of the machine's work with the hops beside it.
     seen: HopWork,
     /// The hop before, as it was told.
     before: Option<Peer>,
@@ -50,7 +50,7 @@ struct Fast {
 /// in bursts anyway, and a wake-up for each update would cost more than the update.
 const FOLLOW_EVERY: Nanos = MILLISECOND;
 
-/// Hops that a datagram may make where nobody counts them.
+/// Hops that a datagram may make where they are not counted.
 const HOPS_USUAL: u8 = 64;
 
 /// One device over one log.
@@ -64,13 +64,13 @@ pub struct DeviceNode<M> {
     /// Where the last datagram came from that is not ours: answers to it go back there.
     foreign: Option<Peer>,
     stopped: Option<String>,
-    /// Whoever sends takes frames out of the log by itself.
+    /// The sender takes frames out of the log by itself.
     sends_logged: bool,
     /// Entries that one [`DeviceNode::finish`] sends on, at most, besides as many as were appended since the last one.
     forwards_max: usize,
     /// End of the log when entries were sent on last.
     forwarded_at: u64,
-    /// A persist has completed while somebody else had the log.
+    /// A persist has completed while another part of the process had the log.
     persisted_away: bool,
     durable_before: u64,
 }
@@ -167,11 +167,11 @@ impl<M: Media> DeviceNode<M> {
     pub const fn rejects(&self) -> &Rejects {
         &self.rejects
     }
-    /// What is to be sent.
+    /// Datagrams to send.
     pub const fn out(&self) -> &Outbox {
         &self.out
     }
-    /// What [`DeviceNode::out`] held has been sent.
+    /// The caller has sent the datagrams of [`DeviceNode::out`].
     pub fn sent(&mut self) {
         self.out.clear();
     }
@@ -193,7 +193,7 @@ impl<M: Media> DeviceNode<M> {
         self.log.hand_over()
     }
 
-    /// The log comes back. Whoever had it has not appended anything.
+    /// The log comes back. The other owner has not appended anything.
     ///
     /// # Panics
     /// It is here.
@@ -244,7 +244,7 @@ impl<M: Media> DeviceNode<M> {
             && self.machine.may_close(&packet.header)
             && !std::mem::replace(&mut fast.reads_up, true)
         {
-            // Before the machine looks what was admitted: what is behind the barrier is nobody's answer meanwhile.
+            // Before the machine looks what was admitted: nothing after the barrier is answered meanwhile.
             fast.path.hand_reads_up();
         }
         self.follow(now)?;
@@ -363,7 +363,7 @@ impl<M: Media> DeviceNode<M> {
             self.out.send(to, &miss, &[]);
             return;
         };
-        // What is damaged is not shown; the reader asks another way when its time is up.
+        // A damaged entry is not shown; the reader asks by another path when its time is up.
         if let Ok(entry) = Packet::parse(frame) {
             let shown = Header {
                 payload_len: entry.header.payload_len,
@@ -484,7 +484,7 @@ impl<M: Media> DeviceNode<M> {
         Ok(())
     }
 
-    /// From here on the machine admits, and nobody else, until [`DeviceNode::publish`].
+    /// From here on only the machine admits, until [`DeviceNode::publish`].
     fn hold(&mut self, now: Time) -> Result<(), DeviceError> {
         if let Some(fast) = self.fast.as_mut().filter(|fast| !fast.held) {
             fast.path.hold()?;
@@ -635,7 +635,7 @@ impl<M: Media> DeviceNode<M> {
     /// Discards the whole log, durably: what it holds is of a chain that goes on without this device
     /// (`docs/spec/protocol.md` §5, "Joining").
     fn erase(&mut self, now: Time) -> Result<(), DeviceError> {
-        // What was appended is read to its end, so that a reader of the whole log finds it complete.
+        // Reads all that was appended, so that a reader of the whole log finds it complete.
         self.hold(now)?;
         let went_on = self.fast.as_ref().is_some_and(|fast| fast.adopted);
         if went_on && self.log.last() > 0 {
@@ -659,7 +659,7 @@ impl<M: Media> DeviceNode<M> {
 
     fn stop(&mut self, text: String) -> DeviceError {
         if let Some(fast) = &mut self.fast {
-            // The shard stops, so nobody may admit. If even this fails, the text still counts.
+            // The shard stops, so nothing may be admitted. If even this fails, the text still counts.
             fast.held = fast.path.hold().is_ok();
         }
         self.stopped = Some(text.clone());

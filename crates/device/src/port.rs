@@ -21,13 +21,13 @@ pub enum Wake {
 pub struct Renewal {
     /// For this epoch.
     pub epoch: u32,
-    /// What the port's clock showed before the agent asked.
+    /// Time of the port's clock before the agent asked.
     pub sent_at: Time,
     /// For so long.
     pub length: Nanos,
 }
 
-/// What became of a packet in a lent buffer.
+/// Fate of a packet in a lent buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It was dropped: whoever sent it need not be who it says it is.
@@ -126,7 +126,7 @@ pub trait Port {
     }
 
     /// How many entries are sent on in one turn, at most, besides as many as the turn has appended; the rest follows in the next
-    /// turns. What comes meanwhile waits for the end of the turn, so a port that needs time for each packet gives a small number.
+    /// turns. Packets that come meanwhile wait for the end of the turn, so a port that needs time for each packet gives a small number.
     fn forwards_max(&self) -> usize {
         usize::MAX
     }
@@ -148,7 +148,7 @@ pub trait Port {
     fn wait(&mut self, busy: bool, until: Option<Time>) -> io::Result<Wake>;
 }
 
-/// What a port serves: a device, alone or with more beside it.
+/// The machines that a port serves: a device, alone or with more beside it.
 pub trait Served: Sized {
     /// The medium of the device's log.
     type Medium: Media;

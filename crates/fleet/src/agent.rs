@@ -90,7 +90,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     run: Option<Run>,
-    /// What the chain in etcd says of it.
+    /// Its place in the chain in etcd.
     order: Option<Order>,
     /// The device is this process's.
     registered: bool,
@@ -162,7 +162,7 @@ impl Agent {
         self.shared.state().leaves
     }
 
-    /// Gives the lease back. **The device has ended**: nobody answers by this lease any more.
+    /// Gives the lease back. **The device has ended**: it answers nothing by this lease any more.
     ///
     /// # Errors
     /// A sentence: etcd does not answer. The lease then ends by itself.
@@ -194,7 +194,7 @@ impl Drop for Agent {
     }
 }
 
-/// What the last lease was given for, and when it was asked for.
+/// The last lease: the epoch and facts that it was given for, and the time when it was asked for.
 struct Held {
     epoch: Option<u32>,
     facts: Facts,
@@ -429,8 +429,8 @@ impl Keeper {
     }
 }
 
-/// Whether a member of the chain comes with another log, and nobody has said yet that it is stopped. The server would refuse it; and a
-/// lease would say that it is there, so that nobody could leave it out.
+/// Whether a member of the chain comes with another log, and it is not declared stopped yet. The server would refuse it; and a
+/// lease would say that it is there, so that no controller could leave it out.
 fn has_lost_its_log(shard: &Shard, row: &Row, id: u32, facts: Facts) -> bool {
     let is_member = shard.plan.as_ref().is_some_and(|plan| {
         let is_joining = plan.joiner() == Some(id);

@@ -82,7 +82,7 @@ impl Controller {
         })
     }
 
-    /// Looks once. [`Advice::Do`] is a step that was done; one that somebody else was faster with is [`Advice::Well`].
+    /// Looks once. [`Advice::Do`] is a step that was done; if another controller was faster, it is [`Advice::Well`].
     ///
     /// # Errors
     /// A sentence: etcd does not answer, or a key is not what it should be. A step may have been done.
@@ -92,7 +92,7 @@ impl Controller {
         let records = shard.rows.values().filter_map(|row| row.record.as_ref());
         let longest = records.map(|record| crate::length(record.seconds)).max();
         if let Some(longest) = longest.filter(|&longest| longest > self.longest) {
-            // What was seen with a shorter margin is waited for anew.
+            // Leases that were seen with a shorter margin are waited for anew.
             self.longest = longest;
             self.watch = Watch::new(longest);
         }
@@ -128,12 +128,12 @@ impl Controller {
     }
 }
 
-/// What must be as it was, and what is put then.
+/// Returns the keys that must be unchanged, and those to put then.
 fn transaction(names: &Names, shard: &Shard, step: &Step) -> (Vec<(String, u64)>, Put) {
     let mut are = vec![(names.chain(), shard.plans)];
     let put = match step {
         Step::Adopt(plan) | Step::Wire(plan) => {
-            // Who is left out was declared stopped, and that is still the last word about each of them.
+            // Each device that is left out was declared stopped, and no later word about it exists.
             for (id, row) in &shard.rows {
                 if row.word == Word::Stopped {
                     are.push((names.word(*id), row.words));

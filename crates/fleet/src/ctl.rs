@@ -1,7 +1,7 @@
-//! What a person may want of a shard's chain, and whether it may be had now: pure functions of what etcd says
+//! Wishes of an operator about a shard's chain, and whether they can be met now: pure functions of what etcd says
 //! (`docs/spec/protocol.md` §14).
 //!
-//! What is wanted is written into etcd as a wish. It weakens no rule: a device gives its lease back, and controllers do what they do
+//! The wish is written into etcd. It weakens no rule: a device gives its lease back, and controllers do what they do
 //! about any device without a lease, under the same conditions.
 
 use crate::etcd::{Etcd, Put};
@@ -30,7 +30,7 @@ pub enum Want {
     Replace(u32),
 }
 
-/// What will be done, and what to wait for.
+/// A planned change, and the state to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
     /// What is wanted.
@@ -113,7 +113,7 @@ impl Intent {
         }
     }
 
-    /// The wish that a device leaves, taken back: nobody has acted on it in time. `None`: it is over, or there was none.
+    /// Takes back the wish that a device leaves, since no device or controller has acted on it in time. `None`: it is over, or there was none.
     #[must_use]
     pub fn taken_back(&self, names: &Names, shard: &Shard) -> Option<Intent> {
         let device = self.leaves?;
@@ -129,7 +129,7 @@ impl Intent {
     }
 }
 
-/// What is to be done for this, or why it cannot be done now: a sentence.
+/// Returns the plan for this wish, or a sentence that says why it cannot be met now.
 ///
 /// # Errors
 /// That sentence.

@@ -58,7 +58,7 @@ pub struct Entry {
     pub lease: i64,
 }
 
-/// What a transaction puts, if all that it compares holds.
+/// A key that a transaction writes if all its comparisons hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
     /// Name.
@@ -161,7 +161,7 @@ impl Etcd {
         entries.ok_or_else(|| self.foreign("a key is not understood"))
     }
 
-    /// A new lease of at least so many seconds.
+    /// Asks for a new lease of at least `seconds`.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -316,7 +316,7 @@ impl Etcd {
             json = json["result"].take();
         }
         if let Some(text) = json["error"].as_str() {
-            // What it cannot do at the moment, another member may.
+            // Another member may be able to do what this one cannot do just now.
             let text = text.to_owned();
             return Err(match json["code"].as_i64() {
                 Some(4 | 14) => EtcdError::Unreachable(endpoint.clone(), text),
@@ -364,7 +364,7 @@ fn entry(value: &Value) -> Option<Entry> {
     })
 }
 
-/// What `--etcd` may be: `http://HOST:PORT[,…]`.
+/// Parses `--etcd`: `http://HOST:PORT[,…]`.
 ///
 /// # Errors
 /// A sentence.

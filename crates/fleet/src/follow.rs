@@ -1,6 +1,6 @@
 //! Where the devices of a shard are, for its clients: looked up in etcd again and again, in a thread of its own.
 //!
-//! What is found is a hint and nothing more: clients ask whoever is there, and the devices' epochs decide.
+//! The addresses are a hint and nothing more: clients ask the device there, and the devices' epochs decide.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::shard::Shard;
 const PAUSE: Duration = Duration::from_millis(400);
 /// One call of etcd ends within this time.
 const CALL_MAX: Duration = Duration::from_secs(1);
-/// What goes on is said again after this time.
+/// A message about a state that lasts is repeated after this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where to look.

@@ -69,7 +69,7 @@ impl Plan {
         last.map(|place| place.id)
     }
 
-    /// What this device is to do; `None`: it is not in here.
+    /// Returns the order for this device; `None`: it is not in this plan.
     #[must_use]
     pub fn order(&self, id: u32) -> Option<Order> {
         let at = self.places.iter().position(|place| place.id == id)?;

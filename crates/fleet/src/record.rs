@@ -1,4 +1,4 @@
-//! What is in etcd, and under which names: `/pmnet/FLEET/SHARD/…`.
+//! Keys and values in etcd: `/pmnet/FLEET/SHARD/…`.
 //!
 //! | name | what | goes |
 //! |---|---|---|
@@ -47,7 +47,7 @@ impl Names {
         Ok(Names(format!("/pmnet/{fleet}/{shard}/")))
     }
 
-    /// What all of them begin with.
+    /// Prefix of all of them.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.0
@@ -116,7 +116,7 @@ pub struct MemberRecord {
     pub joins: u32,
 }
 
-/// What a server says of its store. That is never wrong later: the chain of an epoch never changes.
+/// Record of a server about its store. That is never wrong later: the chain of an epoch never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerRecord {
     /// Where it listens.
@@ -132,7 +132,7 @@ pub struct ServerRecord {
     pub standby: bool,
 }
 
-/// What a person wants of a device. It decides nothing: the device gives its lease back if it may, and the rest follows from that.
+/// Wish of an operator about a device. It decides nothing: the device gives its lease back if it may, and the rest follows from that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
     /// It is to leave its chain, and not to be taken as a spare.

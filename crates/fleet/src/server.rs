@@ -2,7 +2,7 @@
 //! (`docs/spec/protocol.md` §14).
 //!
 //! A server needs no lease to serve: its records in the store fence it. The key that goes with a lease only shows that it is there.
-//! What it says is never wrong later, since the chain of an epoch never changes; so a step that comes late does no harm.
+//! Its statement is never wrong later, since the chain of an epoch never changes; so a step that comes late does no harm.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const RENEWALS: u64 = 3;
 const LOOKS: u64 = 16;
 /// One call of etcd ends within this part of a lease.
 const CALLS: u64 = 6;
-/// What goes on is said again after this time.
+/// A message about a state that lasts is repeated after this time.
 const PATIENCE: Nanos = 5 * SECOND;
 
 /// Settings of a server's agent.

@@ -58,7 +58,7 @@ pub enum OpenError {
         /// The path asked for.
         path: PathBuf,
     },
-    /// What is stored there goes through the page cache, so no flush of the processor makes it durable.
+    /// Stores there go through the page cache, so no flush of the processor makes it durable.
     #[error(
         "PM1308 {}: not persistent memory that can be mapped directly ({source}): --media pmem takes a devdax device \
          (/dev/daxX.Y), or a file of ext4 or xfs mounted with -o dax on /dev/pmemX; for this path use --media file",
@@ -95,7 +95,7 @@ pub enum OpenError {
     Io {
         /// The path asked for.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// The system's answer.
         source: io::Error,

@@ -71,7 +71,7 @@ pub enum AnyMedia {
 
 /// Makes a new file of `image_bytes` zero bytes (space reserved, and for [`Kind::File`] written if it is not large),
 /// locks it and opens it. It appears under `path` only once it is whole; until then it is called
-/// `path` plus `.new`. A devdax device ([`Kind::Pmem`]) is there already: it is opened, and nothing of it is changed.
+/// `path` plus `.new`. A devdax device ([`Kind::Pmem`]) always exists: it is opened, and nothing of it is changed.
 ///
 /// # Errors
 /// [`OpenError::Exists`], [`OpenError::NoSpace`], [`OpenError::Size`] (not a multiple of 4096),

@@ -37,7 +37,7 @@ pub(crate) fn exclusive(file: &File, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// The same for the file that `path` names. Whoever had the lock may have put another file in its place meanwhile
+/// Locks the file that `path` names. The process that had the lock may have put another file in its place meanwhile
 /// ([`replace`](crate::replace)): what was opened has no name any more then, and nothing may be kept in it.
 pub(crate) fn of_path(file: &File, path: &Path) -> Result<(), OpenError> {
     exclusive(file, path)?;

@@ -57,7 +57,7 @@ impl Method {
         }
     }
 
-    /// What this processor needs for memory of that domain; `None` where it has no flush that pmnet knows.
+    /// Returns the method of this processor for memory of that domain; `None` where it has no flush that pmnet knows.
     #[must_use]
     pub fn for_domain(domain: Domain) -> Option<Method> {
         let instruction = Instruction::of_this_processor()?;
@@ -177,7 +177,7 @@ fn refuse_bad(memory: &Backing, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// What is worse than it could be, a sentence each.
+/// Returns a sentence for each weakness.
 fn warnings(memory: &Backing, path: &Path) -> Vec<String> {
     let path = path.display();
     let mut found: Vec<String> = memory
@@ -242,7 +242,7 @@ impl PmemMedia {
         self.method
     }
 
-    /// What a power cut leaves of this memory.
+    /// Persistence domain of this memory.
     #[must_use]
     pub fn domain(&self) -> Domain {
         self.domain

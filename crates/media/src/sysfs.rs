@@ -1,4 +1,4 @@
-//! What the kernel tells about the memory under a device: its size, whether a power cut takes the caches, which
+//! Facts from the kernel about the memory under a device: its size, whether a power cut takes the caches, which
 //! blocks are known to be bad.
 //!
 //! Invariant: what sysfs does not say is never assumed in favour of durability; it becomes a warning.
@@ -16,18 +16,18 @@ const LAYERS_MAX: usize = 8;
 /// Up to where a power cut leaves what was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Domain {
-    /// No NVDIMM region is behind it: nothing says that this memory survives a power cut at all.
+    /// It is in no NVDIMM region: nothing says that this memory survives a power cut at all.
     NotPersistent,
     /// An NVDIMM region of which the machine does not say what it saves.
     Unsaid,
-    /// What was flushed is saved.
+    /// A power cut keeps what was flushed.
     Memory,
     /// The caches are saved too (eADR): a store that other processors can see is durable.
     CpuCache,
 }
 
 impl Domain {
-    /// What an acknowledgement survives that rests on this memory alone.
+    /// Returns the failures that an acknowledgement on this memory alone survives.
     #[must_use]
     pub fn survives(self) -> &'static str {
         match self {
@@ -50,14 +50,14 @@ impl Domain {
     }
 }
 
-/// What is known about the memory under a file or device.
+/// Facts about the memory under a file or device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backing {
-    /// What a power cut leaves.
+    /// Persistence domain: the part of the machine that a power cut leaves intact.
     pub domain: Domain,
     /// Bytes in blocks that are known to be bad.
     pub bad_bytes: u64,
-    /// What could not be found out, a sentence each.
+    /// Facts that could not be found out, a sentence each.
     pub unknown: Vec<String>,
 }
 

@@ -34,7 +34,7 @@ const SUBMIT_TRIES: usize = 1000;
 pub(crate) struct RingWriter {
     ring: ManuallyDrop<IoUring>,
     staging: ManuallyDrop<MmapMut>,
-    /// What each slot writes; empty when the slot is free.
+    /// Bytes that each slot writes; empty when the slot is free.
     slots: [Range<usize>; SLOTS],
     queue: VecDeque<Range<usize>>,
     in_flight: usize,

@@ -26,7 +26,7 @@ pub struct ServeConfig {
     pub server: ServerConfig,
     /// Microseconds to poll after activity before blocking.
     pub spin_micros: u64,
-    /// What is told to the agent of the fleet, if there is one, and what it wants.
+    /// Messages to and from the agent of the fleet, if there is one.
     pub words: Option<Arc<ServerWords>>,
 }
 
@@ -73,7 +73,7 @@ pub fn serve(
     ready: impl FnOnce(Peer, &str),
 ) -> Result<Ended, DriverError> {
     let mut socket = Socket::bind_patiently(config.listen, stop)?;
-    // What the socket cannot hold would be lost and asked for again: grant the tail less credit.
+    // Packets that the socket cannot hold would be lost and asked for again: grant the tail less credit.
     let holds = socket.receive_buffer_bytes() / DATAGRAM_COST_BYTES;
     config.server.queue_max = config.server.queue_max.min(holds.max(64));
     let clock = Clock::start();

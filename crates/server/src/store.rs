@@ -1,4 +1,4 @@
-//! `trait Store`: what a pmnet server needs from the database behind it (protocol.md §2 rules 6–8).
+//! `trait Store`: the database as a pmnet server needs it (protocol.md §2 rules 6–8).
 //!
 //! A store applies batches of updates, and with each batch, *in the same atomic durable step*, a
 //! few opaque records of the protocol (watermark, session table, stored replies, staged
@@ -58,7 +58,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What went wrong, for somebody who asks once and tries nothing again.
+    /// Returns the reason, for a caller that does not try again.
     #[must_use]
     pub fn into_text(self) -> String {
         match self {
@@ -95,7 +95,7 @@ pub trait Store: Send {
     fn execute(&mut self, requests: &[Request], replies: &mut Vec<Bytes>)
     -> Result<(), StoreError>;
 
-    /// What the store that was loaded last calls itself: another one after each start of a store process, and another
+    /// Name of the store that was loaded last: another one after each start of a store process, and another
     /// one for each copy of it. `None`: there is only this one, or it takes no writes now.
     fn identity(&self) -> Option<Bytes> {
         None

@@ -34,13 +34,13 @@ pub enum OpenError {
         "PM2120 unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH or null:"
     )]
     Scheme {
-        /// What was given, without credentials.
+        /// The address as given, without credentials.
         url: String,
     },
     /// The URL has the right scheme, but something in it is wrong.
     #[error("PM2121 store address: {why}")]
     Url {
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// Two processes must not have the same name, and none could be drawn.
@@ -48,7 +48,7 @@ pub enum OpenError {
         "PM2122 the operating system gives no random numbers, which a server's name in its store is made of: {why}"
     )]
     Random {
-        /// What the system says.
+        /// The system's answer.
         why: String,
     },
     /// The packet store cannot use this path.
@@ -56,7 +56,7 @@ pub enum OpenError {
     Packet {
         /// Path as given.
         path: String,
-        /// What is wrong and what to do.
+        /// The reason, and what to do.
         why: String,
     },
     /// The store that pmnet once kept in a file of redb.

@@ -9,10 +9,10 @@ use std::ops::{Bound, ControlFlow};
 use bytes::Bytes;
 use pmnet_server::Origin;
 
-/// A row's content, lent by the store while somebody looks at it.
+/// A row's content, lent by the store to its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
-    /// What the value is; the store only keeps it.
+    /// Kind of the value; the store only keeps it.
     pub kind: u8,
     /// When it ends, in milliseconds since 1970; 0: never. Only kept, as the kind: a store neither hides nor
     /// removes a row whose time is over.
@@ -105,7 +105,7 @@ pub trait Rows {
     /// [`Fault`].
     fn get(&self, key: &[u8], look: &mut dyn FnMut(Row<'_>)) -> Result<bool, Fault>;
 
-    /// Writes the row of `key`, in place of one that is there.
+    /// Writes the row of `key`, in place of an earlier one.
     ///
     /// # Errors
     /// [`Fault`]; always in a transaction that only reads, which need not have this method.
@@ -119,7 +119,7 @@ pub trait Rows {
         Err(Fault::Storage(READING.into()))
     }
 
-    /// What is written until the next call, this update writes; `None`: something else does, or nobody needs to know.
+    /// Tells which update is the author of all writes until the next call; `None`: no update is, or the store need not know.
     fn begin_update(&mut self, _update: Option<Update>) {}
 
     /// Short rows that are written from now on, until this is said again, are of a command that gives room back: they may

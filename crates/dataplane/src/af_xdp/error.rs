@@ -11,7 +11,7 @@ pub enum AfXdpError {
     /// A step of the set-up failed.
     #[error("PM1449 AF_XDP, {step}: {source}{}", hint(source))]
     SetUp {
-        /// What was tried.
+        /// The operation that failed.
         step: &'static str,
         /// The system's answer.
         source: io::Error,

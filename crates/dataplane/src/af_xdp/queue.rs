@@ -38,7 +38,7 @@ const BIND_AGAIN: Duration = Duration::from_millis(1);
 /// Most entries of a ring.
 const RING_MAX: u32 = 1 << 15;
 
-/// What became of a wake-up.
+/// Outcome of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// The kernel has taken what was submitted.
@@ -61,7 +61,7 @@ pub struct Queue {
 
 impl Queue {
     /// Binds to a queue of an interface. The first socket of some memory registers it; each other one names a socket that has
-    /// it (`shared`). A queue that somebody else has is waited for, 5 seconds at most.
+    /// it (`shared`). Waits at most 5 seconds for a queue that another socket has.
     ///
     /// # Errors
     /// [`AfXdpError`].

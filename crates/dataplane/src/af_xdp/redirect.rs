@@ -41,7 +41,7 @@ pub struct Only {
     pub magic: Option<u16>,
 }
 
-/// What is redirected.
+/// Kind of packets to redirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// UDP datagrams.
@@ -155,7 +155,7 @@ impl Redirect {
         self.serve_port(0, queue, socket)
     }
 
-    /// The same for what goes to the port with this index, from 0. What comes to it by other queues passes.
+    /// The same for what goes to the port with this index, from 0. Packets for it in other queues pass.
     ///
     /// # Errors
     /// As [`Redirect::serve`]. Queues from [`QUEUES_MAX`] on have no sockets.

@@ -31,7 +31,7 @@ pub struct Descriptor {
     pub options: u32,
 }
 
-/// What may be an entry of a ring.
+/// Types that may be an entry of a ring.
 ///
 /// # Safety
 /// Plain numbers without padding: any bytes that the kernel writes are a value.

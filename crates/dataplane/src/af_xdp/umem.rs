@@ -37,14 +37,14 @@ pub struct Received {
     pub bytes: Range<usize>,
 }
 
-/// Who has a frame.
+/// Owner of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Somebody else keeps what is in it ([`Umem::keep`]).
     Kept,
     /// The same, and the kernel sends from it.
     KeptSending,
-    /// The kernel still sends from it, and nobody keeps it any more.
+    /// The kernel still sends from it, and the caller does not keep it any more.
     LeftSending,
     /// In the list of free frames.
     Free,
@@ -82,7 +82,7 @@ pub struct Umem<R> {
 }
 
 impl<R: Region> Umem<R> {
-    /// Divides the region into frames, all of which somebody else keeps.
+    /// Divides the region into frames, all of which the caller keeps.
     pub fn kept(region: R, frame_bytes: u32) -> Result<Umem<R>, AfXdpError> {
         let mut umem = Umem::new(region, frame_bytes)?;
         umem.places.fill(Place::Kept);
@@ -188,7 +188,7 @@ impl<R: Region> Umem<R> {
         self.free.push(frame.0);
     }
 
-    /// Leaves a held frame to somebody else, who keeps what is in it.
+    /// Leaves a held frame to the caller, which keeps its content.
     pub fn keep(&mut self, frame: Frame) {
         let at = self.held(&frame);
         self.places[at] = Place::Kept;
@@ -214,7 +214,7 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// Gives a free frame to somebody else to keep.
+    /// Gives a free frame to the caller to keep.
     pub fn surrender(&mut self) -> Option<u32> {
         let number = self.free.pop()?;
         self.places[Umem::<R>::at(number)] = Place::Kept;
@@ -361,7 +361,7 @@ impl<R: Region> Umem<R> {
         u64::try_from(at * self.frame_bytes).expect("64 bits hold an offset")
     }
 
-    /// Longest packet that can be received with `headroom` bytes more in front of it.
+    /// Longest packet that can be received with `headroom` bytes more before it.
     pub const fn receive_bytes_max(&self, headroom: usize) -> usize {
         self.frame_bytes
             .saturating_sub(RECEIVE_HEADROOM)

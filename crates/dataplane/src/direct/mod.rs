@@ -52,7 +52,7 @@ pub enum DirectError {
     /// A socket.
     #[error(transparent)]
     Socket(#[from] AfXdpError),
-    /// The program in front of it.
+    /// The program before it.
     #[error(transparent)]
     Program(#[from] KernelError),
     /// An interface, a log or an address that does not fit.
@@ -75,7 +75,7 @@ impl From<io::Error> for DirectError {
     }
 }
 
-/// What a socket got.
+/// A socket's interface, queue and modes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// Interface.
@@ -86,7 +86,7 @@ pub struct Bound {
     pub zero_copy: bool,
 }
 
-/// A device that is bound to its interfaces and serves nobody yet: all that can be refused at the start has been tried.
+/// A device that is bound to its interfaces and does not serve yet: all that can be refused at the start has been tried.
 pub struct DirectDevice {
     port: Direct,
     device: DeviceConfig,

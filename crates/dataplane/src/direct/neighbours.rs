@@ -1,7 +1,7 @@
 //! By which queue, and under which Ethernet addresses, a peer is reached: as its own packets came.
 //!
 //! Invariants: bounded; learned only from packets that were accepted; what was not heard of for a while goes by the kernel's
-//! stack, which finds out where it is. May not: ask anybody.
+//! stack, which finds out where it is. May not: send a question.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,7 +21,7 @@ const HEARD_MAX: Nanos = SECOND;
 pub(super) struct Neighbour {
     /// Index of the queue.
     pub queue: usize,
-    /// Its Ethernet address, or that of the router in front of it.
+    /// Its Ethernet address, or that of the router on the path to it.
     pub mac: Mac,
     /// Ours.
     pub own_mac: Mac,

@@ -28,7 +28,7 @@ pub(super) struct Direct {
     stack: Relay,
     sockets: Sockets,
     arrived: Vec<Arrived>,
-    /// What goes by the kernel's stack.
+    /// Traffic that goes through the kernel's stack.
     rest: Outbox,
     /// Time of this turn.
     now: Cell<Time>,
@@ -135,7 +135,7 @@ impl Port for Direct {
     }
 
     fn send(&mut self, out: &Outbox) -> io::Result<()> {
-        // Somebody waits for an answer, and nobody for an entry: those that are sent from the log leave last.
+        // Clients wait for answers, not for entries: entries that are sent from the log leave last.
         for from_log in [false, true] {
             let these = |place: &Place| place.logged.is_some() == from_log;
             for place in out.places().filter(these) {

@@ -66,7 +66,7 @@ unsafe impl Region for FrameMemory {
     }
 }
 
-/// How buffers are divided, so that a full log stops nobody from receiving: the buffers that are never live are enough for
+/// How buffers are divided, so that receiving goes on with a full log: the buffers that are never live are enough for
 /// all queues, whatever the traffic was before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
@@ -82,7 +82,7 @@ impl Share {
         let count = u64::try_from(queues.max(1)).expect("few");
         let send = u64::try_from(SEND_RESERVE).expect("few");
         if count == 1 {
-            // It takes what there is: nobody else could be left without.
+            // It takes all that are left: no other shard needs them.
             return Share {
                 receive: usize::MAX,
                 never_live: RECEIVE_MIN + send,
@@ -102,7 +102,7 @@ pub(super) struct Queues {
     // have too go on. They find no socket for this shard's packets then, which pass.
     _part: Part,
     queues: Vec<Queue>,
-    /// What was submitted to a queue waits for its kernel to be woken.
+    /// A queue has submitted frames, and its kernel is to be woken.
     asleep: Vec<bool>,
     /// Buffers that the kernel has to receive into, for each queue.
     filled: Vec<usize>,
@@ -232,7 +232,7 @@ impl Queues {
         usize::try_from(number).expect("u32 fits usize") * self.buffer_bytes
     }
 
-    /// A received packet is done with: the log has it, or nobody needs it.
+    /// A received packet is done with: the log has it, or it is not needed.
     pub fn done(&mut self, frame: Frame, kept: bool) {
         if kept {
             self.umem.keep(frame);
@@ -241,7 +241,7 @@ impl Queues {
         }
     }
 
-    /// Copies a datagram into a free buffer and queues it, with the headers that `head` writes in front of it.
+    /// Copies a datagram into a free buffer and queues it, with the headers that `head` writes before it.
     pub fn send(
         &mut self,
         queue: usize,

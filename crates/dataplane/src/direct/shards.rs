@@ -20,7 +20,7 @@ const BUFFERS_PER_QUEUE: u64 = 256;
 /// By the names of their interfaces.
 type Programs = BTreeMap<String, Redirect>;
 
-/// Which of the shards of a process somebody is. A shard's sockets keep it, and the programs are detached when the last one
+/// A shard's part in its process. A shard's sockets keep it, and the programs are detached when the last one
 /// is gone.
 #[derive(Clone)]
 pub struct Part {
@@ -120,7 +120,7 @@ impl Part {
         Ok(())
     }
 
-    /// What comes to this shard by this queue goes to this socket from now on.
+    /// Packets for this shard in this queue go to this socket from now on.
     pub(super) fn serve(
         &self,
         interface: &str,

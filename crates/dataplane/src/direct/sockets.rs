@@ -169,13 +169,13 @@ impl Sockets {
         self.queues.never_live()
     }
 
-    /// What each socket got.
+    /// Resources of each socket.
     #[must_use]
     pub fn bound(&self) -> &[Bound] {
         self.queues.bound()
     }
 
-    /// Who has how many buffers. Those that the log has, live or not, are kept.
+    /// Division of the buffers. Those that the log has, live or not, are kept.
     #[must_use]
     pub fn places(&self) -> Places {
         self.queues.places()
@@ -197,7 +197,7 @@ impl Sockets {
         })
     }
 
-    /// What becomes readable when something arrives.
+    /// Descriptors that become readable when something arrives.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.sockets().iter().map(AsFd::as_fd)
     }
@@ -229,7 +229,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// What arrived is done with. Unless it was refused, its sender can be reached the way it came.
+    /// The received packets are done with. Unless it was refused, its sender can be reached the way it came.
     pub fn done(&mut self, now: Time, arrived: Arrived, taken: Taken) {
         if taken != Taken::Refused {
             self.neighbours.learn(now, arrived.queue, &arrived.came);
@@ -251,7 +251,7 @@ impl Sockets {
         }
     }
 
-    /// What writes the headers of a datagram in front of it.
+    /// Function that writes the headers of a datagram before it.
     fn head(&self, way: Way) -> impl Fn(&mut [u8], &[u8]) -> Option<usize> + use<> {
         let transport = self.transport;
         move |front, datagram| match transport {
@@ -260,7 +260,7 @@ impl Sockets {
         }
     }
 
-    /// Queues a datagram, copied into a free buffer; it leaves with [`Sockets::flush`]. False: nobody knows the way there,
+    /// Queues a datagram, copied into a free buffer; it leaves with [`Sockets::flush`]. False: the path there is not known,
     /// because nothing came from there lately.
     ///
     /// # Errors

@@ -121,7 +121,7 @@ impl Interface {
     ) -> Result<(), KernelError> {
         let _lock = self.lock()?;
         if self.is_severed() {
-            // Of an interface that is gone, whose number is given again: nobody is there any more.
+            // Of an interface that is gone, whose number is given again: no device is at it any more.
             step("clear");
             self.clear()?;
         }
@@ -264,7 +264,7 @@ impl Interface {
         attached
     }
 
-    /// The program takes the place of the one that is attached, or is attached. Without a place and a link nobody ever was.
+    /// The program takes the place of the one that is attached, or is attached. Without a place and a link there never was a device.
     fn attach(
         &self,
         program: &mut Xdp,
@@ -321,7 +321,7 @@ impl Interface {
             .is_some_and(|(link, _)| links::is_severed(&link))
     }
 
-    /// Who is here, by their ports.
+    /// The devices here, by their ports.
     fn members(&self) -> Vec<Member> {
         let mut members: Vec<Member> = self
             .files(|_| true)

@@ -18,7 +18,7 @@ use super::pins::Pins;
 use super::spill;
 use super::stage::Stage;
 
-/// What [`detach`] found and did.
+/// Outcome of [`detach`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detached {
     /// There was a device, or what an earlier attempt has left of one.

@@ -25,13 +25,13 @@ pub enum KernelError {
     /// Sizes that the pipeline cannot work with.
     #[error("{0}")]
     Parameters(String),
-    /// What is pinned has the layout of another version.
+    /// The pinned maps have the layout of another version.
     #[error(
         "PM1403 the device in {0} was made by another version of pmnet, and its maps are not read by this one: save and remove it \
          with that version (the same command line with --spill FILE --detach), then start this one with --spill FILE"
     )]
     OtherVersion(PathBuf),
-    /// What is pinned is not a whole device: not yet, or no longer.
+    /// The pinned maps are not a whole device: not yet, or no longer.
     #[error(
         "PM1404 the device in {0} is not complete: a process makes it or takes it out just now, or was killed while it did; start it \
          again, or take it out with --detach"
@@ -130,7 +130,7 @@ pub enum KernelError {
     Answer {
         /// Which one.
         name: &'static str,
-        /// What.
+        /// Its answer.
         answer: u32,
     },
 }

@@ -34,7 +34,7 @@ impl Kernel {
         Ok(Held(self))
     }
 
-    /// What may change while the pipeline admits. A session that it does not know needs a hold: a CPU may have looked up
+    /// State that may change while the pipeline admits. A session that it does not know needs a hold: a CPU may have looked up
     /// the session that had the row before, and has to look again.
     fn refresh(&mut self, state: &SessionState) -> Result<(), KernelError> {
         let Some(address) = state.address else {

@@ -179,7 +179,7 @@ fn zero_byte(table: &[u32; 256], crc: u32) -> u32 {
     (crc >> 8) ^ table[usize::try_from(crc & 255).expect("below 256")]
 }
 
-/// What each byte value contributes if n more bytes follow, for n from 0.
+/// Contribution of each byte value if n more bytes follow, for n from 0.
 fn contributions(count: usize) -> Vec<[u32; 256]> {
     let table = byte_table();
     let mut all = vec![table];

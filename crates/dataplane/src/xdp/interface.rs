@@ -21,7 +21,7 @@ pub fn hardware_address(address: Ipv4Addr) -> io::Result<[u8; ETHERNET]> {
             "PM1447 no interface has the address {address}: give it to the bridge"
         )));
     };
-    // What has a label is named by it: the interface, a colon, and whatever the operator likes.
+    // An address with a label is named by it: the interface, a colon, and any text of the operator.
     let label = &found.interface_name;
     let interface = label.split_once(':').map_or(&label[..], |(name, _)| name);
     all.iter()

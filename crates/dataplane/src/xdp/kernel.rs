@@ -131,7 +131,7 @@ impl Kernel {
             .map_err(|source| KernelError::Program { name, source })
     }
 
-    /// Says how far the maps are in their life. Whoever sees this also sees everything that was stored before.
+    /// Says how far the maps are in their life. A reader that sees this also sees everything that was stored before.
     pub(super) fn set_stage(&self, stage: Stage) {
         self.shard().stage.store(stage.word(), Release);
     }

@@ -32,7 +32,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pi
 const FRAME_BYTES_MAX: u64 = 256 << 20;
 const ENTRIES_MAX: u64 = 1 << 22;
 
-/// What the kernel's part of a device needs to know.
+/// Configuration of the kernel's part of a device.
 #[derive(Clone, Debug)]
 pub struct KernelConfig {
     /// Address and port to which clients send.

@@ -208,7 +208,7 @@ impl Pins {
         std::fs::remove_dir(&self.folder).map_err(|error| KernelError::file(&self.folder, error))
     }
 
-    /// The same, but leaves the empty folder.
+    /// Removes the pins, but leaves the empty folder.
     pub(super) fn clear(&self) -> Result<(), KernelError> {
         self.leave_all_but(&[], &mut |_| ())?;
         let failed = |error| KernelError::file(&self.folder, error);

@@ -1,4 +1,4 @@
-//! What the pipeline is told of READs: words of `pm_shards`, `pm_buckets` and `pm_closed`.
+//! The pipeline's knowledge about READs: words of `pm_shards`, `pm_buckets` and `pm_closed`.
 //!
 //! Invariants: what the pipeline notes as well (the newest update of a bucket, the floor), and what the index begins with,
 //! is written only while it is held. The rest only makes it show less, in this order: first what is not shown, and the

@@ -12,7 +12,7 @@ pub struct Rows {
     of: HashMap<u64, u32, rustc_hash::FxBuildHasher>,
     /// By row.
     state: Vec<State>,
-    /// Rows to be given out, the next one last. Some are taken already, as somebody's preferred row.
+    /// Rows to be given out, the next one last. Some are taken already, as the preferred row of another session.
     stack: Vec<u32>,
     /// Which bits of an id are the preferred row.
     mask: u32,

@@ -1,4 +1,4 @@
-//! What the in-kernel pipeline and user space share, field by field.
+//! Memory that the in-kernel pipeline and user space share, field by field.
 //!
 //! Invariants: each field has one writer at a time, named here; "held" means that user space writes it only while it holds
 //! the pipeline. Fields are read and written as whole words, so neither side ever sees half of one. `build.rs` turns these
@@ -91,7 +91,7 @@ shared! {
         /// 1: the pipeline admits; 0: user space does. Changed by the programs `hold` and
         /// `release`, under the lock.
         admits: AtomicU32,
-        /// Counts holds and releases. Who looked up a session in an earlier generation must not use it.
+        /// Counts holds and releases. A session that was looked up in an earlier generation must not be used.
         generation: AtomicU32,
         /// Shard and epoch, as in bytes 8 to 15 of every header of this epoch. User space, held.
         shard_epoch: AtomicU64,
@@ -128,9 +128,9 @@ shared! {
         order_known: AtomicU64,
         /// A number of free entries, likewise; see `room_places`.
         room_known: AtomicU64,
-        /// What `order_known` contributes.
+        /// Contribution of `order_known`.
         order_places: AtomicU32,
-        /// What `room_known` contributes.
+        /// Contribution of `room_known`.
         room_places: AtomicU32,
         /// The lock: 1 while a CPU is inside. User space takes it only by the programs that it runs.
         taken: AtomicU32,
@@ -149,7 +149,7 @@ shared! {
         read_floor: AtomicU64,
         /// The same, by what user space knows. User space.
         told_floor: AtomicU64,
-        /// What is at or below this order is not shown. User space.
+        /// Writes at or below this order are not shown. User space.
         shown_above: AtomicU64,
         /// Until when the pipeline answers clients, by `CLOCK_BOOTTIME`: the deadline of the device's lease, or [`FOR_EVER`]. 0: it
         /// has had no lease. User space.
@@ -162,7 +162,7 @@ shared! {
         lap: AtomicU64,
         /// First order of the lap before. Writers as for `last`.
         lap_before: AtomicU64,
-        /// What a MISS says of the index. User space.
+        /// Word about the index in a MISS. User space.
         read_version: AtomicU64,
     }
 
@@ -173,11 +173,11 @@ shared! {
         newest: AtomicU64,
     }
 
-    /// What user space says of a bucket: one element of `pm_closed`.
+    /// Word of user space about a bucket: one element of `pm_closed`.
     struct Closed as "pm_closed" aligned 8 {
-        /// What is below this order is not shown, and readers wait for it. User space.
+        /// Writes below this order are not shown, and readers wait for it. User space.
         passed: AtomicU64,
-        /// What is at or below this order is not shown. User space.
+        /// Writes at or below this order are not shown. User space.
         shown_above: AtomicU64,
         /// Not 0: something is outstanding that may change a key of it. User space.
         closed: AtomicU32,
@@ -196,7 +196,7 @@ shared! {
         next_port: AtomicU32,
         /// UDP port of the previous hop, in network byte order; 0: not known.
         before_port: AtomicU32,
-        /// Address of the next hop, as [`Session::address_high`] and the field behind that.
+        /// Address of the next hop, as [`Session::address_high`] and the field after that.
         next_high: AtomicU64,
         /// Second half of the address.
         next_low: AtomicU64,
@@ -263,9 +263,9 @@ shared! {
         seq_known: AtomicU64,
         /// An applied seq, as in a header; see `applied_places`.
         applied_known: AtomicU64,
-        /// What `seq_known` contributes to a header's checksum.
+        /// Contribution of `seq_known` to a header's checksum.
         seq_places: AtomicU32,
-        /// What `applied_known` contributes.
+        /// Contribution of `applied_known`.
         applied_places: AtomicU32,
         /// Last committed seq, in a chain. The pipeline; user space while it holds.
         committed: AtomicU64,

@@ -12,7 +12,7 @@ use pmnet_log::{Heading, Media, heading};
 use super::error::OpenError;
 use super::image::MapMedia;
 
-/// What a failed operation on this file is reported as.
+/// Returns the error for a failed operation on this file.
 pub(super) fn file_error(path: &Path) -> impl FnOnce(std::io::Error) -> OpenError {
     let path = path.to_owned();
     move |source| OpenError::File { path, source }

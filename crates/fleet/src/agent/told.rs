@@ -1,4 +1,4 @@
-//! What an agent says about its device's lease.
+//! Messages of an agent about its device's lease.
 
 use pmnet_proto::Time;
 use pmnet_proto::time::{Nanos, SECOND};
@@ -8,7 +8,7 @@ use super::RENEWALS;
 /// A device that stays without a lease says so again.
 const PATIENCE: Nanos = 5 * SECOND;
 
-/// What was said about the lease.
+/// Messages so far about the lease.
 #[derive(Default)]
 pub struct Told {
     /// Since when there is none, and when that was said last.

@@ -1,8 +1,8 @@
-//! What a person wants of a chain without a fleet, whether it may be had now, and what is to be done next: pure functions of what
+//! A change of a chain without a fleet: whether it can be made now, and its next step. Pure functions of what
 //! devices and server say.
 //!
 //! The chain that the server has on record counts, and only the server changes it. Here it is said how devices are to be wired, and
-//! when the head states that somebody is stopped. Everything is decided anew from each look, so it can be begun again at any point.
+//! when the head states that a device is stopped. Everything is decided anew from each look, so it can be begun again at any point.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub enum HandWant {
     Wire,
 }
 
-/// What is being done.
+/// The change that is being made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The chain as it was, head first.
@@ -39,11 +39,11 @@ pub struct Change {
     pub joins: Option<u32>,
     /// The operator knows that those who leave are stopped for good.
     pub is_stopped: bool,
-    /// Those who have said that they have ended.
+    /// Devices that have said that they have ended.
     ended: BTreeSet<u32>,
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandStep {
     /// This device is to be wired so.
@@ -165,7 +165,7 @@ impl Change {
         self.ended.insert(id);
     }
 
-    /// What is to be done next.
+    /// The next step.
     ///
     /// # Errors
     /// A sentence: it cannot go on.
@@ -232,7 +232,7 @@ impl Change {
         HandStep::Wire(doing(tail), order)
     }
 
-    /// Who leaves ends; then the others are wired without it, the head last: it states that nobody else is left out.
+    /// A device that leaves ends first. Then the others get their next hops without it, the head last: it states that no other device is left out.
     fn leave(&self, looked: &Looked, server: &ServerSaid) -> Result<HandStep, String> {
         for id in &self.leaves {
             match (looked.devices.get(id), self.is_stopped) {
@@ -288,7 +288,7 @@ impl Change {
             if said.ends {
                 return Ok(HandStep::Wait(format!("device {id} begins anew")));
             }
-            // It stated it, and the path still led through somebody who is left out now: another device was not wired yet.
+            // The head stated it while its path still led through a device that is left out now: another device had its old next hop.
             let unheard = id == head
                 && said.epoch == server.epoch
                 && said.shrink == order.shrink
@@ -310,7 +310,7 @@ impl Change {
         !answers && self.undo(looked).is_some()
     }
 
-    /// What wakes a chain in which nobody sends: a device that serves an older epoch than the one on record hears of it from what
+    /// Wakes a chain in which no client sends: a device that serves an older epoch than the one on record hears of it from what
     /// passes by, or when it begins anew.
     #[must_use]
     pub fn wake(looked: &Looked) -> Option<HandStep> {
@@ -321,7 +321,7 @@ impl Change {
         Some(HandStep::Wire(doing(said), wiring(said)))
     }
 
-    /// What has to be taken back if it is not done in time: the chain's last device sends to somebody who has not joined.
+    /// Returns the order to take back if the change is not done in time: the chain's last device sends to a device that has not joined.
     #[must_use]
     pub fn undo(&self, looked: &Looked) -> Option<HandStep> {
         let server = server(looked).ok()?;
@@ -372,7 +372,7 @@ fn is_wired(said: &DeviceSaid, order: Order) -> bool {
     !wiring(said).is_to_become(order)
 }
 
-/// What it says that it waits for, if that is not for us.
+/// Returns what the device says that it waits for, unless it waits for this command.
 fn waits(said: &DeviceSaid) -> String {
     let text = said.waits.as_ref().filter(|_| said.joins == 0);
     text.map_or_else(String::new, |text| {
@@ -487,7 +487,7 @@ fn settled(looked: &Looked, server: &ServerSaid) -> Result<(), String> {
     Ok(())
 }
 
-/// What may be done about one that sends elsewhere than the chain on record says.
+/// Returns advice about a device that does not send to the next one of the chain on record.
 fn strays(looked: &Looked, server: &ServerSaid, said: &DeviceSaid) -> String {
     let place = server.chain.iter().position(|id| *id == said.who.id);
     let behind = place.and_then(|at| server.chain.get(at + 1));

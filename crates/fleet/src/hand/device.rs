@@ -1,4 +1,4 @@
-//! What a device says to a person, and what it does for one: it is wired anew, or ends.
+//! A device as `pmnet ctl` sees it: it tells its state, takes a new next hop, or ends.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -139,7 +139,7 @@ impl DeviceDoor {
         true
     }
 
-    /// **The device has ended**: nobody is acknowledged by it any more. Who asked for it is told so.
+    /// **The device has ended**: it acknowledges nothing any more. The command that asked for it is told so.
     pub fn left(self) {
         // It is on record until the others are wired without it. As a spare it has that place no more.
         let order = self.shared.state().order;
@@ -327,7 +327,7 @@ mod tests {
         door.attend(words.clone(), order(2, Some(4)));
         assert!(!says().ends && !words.is_to_end());
         assert_eq!((says().next, says().shrink), (at(2), Some(4)));
-        // What was said while nothing ran ends the run that does not know of it.
+        // An order that came while nothing ran ends the next run, which does not know of it.
         let late = Arc::new(LeaseWords::default());
         door.attend(late.clone(), order(1, None));
         assert!(late.is_to_end());

@@ -39,7 +39,7 @@ const WAKE: mio::Token = mio::Token(0);
 const LISTENER: mio::Token = mio::Token(1);
 const FIRST_CALLER: usize = 2;
 
-/// A thread that answers, and sleeps until somebody comes. It ends when this is dropped.
+/// A thread that answers, and sleeps until a connection comes. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Door {
     over: Arc<AtomicBool>,
@@ -301,7 +301,7 @@ fn read_line<T: DeserializeOwned>(
     Ok(serde_json::from_slice(&line).ok())
 }
 
-/// What others say is shown to a person: without what a terminal would obey.
+/// Returns a text of another process without characters that a terminal would obey.
 fn printable(answer: Answered) -> Answered {
     let clean = |text: String| text.replace(|c: char| c.is_control(), " ");
     match answer {
@@ -317,12 +317,12 @@ fn printable(answer: Answered) -> Answered {
 /// Asks whoever is there, by TCP.
 ///
 /// # Errors
-/// A sentence: nobody answers, or not in time, or not in these words.
+/// A sentence: no process answers, or not in time, or not in this protocol.
 pub fn ask(at: SocketAddr, asked: &Asked) -> Result<Answered, String> {
     ask_patiently(at, asked, LINE_SECONDS)
 }
 
-/// The same, for somebody who waits so long for a connection.
+/// Asks, and waits at most this long for a connection.
 pub(super) fn ask_patiently(
     at: SocketAddr,
     asked: &Asked,

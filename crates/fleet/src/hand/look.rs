@@ -10,14 +10,14 @@ use super::{Answered, Asked, DeviceSaid, ServerSaid};
 /// Addresses that are asked in one look, at most.
 const ASKED_MAX: usize = 24;
 
-/// What was seen.
+/// Answers of all that were asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
     /// The server, and where it was reached.
     pub server: Option<ServerSaid>,
     /// Devices that answer, by id.
     pub devices: BTreeMap<u32, DeviceSaid>,
-    /// Addresses where nobody answers, or somebody else, and why.
+    /// Addresses where no process answers, or another program, and the reasons.
     pub silent: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ fn who(at: &[SocketAddr], patience: Duration) -> Vec<(SocketAddr, Result<Answere
     })
 }
 
-/// What somebody at `by` calls `told`, as it is called from elsewhere: its own machine, and any address of its own, are where it is.
+/// Translates the address `told`, which a process at `by` uses, for another machine: loopback and wildcard addresses become that of `by`.
 fn reached(told: SocketAddr, by: SocketAddr) -> SocketAddr {
     let own = told.ip().is_unspecified() || (told.ip().is_loopback() && !by.ip().is_loopback());
     if own {

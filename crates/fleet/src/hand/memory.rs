@@ -1,6 +1,6 @@
-//! What a device remembers of its wiring: a file beside its log, so that a restart with the old flags does not wire it as before.
+//! A device's memory of its next hop: a file beside its log, so that a restart with the old flags does not undo `pmnet ctl`.
 //!
-//! It counts as long as the command line names the next hop that it named then. Whoever changes `--next` has spoken later.
+//! It counts as long as the command line names the next hop that it named then. A changed `--next` is newer, and counts.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,9 +16,9 @@ const RECORD_MAX: u64 = 4096;
 struct Record {
     shard: u32,
     id: u32,
-    /// What the command line named.
+    /// Next hop of the command line.
     flag: SocketAddr,
-    /// What a person said later.
+    /// Next hop that `pmnet ctl` set later.
     next: SocketAddr,
     /// Then a person had it end. It may be on record still: it counts, unless the device joins.
     #[serde(default)]
@@ -105,7 +105,7 @@ impl Memory {
         Ok(true)
     }
 
-    /// What was said is over.
+    /// Forgets the next hop that `pmnet ctl` set.
     pub(super) fn forget_all(&self) {
         if let Some(path) = &self.path {
             self.forget(path);

@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// What can be asked for.
+/// A question or order to a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Asked {
@@ -38,7 +38,7 @@ pub enum Asked {
         /// It states that the members of this epoch's chain which its path leaves out are stopped.
         shrink: Option<u32>,
     },
-    /// A device is to end. It answers when it has ended: nobody is acknowledged by it any more.
+    /// A device is to end. It answers when it has ended, and acknowledges nothing any more.
     Leave {
         /// The device that is meant.
         to: Meant,
@@ -70,7 +70,7 @@ pub enum Answered {
     Refused(String),
 }
 
-/// What a device says of itself.
+/// State of a device, as it tells it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSaid {
     /// Shard, id and process.
@@ -94,13 +94,13 @@ pub struct DeviceSaid {
     pub whole: bool,
     /// The epoch in which it is ready to join; 0: it is not.
     pub joins: u32,
-    /// What it waits for, if it says so.
+    /// Reason why it waits, if it does.
     pub waits: Option<String>,
     /// It is in the kernel: it answers on when its process has ended.
     pub in_kernel: bool,
 }
 
-/// What a server says of itself.
+/// State of a server, as it tells it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSaid {
     /// Shard.

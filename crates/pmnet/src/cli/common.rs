@@ -1,4 +1,4 @@
-//! What the roles' command lines have in common.
+//! Parts that the roles' command lines have in common.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use pmnet_wire::FragmentSize;
 
 use super::names::Named;
 
-/// What every role has besides its own settings.
+/// Settings that every role has besides its own.
 #[derive(Debug, Args)]
 pub struct CommonArgs {
     /// Take what is not given here from this TOML file.

@@ -92,7 +92,7 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
                 print_line(&json!({ "etcd": text }))?;
             }
         }
-        // What follows from a step is looked at at once.
+        // After a step the state is read again at once.
         let pause = if done {
             Duration::ZERO
         } else {
@@ -104,7 +104,7 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
     }
 }
 
-/// What was said last, and when.
+/// Last message, and its time.
 #[derive(Default)]
 struct Said {
     waits: Option<(String, Instant)>,

@@ -192,7 +192,7 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     for _ in 0..TRIES {
         let shard = read(&mut etcd, &names)?;
         let intent = intend(&names, &shard, want).map_err(|text| anyhow!(text))?;
-        // After somebody else's step the same is said only once.
+        // If another process was faster, the same intent is not said again.
         if said.as_ref() != Some(&as_text(&intent)) {
             say(&intent, args.json);
             said = Some(as_text(&intent));
@@ -325,7 +325,7 @@ fn as_text(intent: &Intent) -> String {
     text + &copies_text(intent.copies_meanwhile(), intent.copies)
 }
 
-/// What an acknowledgement survives while something is done, and in the end.
+/// Returns a sentence: what an acknowledgement survives during the change, and after it.
 fn copies_text(meanwhile: usize, after: usize) -> String {
     let copies = |count: usize| match count {
         1 => "1 copy, which survives the loss of no device".to_owned(),

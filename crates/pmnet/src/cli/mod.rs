@@ -37,7 +37,7 @@ struct Cli {
     command: Command,
 }
 
-/// What `--version` says: the number, and that this is the product.
+/// Text of `--version`: the number, and that this is the product.
 const VERSION: &str = if pmnet_proto::rules::CAN_BE_SWITCHED_OFF {
     concat!(
         env!("CARGO_PKG_VERSION"),

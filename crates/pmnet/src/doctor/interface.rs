@@ -1,4 +1,4 @@
-//! What a network interface is for a device in the kernel: driver, queues, XDP.
+//! Facts about a network interface that a device in the kernel needs: driver, queues, XDP.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::{Finding, Level, read};
 /// Above this MTU some drivers refuse native XDP (a veth does).
 const NATIVE_MTU_MAX: u32 = 3506;
 
-/// What was found out about an interface.
+/// Facts about an interface.
 struct Interface {
     name: String,
     driver: Option<String>,

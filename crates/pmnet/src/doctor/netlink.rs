@@ -58,7 +58,7 @@ pub(super) enum Attached {
     Otherwise,
 }
 
-/// What rtnetlink says about an interface.
+/// Answer of rtnetlink about an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     /// How an XDP program is attached.
@@ -77,7 +77,7 @@ pub(super) struct Linked {
     namespace: Option<i32>,
 }
 
-/// What a driver can do with XDP: bits of the kernel's `netdev` family.
+/// Abilities of a driver with XDP: bits of the kernel's `netdev` family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Features(pub u64);
 

@@ -1,6 +1,6 @@
-//! A packet store, or a region of a device, becomes larger while nobody uses it (`docs/spec/packet-store.md` §13; known gap G62).
+//! Makes a packet store, or a region of a device, larger while no process uses it (`docs/spec/packet-store.md` §13; known gap G62).
 //!
-//! The whole image is copied beside the file, read back, and takes its name in one step. Both files are locked until then, so nobody
+//! The whole image is copied beside the file, read back, and takes its name in one step. Both files are locked until then, so no process
 //! ever uses both. Whatever moment is the last one of the process or the machine, there is the old file or the new one under the
 //! name, and perhaps a file beside it that the next attempt removes.
 
@@ -16,7 +16,7 @@ use pmnet_packet_store::{Geometry, OpenError as ImageError, Scan};
 
 use super::place::media_error;
 
-/// What stands behind the name of the copy, until it is whole.
+/// Suffix of the copy's name, until it is whole.
 const SUFFIX: &str = ".growing";
 /// A store begins with one block of this length, which is zero until the rest is there, in bytes.
 const BLOCK_BYTES: u64 = 4096;
@@ -37,7 +37,7 @@ impl From<ImageError> for GrowError {
     }
 }
 
-/// What a store was, and is.
+/// Size of a store before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
     /// Before.
@@ -98,7 +98,7 @@ pub fn grow_packet_store(
         pmnet_media::replace(&path, &copy).map_err(|error| GrowError(error.to_string()))
     });
     if taken.is_err() && !ended && copy.exists() {
-        // What cannot be removed now the next attempt removes.
+        // The next attempt removes what cannot be removed now.
         let _left = fs::remove_file(&copy);
     }
     taken.map(|()| grown)
@@ -143,7 +143,7 @@ fn make_copy(
     Ok(found)
 }
 
-/// What the log in it keeps, if there is one.
+/// Returns what a start would keep of the log in it, if there is one.
 fn state(scan: &Scan<AnyMedia>) -> Result<Option<Decision>, GrowError> {
     let damaged = |why: String| {
         GrowError(format!(
@@ -188,7 +188,7 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Removes what an earlier attempt left: it is not whole, or it is a copy of this store that nobody uses, and no newer one.
+/// Removes the file of an earlier attempt: it is not whole, or it is an unused copy of this store, and not newer.
 fn remove_left_over(copy: &Path, source: &Scan<AnyMedia>) -> Result<(), GrowError> {
     let told = |error: std::io::Error| GrowError(format!("{}: {error}", copy.display()));
     let mut start = Vec::new();

@@ -1,4 +1,4 @@
-//! Who holds the records: a store alone, or one that shares its frames with a log (`docs/spec/packet-store.md` §11, §12).
+//! The holder of the records: a store alone, or one that shares its frames with a log (`docs/spec/packet-store.md` §11, §12).
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::rows::{Fault, Update};
 
 /// Changes that take effect together, or not at all.
 pub trait Writing {
-    /// What the records are on.
+    /// Medium of the records.
     type Medium: Media;
     /// The store as these changes see it.
     fn map(&self) -> &Map<Self::Medium>;
@@ -87,7 +87,7 @@ impl<M: Media> Writing for Change<'_, M> {
 
 /// Holds the records.
 pub trait Holder: Send {
-    /// What they are on.
+    /// Medium of the records.
     type Medium: Media;
     /// Changes of them.
     type Writing<'h>: Writing<Medium = Self::Medium>
@@ -106,9 +106,9 @@ pub trait Holder: Send {
     fn close(&mut self);
     /// Opens what was closed.
     fn open(&mut self) -> Result<(), Reopen>;
-    /// What a commit survives.
+    /// Returns the failures that a commit survives.
     fn survives(&self) -> &'static str;
-    /// What it is called.
+    /// Returns its name.
     fn name(&self) -> &dyn fmt::Display;
     /// Notes that so many records were left where they lay when they came, and so many were copied.
     fn kept(&mut self, _linked: u64, _copied: u64) {}
@@ -195,7 +195,7 @@ impl<M: Media> Beside<M> {
         &mut self.shared
     }
 
-    /// The same, for good.
+    /// Returns the log and the store, taken out of this.
     pub fn into_shared(self) -> Shared<M> {
         self.shared
     }

@@ -141,7 +141,7 @@ impl<H: Holder> Served<H> {
         let done = work(&mut keys)?;
         let swept = keys.sweep(SWEPT_ROWS);
         if let Err(Fault::Corrupted(what)) = swept {
-            // Whoever asks for it is told. What has nothing to do with it goes on.
+            // A client that asks for this key gets the error. All other keys are served.
             if let Some(total) = self.told.unswept.one_more() {
                 tracing::warn!(total, "PM2415 an expired key cannot be removed: {what}");
             }
@@ -196,7 +196,7 @@ impl<H: Holder> Served<H> {
         Ok(cleared || all > 0)
     }
 
-    /// What the server is told; after a failure of the medium the store is opened again.
+    /// Returns the error for the server; after a failure of the medium the store is opened again.
     fn failed(&mut self, fault: Fault) -> StoreError {
         let text = format!("{}: {fault}", self.holder.name());
         match fault {

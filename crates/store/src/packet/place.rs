@@ -167,7 +167,7 @@ impl Place {
         scan.repair().map_err(|error| told(&error))
     }
 
-    /// The store to make, where there is so much room if nobody has said how large it is to be.
+    /// Returns the geometry of the store to make; `room` counts if no size was given.
     fn geometry(&self, room: u64) -> Result<Geometry, String> {
         let size = self.size.unwrap_or(room);
         let geometry = match self.lines {
@@ -178,7 +178,7 @@ impl Place {
     }
 }
 
-/// What a medium says, in the words of a store where its own are those of a device.
+/// Returns an error of the medium, in the words of a store where those of the medium are about a device.
 pub(super) fn media_error(error: &pmnet_media::OpenError) -> String {
     match error {
         pmnet_media::OpenError::Locked { .. } => {

@@ -40,7 +40,7 @@ impl<M: Media + Send> Served<Beside<M>> {
         self.holder.shared()
     }
 
-    /// The same, for good.
+    /// Returns the region, taken out of this.
     #[must_use]
     pub fn into_region(self) -> Shared<M> {
         self.holder.into_shared()
@@ -198,7 +198,7 @@ impl RegionAddress {
         u32::try_from(frames.max(BUFFERS_MIN)).unwrap_or(u32::MAX)
     }
 
-    /// The region to make, where there is so much room if nobody has said how large it is to be.
+    /// Returns the geometry of the region to make; `room` counts if no size was given.
     fn geometry(&self, kind: Kind, room: u64) -> Result<Geometry, String> {
         let bytes = frame_bytes(kind);
         let size = self.place.size.unwrap_or(room);

@@ -20,7 +20,7 @@ pub struct ReadRows<'m, M> {
 /// Inside a transaction that writes.
 pub struct WriteRows<'t, W> {
     writing: &'t mut W,
-    /// What new rows may take.
+    /// Room that new rows may take.
     room: Room,
     /// They are of a command that gives room back.
     frees: bool,
@@ -80,7 +80,7 @@ impl<'t, W: Writing> WriteRows<'t, W> {
     }
 }
 
-/// What keeps the protocol's records.
+/// Keeper of the protocol's records.
 pub trait Keep {
     /// Writes one of them, or removes it.
     ///
@@ -107,7 +107,7 @@ impl<W: Writing> Keep for WriteRows<'_, W> {
     }
 }
 
-/// What the types are told.
+/// Returns the error for the types.
 pub fn fault(error: Error) -> Fault {
     match error {
         Error::Full { .. } => Fault::Full,
@@ -229,7 +229,7 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
             Err(Error::Full { .. }) if self.frees && value.len() <= super::SHORT_BYTES => {
                 self.writing.put(key, value, meta, Room::Reserved)
             }
-            // What replaces something that is not shorter gives its room back: counters of what gets fewer.
+            // A value that replaces one that is not shorter needs no room: counters that go down.
             Err(Error::Full { .. }) if self.replaces_longer(key, value)? => {
                 self.writing.put(key, value, meta, Room::InPlace)
             }

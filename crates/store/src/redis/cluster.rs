@@ -47,7 +47,7 @@ pub fn is_elsewhere(error: &str) -> bool {
     ELSEWHERE.contains(&code)
 }
 
-/// What a client is told if it is not known which slot is not where it should be. Its command was not executed.
+/// Error for a client if it is not known which slot is in the wrong place. Its command was not executed.
 pub const ELSEWHERE_TEXT: &str = "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the \
                                   command was not executed";
 
@@ -58,7 +58,7 @@ pub fn elsewhere<'a>(error: &'a str, slots: &[u16]) -> Option<(u16, &'a str)> {
     Some((*slot, why))
 }
 
-/// What a client is told whose keys' slot is not where its shard's server is. Its command was not executed.
+/// Returns the error for a client if the slot of its keys is not at its shard's server. Its command was not executed.
 pub fn elsewhere_reply(slot: u16) -> Vec<u8> {
     pmnet_resp::reply::error(&format!(
         "TRYAGAIN pmnet: slot {slot} is not with the master of its shard, or is being moved; the command was not executed"
@@ -66,7 +66,7 @@ pub fn elsewhere_reply(slot: u16) -> Vec<u8> {
     .into()
 }
 
-/// What waits because of a slot.
+/// Returns the message about writes that wait because of a slot.
 pub fn waits_for(slot: u16, why: &str) -> String {
     format!(
         "PM2510 slot {slot} is not with this shard's master, or is being moved ({why}). What was acknowledged for its keys waits, and so does \
@@ -117,7 +117,7 @@ pub fn ask(
     let node = nodes.iter().find(|node| node.serves(slot));
     let node = node.ok_or_else(|| format!("it knows nobody who serves slot {slot}"))?;
     Ok(Master {
-        // A node that nobody has met yet does not know its own address.
+        // A node that has met no other node yet does not know its own address.
         host: if node.host.is_empty() {
             place.0.clone()
         } else {

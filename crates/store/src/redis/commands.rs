@@ -1,4 +1,4 @@
-//! What pmnet must know of a command before it hands it to Redis.
+//! Facts about a command that pmnet needs before it sends it to Redis.
 //!
 //! Three questions: would it break the adaptor's own connection or transaction (then it is never sent),
 //! would it touch the protocol's records (never sent), and can it run inside a Lua script (otherwise
@@ -163,7 +163,7 @@ pub fn blocks(name: &[u8], arguments: &[&[u8]]) -> bool {
     }
 }
 
-/// What the server says about one command or subcommand.
+/// Answer of the server about one command or subcommand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Spec {
     arity: i64,

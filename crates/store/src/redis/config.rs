@@ -39,7 +39,7 @@ pub enum WaitFor {
     Reply,
 }
 
-/// What is durable before a reply of this server is passed on.
+/// Durability of a write when a reply of this server is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
     /// `appendfsync always`: Redis syncs before it replies.
@@ -125,7 +125,7 @@ impl Persistence {
     }
 }
 
-/// What a server reports about its AOF.
+/// Report of a server about its AOF.
 #[derive(Clone, Debug, Default)]
 struct Aof {
     enabled: bool,
@@ -195,7 +195,7 @@ pub struct Facts {
     pub persistence: Persistence,
     /// Whether the AOF holds everything, as far as INFO can tell.
     pub aof_is_whole: bool,
-    /// What has to happen to the AOF before anything is written.
+    /// Step that the AOF needs before anything is written.
     pub torn_end: TornEnd,
 }
 
@@ -303,7 +303,7 @@ fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     Ok(version)
 }
 
-/// A Redis that evicts may drop the records, and then nobody knows what was applied.
+/// A Redis that evicts may drop the records, and then it is not known what was applied.
 fn check_eviction(maxmemory: &str, policy: &str) -> Result<(), StoreError> {
     let limited = !matches!(maxmemory, "" | "0");
     if limited && policy.starts_with("allkeys-") {

@@ -25,7 +25,7 @@ pub const CALL_SECONDS: u64 = 5;
 const SCRIPT_SECONDS: u64 = 10;
 /// How long the question whether Redis runs a script may take, in seconds.
 const BUSY_SECONDS: u64 = 1;
-/// What Redis says to everybody while it runs a script for longer than `busy-reply-threshold`.
+/// Answer of Redis to all clients while it runs a script for longer than `busy-reply-threshold`.
 const BUSY: &[u8] = b"-BUSY ";
 /// Longest time to establish a TCP connection, in seconds.
 const CONNECT_SECONDS: u64 = 2;
@@ -107,7 +107,7 @@ impl Connection {
     /// Connects; sends nothing yet.
     ///
     /// # Errors
-    /// `Retry` when the name does not resolve or nobody answers.
+    /// `Retry` when the name does not resolve or no Redis answers.
     pub fn open(url: &RedisUrl) -> Result<Connection, StoreError> {
         let mut connection = Connection::open_within(url, CALL_SECONDS)?;
         connection.url = Some(url.clone());

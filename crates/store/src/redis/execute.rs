@@ -221,7 +221,7 @@ impl RedisStore {
         Ok(databases)
     }
 
-    /// What fronts need to reach the store directly and to recognise it. It has no password, since it travels
+    /// Returns the facts that fronts need to reach the store directly and to recognise it. It has no password, since it travels
     /// unencrypted; its address is numeric, since fronts must not wait for a resolver.
     fn name(&self, link: &Link) -> StoreName {
         StoreName {
@@ -229,7 +229,7 @@ impl RedisStore {
             run_id: link.facts.run_id.clone(),
             records: String::from_utf8_lossy(&self.hash).into_owned(),
             owner: String::from_utf8_lossy(&link.owner).into_owned(),
-            // Where somebody must wait for a sync or for replicas, a plain read may show more than is durable. In a Redis Cluster a
+            // Where replies wait for a sync or for replicas, a plain read may show more than is durable. In a Redis Cluster a
             // transaction cannot have the records beside keys of another slot.
             reads: self.home.is_none()
                 && self.url.wait_replicas == 0
@@ -244,7 +244,7 @@ impl RedisStore {
         }
     }
 
-    /// What follows asks Redis itself for scripts. It may not have one that our records know, since it came by an EVAL or
+    /// The next request asks Redis itself for scripts. Redis may not have one that our records know, since it came by an EVAL or
     /// SCRIPT LOAD that ran inside our script, or since Redis was restarted. Loads those that are named.
     fn know_scripts(&self, link: &mut Link, plan: &Plan<'_>) -> Result<(), StoreError> {
         for (name, arguments) in plan.runs().filter(|(name, a)| names_scripts(name, a)) {
@@ -555,7 +555,7 @@ impl RedisStore {
                     self.owed.add(link, [record(field, prefix, &reply)]);
                     return Err(error);
                 }
-                // What needs no memory is to have its reply.
+                // Commands that need no memory are to have their replies.
                 Outcome::NoMemory(_) if plan.parts.is_some_and(|parts| parts > 1) => {
                     plan.keep_first();
                 }

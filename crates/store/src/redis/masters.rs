@@ -37,7 +37,7 @@ pub enum Wanted {
     Slots(Vec<RangeInclusive<u16>>),
 }
 
-/// Who is asked for a master, and for which one.
+/// Processes to ask for a master, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guides {
     /// Each with a port.
@@ -55,7 +55,7 @@ impl Guides {
         }
     }
 
-    /// What those are who are asked.
+    /// Returns the kind of the processes that are asked.
     fn kind(&self) -> &'static str {
         match self.wanted {
             Wanted::Named(_) => "Sentinels",
@@ -110,7 +110,7 @@ pub struct Master {
 
 #[derive(Default)]
 struct State {
-    /// What a majority said in the last round; or why there was none.
+    /// Answer of the majority in the last round, or the reason why there was none.
     known: Option<Result<Master, String>>,
     /// The latest that was ever known.
     latest: Option<Master>,
@@ -133,7 +133,7 @@ impl Shared {
     }
 }
 
-/// Those who know one master, asked by a thread of its own until this is dropped.
+/// The processes that know one master; a thread of its own asks them until this is dropped.
 pub struct Masters {
     shared: Arc<Shared>,
     kind: &'static str,
@@ -201,7 +201,7 @@ impl Masters {
 
 impl Drop for Masters {
     fn drop(&mut self) {
-        // It may be in the middle of a question, and ends behind it.
+        // It may be in the middle of a question, and ends after it.
         self.shared.over.store(true, Ordering::Release);
     }
 }
@@ -231,7 +231,7 @@ fn ask_until_over(guides: &Guides, url: &RedisUrl, shared: &Shared) {
 fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
     let mut state = shared.state();
     let found = match (found, &state.latest) {
-        // Who answered has not heard yet of the failover that others had told.
+        // Those that answered have not heard yet of the failover that others had told.
         (Ok(master), Some(latest)) if master.epoch < latest.epoch => Err(format!(
             "PM2506 the {kind} that answer name {} as the master of epoch {}, and epoch {} was known before",
             endpoint(&(master.host, master.port)),

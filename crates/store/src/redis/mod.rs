@@ -131,11 +131,11 @@ const APPLY_LUA: &str = concat!(
 /// See the module's text.
 pub struct RedisStore {
     url: RedisUrl,
-    /// Those who name the Redis of `url`, if that has to be asked.
+    /// The processes that name the Redis of `url`, if they have to be asked.
     masters: Option<Masters>,
     /// If it is a master of a Redis Cluster: the slot of the records.
     home: Option<u16>,
-    /// What was said last of slots that are not as they should be.
+    /// Last message about slots in the wrong place.
     unfit_slots: Option<String>,
     hash: Vec<u8>,
     scripts: Vec<u8>,

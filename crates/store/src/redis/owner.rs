@@ -1,4 +1,4 @@
-//! Who may write for a shard: the process that read the records last.
+//! The owner of a shard's records: only the process that read them last may write.
 //!
 //! A command can run long after its connection was given up: its bytes wait in a socket of a busy Redis,
 //! while the process has connected again, or was killed and replaced. So `load` writes a new value, the
@@ -14,7 +14,7 @@
 //! there as such, reads the records without becoming the owner anew: reads go on, and every write leads to
 //! another `load`. A process that was never the owner does not: whoever owns the records may go on to
 //! write them as soon as Redis lets it, and then what was read here is old. A device that is told an old
-//! watermark or epoch takes the store for one that lost data. So it waits, and nobody is answered.
+//! watermark or epoch takes the store for one that lost data. So it waits, and answers nothing.
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -90,7 +90,7 @@ impl Owner {
         })
     }
 
-    /// A name that nobody has.
+    /// A name that no process has.
     pub fn some_name(&self) -> String {
         format!("{}-{}", self.process, self.loads)
     }

@@ -23,16 +23,16 @@ pub enum Item<'a> {
     Run(Vec<u8>, Vec<&'a [u8]>),
     /// Not to be run: this is its reply.
     Done(Vec<u8>),
-    /// What follows runs in this database, which exists. Only in a transaction that has a record.
+    /// The next commands run in this database, which exists. Only in a transaction that has a record.
     Select(u32),
-    /// So many of those behind it are a transaction. Only in a pack.
+    /// The next commands are a transaction; their number. Only in a pack.
     Transaction(usize),
 }
 
 /// A request that has been checked.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// What the commands are to each other.
+    /// Relation between the commands.
     pub form: Form,
     /// RESP version of the reply.
     pub resp3: bool,
@@ -189,7 +189,7 @@ fn objection(
     None
 }
 
-/// What must be known of an update before it is sent.
+/// Facts about an update, found before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
     /// A front acknowledged it without knowing anything of the data.

@@ -2,7 +2,7 @@
 //!
 //! The front acknowledges four commands early, in forms that Redis accepts whatever the data is
 //! ([`pmnet_wire::promise::is_promised`], used at both ends). If Redis refuses one nevertheless, its configuration
-//! breaks a promise, and the update stays in the devices until somebody corrects the configuration. Everything else
+//! breaks a promise, and the update stays in the devices until an operator corrects the configuration. Everything else
 //! that is refused for good is dropped, counted and logged: commands that the operator lets through with
 //! `--assume-ok`, and commands that no front sends.
 

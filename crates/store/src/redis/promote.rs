@@ -3,7 +3,7 @@
 //! Three ways. Where Sentinels watch the master, they are told to fail over. A master that runs hands over by itself (`FAILOVER`): it
 //! stops taking writes, waits until the replica has everything, and then they change places, so nothing is lost. If the master is stopped for good, which
 //! only a person can know, the replica that has applied most is promoted and the others follow it.
-//! Whoever serves the shard begins a new epoch at the new master: that is waited for.
+//! The server of the shard begins a new epoch at the new master: the command waits for that.
 
 use std::time::{Duration, Instant};
 
@@ -54,14 +54,14 @@ enum Way {
     Stopped { to: Seen, others: Vec<Place> },
 }
 
-/// What will be done, and what to wait for.
+/// A planned promotion, and the state to wait for.
 pub struct Promotion {
     url: RedisUrl,
     hash: String,
     way: Way,
     /// The master before.
     from: Place,
-    /// Whose the records were.
+    /// Owner of the records before.
     owner: Vec<u8>,
 }
 
@@ -124,7 +124,7 @@ impl Promotion {
         }
     }
 
-    /// What will be done, and what an acknowledged write survives meanwhile, for people.
+    /// Returns a sentence for the operator: the planned steps, and what an acknowledged write survives meanwhile.
     #[must_use]
     pub fn text(&self) -> String {
         let from = endpoint(&self.from);
@@ -164,7 +164,7 @@ impl Promotion {
         (endpoint(&self.from), self.to().map(endpoint))
     }
 
-    /// What a person has to do then, if the server does not find the new master by itself.
+    /// Returns what the operator has to do then, if the server does not find the new master by itself.
     #[must_use]
     pub fn then(&self) -> Option<String> {
         let to = self.to()?;
@@ -182,7 +182,7 @@ impl Promotion {
     /// Does it.
     ///
     /// # Errors
-    /// A sentence: it was refused, or nobody knows whether it was begun.
+    /// A sentence: it was refused, or it is not known whether it was begun.
     pub fn begin(&self) -> Result<(), String> {
         match &self.way {
             Way::Sentinels { name, told, .. } => {

@@ -18,13 +18,13 @@ const CALL_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone)]
 struct Debt {
     change: RecordChange,
-    /// What a Redis that was restarted since gets instead, if it has nothing of the record. `None`: nothing,
+    /// Commands for a Redis that was restarted since, if it has nothing of the record. `None`: nothing,
     /// because then it has also lost the effect that the record belongs to.
     otherwise: Option<Bytes>,
 }
 
 impl Debt {
-    /// What must be written to a Redis that was restarted since and has these records.
+    /// Returns the commands for a Redis that was restarted since and has these records.
     fn on_another(mut self, records: &[(RecordKey, Bytes)]) -> Option<Debt> {
         let (key, value) = &self.change;
         let found = records.iter().find(|(known, _)| known == key);

@@ -11,7 +11,7 @@ use pmnet_resp::write_bulk;
 
 use super::commands::SCRIPT_ARGUMENTS_MAX;
 
-/// What the script needs to know of a command.
+/// Facts about a command that the script needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// `SET key value`, which MSET does as well.
@@ -186,7 +186,7 @@ mod tests {
     use pmnet_resp::read::{elements, text};
     use pmnet_resp::write_header;
 
-    /// What is written for these commands, each with its database.
+    /// Returns the text that is written for these commands, each with its database.
     fn written(commands: &[(u32, &str)]) -> String {
         written_by(false, commands)
     }

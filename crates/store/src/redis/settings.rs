@@ -82,7 +82,7 @@ impl RedisStore {
         connection: &mut Connection,
         request_sha: &[u8],
     ) -> Result<(), StoreError> {
-        // Any key: nobody knows which keys clients will use.
+        // Any key: it is not known which keys clients will use.
         let name = self.owner.some_name();
         let key = match self.home {
             None => name,

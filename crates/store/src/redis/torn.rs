@@ -1,7 +1,7 @@
 //! A transaction that is torn at the end of Redis's AOF.
 //!
 //! Redis dies while it writes a transaction (`MULTI`, effects, `EXEC`) to its AOF. At the next start it applies nothing of
-//! it, but with `aof-load-truncated yes` it cuts the file behind the last whole *command*, so the open `MULTI` and the first
+//! it, but with `aof-load-truncated yes` it cuts the file after the last whole *command*, so the open `MULTI` and the first
 //! effects stay in the file. What is written later goes behind them, and its `EXEC` ends the transaction: at the start
 //! after that, these effects take place although they were never part of the data, and what pmnet applied anew takes
 //! place once more. (Redis up to 8, Valkey up to pull request 4342. If no `EXEC` follows, all that follows is dropped.)
@@ -32,7 +32,7 @@ const FILES_VERSION: (u32, u32) = (7, 0);
 const MARK: &str = "return 'pmnet: the first rewrite of this process is of a whole AOF'";
 const MARK_SHA: &str = "ef44ab03a99069adffc3c5ac6c9bb405492d5dfe";
 
-/// What a rewrite must do before anything may be written.
+/// Rewrite that is needed before anything may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TornEnd {
     /// The AOF does not end with a torn transaction.
@@ -44,7 +44,7 @@ pub enum TornEnd {
 }
 
 impl TornEnd {
-    /// What is known from `INFO` of a Redis with an AOF. `cuts`: its `aof-load-truncated`; if it is not known, assume the
+    /// Facts from `INFO` of a Redis with an AOF. `cuts`: its `aof-load-truncated`; if it is not known, assume the
     /// weakest.
     pub fn of(info: &HashMap<&str, &str>, version: (u32, u32), cuts: Option<&str>) -> TornEnd {
         let field = |name: &str| info.get(name).copied().unwrap_or("");

@@ -62,7 +62,7 @@ pub enum Outcome {
 /// A transaction of which Redis executed only a part, or a part in another database.
 #[derive(Debug)]
 pub struct Torn {
-    /// What happened.
+    /// The reason.
     pub why: String,
     /// The items that did not run, or ran in another database.
     pub items: Vec<usize>,
@@ -70,7 +70,7 @@ pub struct Torn {
     pub recorded: bool,
 }
 
-/// What to do about an item's error when Redis queues it.
+/// Reaction to an item's error when Redis queues it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Items {
     /// Its client has been acknowledged: wait if the error may be temporary.
@@ -233,7 +233,7 @@ impl<'a> Transaction<'a> {
 
         let unqueued = read_queued(link, &slots, items)?;
         let executed = link.connection.reply()?;
-        // What happened is looked at first, whatever becomes of the way back.
+        // The outcome counts first, also if the return to the database fails.
         let back = if moved {
             link.connection.reply().and_then(|reply| expect_ok(&reply))
         } else {
@@ -362,7 +362,7 @@ fn read_waited(link: &mut Link, wait_replicas: Option<u32>) -> Result<(), StoreE
     })
 }
 
-/// What Redis refused to queue.
+/// Commands that Redis refused to queue.
 #[derive(Default)]
 struct Unqueued {
     /// The first command of all, by its slot.
@@ -370,7 +370,7 @@ struct Unqueued {
     /// Items that are refused for good.
     refused: Vec<(usize, String)>,
     no_memory: Option<String>,
-    /// What the whole transaction waits for.
+    /// Reason why the whole transaction waits.
     stop: Option<StoreError>,
 }
 

@@ -31,7 +31,7 @@ pub struct RedisUrl {
     pub wait_replicas: u32,
     /// How to speak TLS, if that is to be.
     pub tls: Option<ClientTls>,
-    /// Who is asked for host and port.
+    /// Processes that are asked for host and port.
     pub guides: Option<Guides>,
 }
 
@@ -102,7 +102,7 @@ impl RedisUrl {
         })
     }
 
-    /// Parses hosts, of whom those without a port have this one, and behind them what is wanted of them.
+    /// Parses hosts (`port` for those without one), and after them what is wanted of them.
     fn parse_guided(
         rest: &str,
         port: u16,

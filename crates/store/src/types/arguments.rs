@@ -23,7 +23,7 @@ impl From<Fault> for Stop {
     }
 }
 
-/// What a command comes to.
+/// Outcome of a command.
 pub type Outcome<T = ()> = Result<T, Stop>;
 
 /// An error reply.

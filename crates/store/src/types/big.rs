@@ -6,7 +6,7 @@ pub struct Big(Vec<u32>);
 
 /// Bits of one digit.
 const DIGIT_BITS: usize = 32;
-/// What is split off at a time when decimal digits are written, and how many decimal digits that is.
+/// Divisor that splits off decimal digits when a number is written, and the number of digits.
 const DECIMAL: (u32, usize) = (1_000_000_000, 9);
 
 impl Big {

@@ -104,7 +104,7 @@ fn now(call: &Call<'_, '_>) -> i64 {
     i64::try_from(call.keys.now()).unwrap_or(i64::MAX)
 }
 
-/// Gives a key that is there another end, or removes it if that is over.
+/// Gives an existing key another time of expiry, or removes it if that is past.
 pub fn change(call: &mut Call<'_, '_>, key: &[u8], old: u64, new: u64) -> Outcome {
     if new != 0 && new <= call.keys.now() {
         return call.remove(key);

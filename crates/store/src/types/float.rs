@@ -8,7 +8,7 @@ use super::big::Big;
 
 /// Significant digits of `%.17g`.
 const SIGNIFICANT: i32 = 17;
-/// Places behind the point where one digit is in front of it.
+/// Places after the point where one digit is before it.
 const PLACES_BEHIND_ONE: usize = 16;
 /// Exponents beyond this are infinity or zero in every format.
 const EXPONENT_MAX: i64 = 100_000;
@@ -26,7 +26,7 @@ const DOUBLE: Format = Format {
     low_max: 971,
 };
 
-/// What a text says before it is rounded.
+/// Value of a text before it is rounded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Text {
     Infinite,
@@ -160,7 +160,7 @@ pub fn round(numerator: &Big, denominator: &Big, exponent: i64, format: &Format)
     let mut low = low;
     let mut up = half == Ordering::Greater || (half == Ordering::Equal && mantissa & 1 == 1);
     if mantissa >> format.bits != 0 {
-        // One bit too many: it decides, and the rest is behind it.
+        // One bit too many: it decides, and the rest comes after it.
         let (odd, behind) = (mantissa & 1 == 1, !rest.is_zero());
         mantissa >>= 1;
         low += 1;
@@ -263,7 +263,7 @@ fn assemble(mantissa: u64, low: i64) -> f64 {
     f64::from_bits((exponent << explicit) | (mantissa & (hidden - 1)))
 }
 
-/// What is in front of the first NUL: all that the C library sees of an argument.
+/// Returns the bytes before the first NUL: the C library sees no more of an argument.
 pub fn c_string(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|byte| *byte == 0);
     &text[..end.unwrap_or(text.len())]

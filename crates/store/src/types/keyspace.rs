@@ -56,7 +56,7 @@ pub struct Keyspace<'r> {
 }
 
 impl<'r> Keyspace<'r> {
-    /// The keys in `rows` at the time `now`, in ms since 1970. Whatever is chosen at random follows from `seed`.
+    /// The keys in `rows` at the time `now`, in ms since 1970. All random choices follow from `seed`.
     pub fn new(
         rows: &'r mut dyn Rows,
         now: u64,
@@ -157,7 +157,7 @@ impl<'r> Keyspace<'r> {
         Ok(head.filter(|head| self.live(*head)))
     }
 
-    /// Shows the string of a key that is there and has one.
+    /// Shows the string of an existing key that has one.
     pub fn string<T>(
         &self,
         database: u32,
@@ -237,7 +237,7 @@ impl<'r> Keyspace<'r> {
         self.rows.put(&row, Kind::String.byte(), expires, value)
     }
 
-    /// Gives a key that is there another end.
+    /// Gives an existing key another time of expiry.
     pub fn put_expiry(&mut self, database: u32, key: &[u8], expires: u64) -> Result<(), Fault> {
         self.changed(database, key);
         let row = self.head_key(database, key)?;

@@ -63,7 +63,7 @@ impl Kind {
         }
     }
 
-    /// What `TYPE` says.
+    /// Answer of `TYPE`.
     pub fn name(self) -> &'static str {
         match self {
             Kind::String => "string",
@@ -96,7 +96,7 @@ impl Part {
     }
 }
 
-/// What is known of a key without its content.
+/// Facts about a key without its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Its type.
@@ -223,7 +223,7 @@ pub fn members_of(id: u64) -> (Vec<u8>, Vec<u8>) {
     (numbered(MEMBERS, id, b""), numbered(MEMBERS, id + 1, b""))
 }
 
-/// What is behind the names of a part.
+/// Returns the first row key after those of a part.
 pub fn end_of(id: u64, part: Part) -> Vec<u8> {
     numbered(MEMBERS, id, &[part.byte() + 1])
 }

@@ -1,4 +1,4 @@
-//! What hashes, sets and sorted sets have in common: counting, looking up and drawing members.
+//! Parts that hashes, sets and sorted sets have in common: counting, looking up and drawing members.
 
 use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
@@ -203,7 +203,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// What is answered in place of a reply that cannot be handed on.
+/// Answer in place of a reply that is too long.
 const REPLY_TOO_LONG: &[u8] = b"ERR pmnet: the reply is larger than 16 MiB";
 
 /// The score in the row of a member.

@@ -1,6 +1,6 @@
 //! Makes collections agree with themselves again, after rows of them were given up (`docs/spec/embedded-store.md` §2).
 //!
-//! May not: invent a member. What a lost row was is known only where another row says the same.
+//! May not: invent a member. The content of a lost row is known only where another row says the same.
 
 use std::ops::ControlFlow;
 

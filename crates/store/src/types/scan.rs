@@ -119,7 +119,7 @@ fn cursor(text: &[u8]) -> Outcome<u64> {
     })
 }
 
-/// What an iteration is asked for.
+/// Arguments of an iteration.
 struct Question<'a> {
     count: u64,
     pattern: Option<&'a [u8]>,

@@ -10,7 +10,7 @@ use super::members::ALL;
 use super::sorted_sets::{Scored, VisitScored, is_large, ranked};
 use crate::rows::Order;
 
-/// What the ends of a range are about.
+/// Kind of the ends of a range: ranks, scores or members.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Rank,
@@ -177,7 +177,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// The bytes behind all that begin with these.
+/// Returns the first bytes after all that begin with these.
 fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
     u64::from_be_bytes(bytes)
         .checked_add(1)
@@ -298,7 +298,7 @@ fn select(
     Ok(found)
 }
 
-/// What `ZRANGE` and its relatives were asked.
+/// Arguments of `ZRANGE` and its relatives.
 struct Question<'a> {
     range: Range<'a>,
     order: Order,

@@ -171,7 +171,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Whether Redis keeps so many members, of which the longest has so many bytes, as a skip list.
+/// Returns whether Redis keeps `count` members, the longest of `longest` bytes, as a skip list.
 pub fn is_large(count: usize, longest: usize) -> bool {
     u64::try_from(count).is_ok_and(|count| count > SMALL_COUNT_MAX)
         || longest > SMALL_MEMBER_BYTES_MAX

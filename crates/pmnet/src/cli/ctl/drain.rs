@@ -1,4 +1,4 @@
-//! `pmnet ctl drain`: one barrier, which the server answers when it has applied everything in front of it.
+//! `pmnet ctl drain`: one barrier, which the server answers when it has applied everything before it.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{CtlArgs, LOOK, until};
 
-/// What is promoted, and where.
+/// The replica to promote, and its shard.
 #[derive(Debug, Args)]
 pub(super) struct PromoteArgs {
     /// The shard's Redis, as the server's --store has it: redis://HOST:PORT, or redis+sentinel://HOST:PORT,…/NAME.

@@ -30,7 +30,7 @@ pub(super) struct ShardsArgs {
     new: Option<PathBuf>,
 }
 
-/// What a shard's Redis is, or why that is not known.
+/// Identity of a shard's Redis, or the reason why it is not known.
 type Answer = Result<StoreName, String>;
 
 /// Looks; false if a shard does not answer, or two have the same Redis.

@@ -1,4 +1,4 @@
-//! What can be said about a device: flags, and the same keys in the configuration file.
+//! Settings of a device: flags, and the same keys in the configuration file.
 
 use std::path::PathBuf;
 
@@ -87,7 +87,7 @@ pub struct DeviceArgs {
     /// Frame space of the log in bytes, a multiple of 4096.
     #[arg(long, requires = "entries", value_name = "N")]
     pub frame_bytes: Option<u64>,
-    /// Where updates are logged and acknowledged: by this process, or by the kernel in front of it.
+    /// Where updates are logged and acknowledged: by this process, or by the kernel before it.
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
     /// Network interfaces by which packets come, in a kernel mode and with --mode af-xdp.

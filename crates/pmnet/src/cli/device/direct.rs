@@ -181,7 +181,7 @@ pub fn unmake(path: &Path, what: &str) {
     }
 }
 
-/// What is said of the sockets.
+/// Returns the part of the ready line about the sockets.
 pub fn described(bound: &[Bound], busy_poll: Option<BusyPoll>) -> Vec<(&'static str, Value)> {
     let sockets: Vec<String> = bound
         .iter()

@@ -180,7 +180,7 @@ impl Orders for FleetOrders {
         let Run { words, order } = &self.run;
         let agent = &self.agent;
         agent.attend(log, words.clone(), *order);
-        // Whoever else runs as this device is found before anybody hears of this one.
+        // A second process with the same id is found before this one is announced.
         while !agent.is_registered() && agent.failure().is_none() && !agent.leaves() {
             if stop.within(LOOK).context("cannot wait for etcd")? {
                 return Ok(false);

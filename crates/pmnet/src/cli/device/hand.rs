@@ -56,7 +56,7 @@ fn memory(settings: &Settings) -> Option<PathBuf> {
 
 /// A person says with `pmnet ctl` how the device is wired, and the name of its next hop where that is. Until then its flags count.
 pub struct HandOrders {
-    /// `None`: nobody can ask.
+    /// `None`: `pmnet ctl` cannot reach it.
     door: Option<DeviceDoor>,
     next: Option<MovingHop>,
     id: u32,
@@ -65,7 +65,7 @@ pub struct HandOrders {
 }
 
 impl HandOrders {
-    /// Opens the door, and watches the name. Returns `None` if there is neither.
+    /// Opens the door, and watches the name. Returns `None` if it opens no door and watches no name.
     pub fn begin(settings: &Settings) -> anyhow::Result<Option<HandOrders>> {
         let door = open(settings);
         if door.is_none() && settings.next_name.is_none() {

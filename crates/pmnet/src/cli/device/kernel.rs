@@ -146,7 +146,7 @@ impl Taken {
     }
 }
 
-/// What this process found in the kernel at first, and whether it has served there.
+/// State that this process found in the kernel at first, and whether it has served there.
 pub struct InKernel {
     found: Found,
     was_serving: bool,

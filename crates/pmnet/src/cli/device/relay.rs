@@ -89,7 +89,7 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
         let media = pmnet_media::open(&settings.path, settings.kind)?;
         (media, parameters)
     };
-    // Whoever made a log of zeros died before it had written anything.
+    // A process that left a log of zeros died before it had written anything.
     let blank = !unused && media.bytes().iter().all(|byte| *byte == 0);
     let parameters = match settings.wanted {
         // It may have been made smaller than usual.

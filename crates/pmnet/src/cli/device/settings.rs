@@ -1,4 +1,4 @@
-//! What a device needs to know, from flags and configuration file; what cannot be is refused.
+//! Configuration of a device, from flags and file; combinations that cannot be are refused.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -141,7 +141,7 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// A loop with this machine. Who wires it, and gives it leases, is said before it begins.
+/// A loop with this machine. The source of its orders and leases is set before it begins.
 pub fn relay_config(listen: SocketAddr, device: DeviceConfig, args: &DeviceArgs) -> RelayConfig {
     RelayConfig {
         listen,
@@ -207,7 +207,7 @@ fn size(args: &DeviceArgs) -> Result<Option<Parameters>, ConfigError> {
     }
 }
 
-/// What the device says to the server about its start. `joins_nowhere`: no device can be wired to send to this one.
+/// Statement of the device to the server about its start. `joins_nowhere`: no device can be wired to send to this one.
 fn flags(args: &DeviceArgs, joins_nowhere: bool) -> Result<u32, ConfigError> {
     let mut flags = match (args.shrink_chain, args.declare_data_loss) {
         (true, true) => {

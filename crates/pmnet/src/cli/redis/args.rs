@@ -1,4 +1,4 @@
-//! What the command line of `pmnet redis`, and the section `[redis]` of the configuration file, can say.
+//! Settings of `pmnet redis`: its flags, and the section `[redis]` of the configuration file.
 
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ pub struct RedisArgs {
     /// Everybody who can connect may do everything: no users, no passwords.
     #[arg(long)]
     pub(super) anyone_may_connect: bool,
-    /// Speak TLS with clients, with this certificate (PEM; those that lead to its authority behind it).
+    /// Speak TLS with clients, with this certificate (PEM; after it those that lead to its authority).
     #[arg(long, value_name = "FILE")]
     pub(super) tls_cert: Option<PathBuf>,
     /// Key of --tls-cert (PEM).
@@ -83,7 +83,7 @@ pub struct RedisArgs {
     /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
     #[arg(long, value_name = "SECONDS")]
     pub(super) tcp_keepalive: Option<u64>,
-    /// Who answers commands that only read [default: pending].
+    /// Which part answers commands that only read [default: pending].
     #[arg(long, value_enum)]
     pub(super) cache: Option<CacheArg>,
     /// Which databases may answer reads that the head does not [default: master].
@@ -108,7 +108,7 @@ impl RedisArgs {
         }
     }
 
-    /// These settings; what they do not say is as `below`. What excludes each other wins as a whole.
+    /// These settings; what they do not say is as `below`. Settings that exclude each other are taken from one source, all together.
     pub(super) fn over(self, below: RedisArgs) -> RedisArgs {
         let said = [self.who_may_connect(), below.who_may_connect()];
         let said = said.into_iter().find(Said::is_something);

@@ -1,4 +1,4 @@
-//! What these settings mean, and which cannot be.
+//! Meaning of the settings; those that cannot be are refused.
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,7 +19,7 @@ use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
 use super::name::name;
 
-/// Longest `--spin-us`: a second. Who wants more wants a core to do nothing else.
+/// Longest `--spin-us`: a second. With more, a core does nothing else.
 const SPIN_US_MAX: u64 = 1_000_000;
 /// Longest `--deadline-ms`: a day.
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
@@ -32,7 +32,7 @@ const KEEPALIVE_SECONDS_MAX: u64 = 32_767;
 /// The head, until etcd is asked for it ([`located`]).
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// What a front needs to be told.
+/// Configuration of a front.
 #[derive(Clone)]
 pub struct Settings {
     pub(super) front: FrontConfig,
@@ -73,7 +73,7 @@ pub fn located(
     Ok(client)
 }
 
-/// What these settings say, if it can be.
+/// Returns the configuration that these settings stand for.
 pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let said = args.who_may_connect();
     let listen = required("--listen", "redis", args.listen)?;

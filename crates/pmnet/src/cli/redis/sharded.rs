@@ -21,7 +21,7 @@ use super::{RedisArgs, Way, log_end};
 
 /// Largest file of shards, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// What is said once for all shards, not in an entry.
+/// Settings for all shards, which no entry may have.
 const OF_ALL: [&str; 11] = [
     "listen",
     "shards",
@@ -36,7 +36,7 @@ const OF_ALL: [&str; 11] = [
     "connections-max",
 ];
 
-/// What the file says.
+/// Content of the file.
 pub struct Shards {
     pub map: SlotMap,
     /// The Redis of all shards are masters of one Redis Cluster.
@@ -146,12 +146,12 @@ pub fn vias(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// What a file says, for who only looks at it.
+/// Returns the content of a file, for a command that only looks at it.
 pub fn look(path: &Path) -> Result<Shards, ConfigError> {
     read(path, &of_nobody())
 }
 
-/// What a text says.
+/// Returns the content of a text.
 #[cfg(test)]
 pub fn look_at(text: &str) -> Result<Shards, ConfigError> {
     understand(text, &of_nobody())
