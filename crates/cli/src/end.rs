@@ -23,7 +23,7 @@ pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     })
 }
 
-/// The error and its causes in one line. A cause that the text before it already contains is left out.
+/// Returns the error and its causes in one line. A cause that the text before it already contains is left out.
 fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// How many files this process may have open; `None`: there is no limit.
+/// Returns how many files this process may have open; `None`: there is no limit.
 #[must_use]
 pub fn open_files() -> Option<u64> {
     getrlimit(Resource::Nofile).current

@@ -55,7 +55,7 @@ pub(crate) fn logs_are_json(json: bool) {
     JSON.store(json, Ordering::Relaxed);
 }
 
-/// Why something could not be written to stdout. A reader that wanted no more is no reason.
+/// Returns why something could not be written to stdout. A reader that wanted no more is no reason.
 pub(crate) fn failure() -> Option<ErrorKind> {
     *FAILURE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -115,7 +115,7 @@ fn log_line(bytes: &[u8]) {
     }
 }
 
-/// The line about lost lines, written once lines can be written again.
+/// Returns the line about lost lines, written once lines can be written again.
 fn lost(count: u64, why: Errno) -> String {
     let why = if why == Errno::AGAIN {
         "nobody read it".to_owned()

@@ -11,7 +11,7 @@ const FILE_BYTES_MAX: u64 = 1024;
 /// Permissions of everybody but the owner.
 const OTHERS: u32 = 0o077;
 
-/// The password in the first line of this file. Warns if others may read the file.
+/// Returns the password in the first line of this file. Warns if others may read the file.
 ///
 /// # Errors
 /// It cannot be read, is longer than 1024 bytes, or its first line is empty.

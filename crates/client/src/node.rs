@@ -70,7 +70,7 @@ impl ClientNode {
         self.whereabouts = Some(whereabouts);
     }
 
-    /// Whether the descriptor was replaced since the last call. This happens when no answer has come for long: a load balancer
+    /// Returns whether the descriptor was replaced since the last call. This happens when no answer has come for long: a load balancer
     /// before the device may still send all packets from the old port to the device's former place. Sessions go on from the new port.
     pub fn take_other_socket(&mut self) -> bool {
         std::mem::take(&mut self.is_other)
@@ -95,7 +95,7 @@ impl ClientNode {
         }
     }
 
-    /// The descriptor to poll for readability.
+    /// Returns the descriptor to poll for readability.
     #[must_use]
     pub fn raw_fd(&self) -> RawFd {
         self.socket.io().as_raw_fd()
@@ -225,12 +225,12 @@ impl ClientNode {
         self.machine.set_path(size);
     }
 
-    /// The next thing that happened.
+    /// Returns the next thing that happened.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.machine.poll_event()
     }
 
-    /// When [`ClientNode::flush`] must be called at the latest.
+    /// Returns when [`ClientNode::flush`] must be called at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         self.machine.next_timeout()

@@ -49,7 +49,7 @@ pub struct Lease {
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
-/// A device that has been out of service for so long warns.
+/// Time out of service after which a device warns.
 const PATIENCE: Nanos = 5 * SECOND;
 const MEDIA_TOKEN: mio::Token = mio::Token(1);
 const FAST_PATH_TOKEN: mio::Token = mio::Token(2);
@@ -120,22 +120,22 @@ impl Relay {
             .register(&mut SourceFd(&fd), token, interest)
     }
 
-    /// The clock of this port.
+    /// Returns the clock of this port.
     pub(crate) const fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Whether the last wait asked the system: then something may be in the socket. A turn of spinning tells nothing.
+    /// Returns whether the last wait asked the system: then something may be in the socket. A turn of spinning tells nothing.
     pub(crate) const fn asked(&self) -> bool {
         self.asked
     }
 
-    /// The address that is listened on.
+    /// Returns the address that is listened on.
     pub(crate) fn address(&self) -> io::Result<Peer> {
         self.socket.local_address()
     }
 
-    /// The device's machine and log, with a window that the receive buffer holds.
+    /// Returns the device's machine and log, with a window that the receive buffer holds.
     pub(crate) fn node<M: Media>(
         &self,
         mut device: DeviceConfig,
@@ -243,7 +243,7 @@ impl Port for Relay {
     }
 }
 
-/// Whether only devices and servers say such a thing to each other: a device says it under its own address.
+/// Returns whether only devices and servers say such a thing to each other: a device says it under its own address.
 fn is_between_hops(datagram: &[u8]) -> bool {
     matches!(
         Header::kind_of(datagram),
@@ -292,7 +292,7 @@ pub fn run<M: Media>(
     serve(node, &mut relay, watch)
 }
 
-/// The same for a device with more beside it, which `make` makes of it. `observe` is called once a turn.
+/// Returns the same for a device with more beside it, which `make` makes of it. `observe` is called once a turn.
 ///
 /// # Errors
 /// [`DeviceError`].

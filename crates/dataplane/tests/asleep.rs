@@ -1,4 +1,4 @@
-//! Whoever appends wakes a process that sleeps: a model of wake-ups (`docs/spec/pipeline.md` §3), in which two CPUs and the
+//! An append wakes a process that sleeps: a model of wake-ups (`docs/spec/pipeline.md` §3), in which two CPUs and the
 //! process take their steps in every possible order.
 //!
 //! It models `append` and `wake_me` in `bpf/` (`log.h`, `lock.h`, `pipeline.bpf.c`) and `Pipeline::rest`.

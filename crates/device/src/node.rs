@@ -76,7 +76,7 @@ pub struct DeviceNode<M> {
 }
 
 impl<M: Media> DeviceNode<M> {
-    /// A device over a repaired log. Its incarnation has been raised durably by the repair.
+    /// Returns a device over a repaired log. Its incarnation has been raised durably by the repair.
     pub fn new(config: DeviceConfig, log: Log<M>, random: Random, now: Time) -> DeviceNode<M> {
         let state = LogState {
             log_uuid: log.identity().log_uuid,
@@ -104,7 +104,7 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// The same with a fast path beside it, which appends to the same image. It may be admitting
+    /// Returns the same with a fast path beside it, which appends to the same image. It may be admitting
     /// already, for the same epoch and incarnation: then it goes on, even before the server has
     /// answered this device; and until the lease ends that it was told of, if the device answers by leases.
     pub fn with_fast_path(mut self, mut path: Box<dyn FastPath>) -> DeviceNode<M> {
@@ -130,25 +130,25 @@ impl<M: Media> DeviceNode<M> {
         self
     }
 
-    /// The same for a port that moves packets in the log's own buffers: they come by [`DeviceNode::receive_in_place`], and are
+    /// Returns the same for a port that moves packets in the log's own buffers: they come by [`DeviceNode::receive_in_place`], and are
     /// sent from where they lie ([`pmnet_proto::Place::logged`]).
     pub fn with_packet_buffers(mut self) -> DeviceNode<M> {
         self.sends_logged = true;
         self
     }
 
-    /// [`DeviceNode::finish`] sends on at most so many entries, and at least one, besides as many as were appended since the
+    /// [`DeviceNode::finish`] sends on at most `entries` entries, and at least one, besides as many as were appended since the
     /// last one: so what waits becomes less. If more wait, it says that it did something: it is to be called again at once.
     pub(crate) fn forward_at_most(&mut self, entries: usize) {
         self.forwards_max = entries.max(1);
     }
 
-    /// Whether packets can come by [`DeviceNode::receive_in_place`].
+    /// Returns whether packets can come by [`DeviceNode::receive_in_place`].
     pub fn has_packet_buffers(&self) -> bool {
         self.log.parameters().space != FrameSpace::Ring
     }
 
-    /// The protocol machine, for its state and counters.
+    /// Returns the protocol machine, for its state and counters.
     pub const fn machine(&self) -> &Device {
         &self.machine
     }
@@ -159,7 +159,7 @@ impl<M: Media> DeviceNode<M> {
             fast.path.answers_until(Some(deadline));
         }
     }
-    /// The log.
+    /// Returns the log.
     pub fn log(&self) -> &Log<M> {
         &self.log
     }
@@ -179,7 +179,7 @@ impl<M: Media> DeviceNode<M> {
     pub fn divert(&mut self, to: Peer, other: &mut Outbox) {
         self.out.divert(to, other);
     }
-    /// The medium back, as after the process died.
+    /// Returns the medium back, as after the process died.
     pub fn into_media(self) -> M {
         self.log.into_inner().into_media()
     }
@@ -222,7 +222,7 @@ impl<M: Media> DeviceNode<M> {
         self.receive_with_hops(now, from, HOPS_USUAL, datagram)
     }
 
-    /// Takes in one datagram of a burst that may make so many more hops.
+    /// Takes in one datagram of a burst, which may make `hops` more hops.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -569,12 +569,12 @@ impl<M: Media> DeviceNode<M> {
         Ok(moved)
     }
 
-    /// When [`DeviceNode::finish`] must be called at the latest.
+    /// Returns when [`DeviceNode::finish`] must be called at the latest.
     pub fn next_timeout(&self) -> Option<Time> {
         self.machine.next_timeout()
     }
 
-    /// The same before a wait: asks the fast path for a wake-up, unless it is busy and will be checked
+    /// Returns the same before a wait: asks the fast path for a wake-up, unless it is busy and will be checked
     /// soon in any case.
     ///
     /// # Errors
@@ -666,7 +666,7 @@ impl<M: Media> DeviceNode<M> {
         DeviceError::Stopped(text)
     }
 
-    /// The packet buffers of the log, for the port that moves packets in them.
+    /// Returns the packet buffers of the log, for the port that moves packets in them.
     pub fn buffers(&mut self) -> &mut impl Buffers {
         &mut *self.log
     }

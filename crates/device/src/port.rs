@@ -23,7 +23,7 @@ pub struct Renewal {
     pub epoch: u32,
     /// Time of the port's clock before the agent asked.
     pub sent_at: Time,
-    /// For so long.
+    /// Length of the lease.
     pub length: Nanos,
 }
 
@@ -40,13 +40,13 @@ pub enum Taken {
 
 /// The packet buffers of a device's log (`docs/spec/ordered-log.md` §11), for the port that moves packets in them.
 pub trait Buffers {
-    /// A buffer to receive into or to send from. `None`: the log needs the rest.
+    /// Returns a buffer to receive into or to send from. `None`: the log needs the rest.
     fn lend(&mut self) -> Option<u32>;
     /// A packet is stored into a lent buffer, at this place of the frame space: for networks in user space.
     fn deposit(&mut self, at: usize, packet: &[u8]);
     /// A buffer that was lent or released goes back.
     fn give_back(&mut self, number: u32);
-    /// The next buffer that the log no longer needs; it counts as lent.
+    /// Returns the next buffer that the log no longer needs; it counts as lent.
     fn poll_released(&mut self) -> Option<u32>;
     /// The log has fewer buffers for what it copies than it should.
     fn wants(&self) -> bool;
@@ -108,24 +108,24 @@ pub trait Port {
         let _nothing = peer;
     }
 
-    /// Sends a burst, and foreign datagrams with the number of hops given with them. What cannot be sent is dropped and
+    /// Sends a burst, and foreign datagrams with the number of hops given with them. A datagram that cannot be sent is dropped and
     /// counted: the protocol sends it again.
     ///
     /// # Errors
     /// Errors that make the port unusable.
     fn send(&mut self, out: &Outbox) -> io::Result<()>;
 
-    /// Whether the device's process wants the next hop to be asked if it is there. Once for each time that it does.
+    /// Returns whether the device's process wants the next hop to be asked if it is there. Once for each time that it does.
     fn asks_next(&mut self) -> bool {
         false
     }
 
-    /// The last renewal of this device's lease, if it is new since the last turn.
+    /// Returns the last renewal of this device's lease, if it is new since the last turn.
     fn renewal(&mut self) -> Option<Renewal> {
         None
     }
 
-    /// How many entries are sent on in one turn, at most, besides as many as the turn has appended; the rest follows in the next
+    /// Returns how many entries are sent on in one turn, at most, besides as many as the turn has appended; the rest follows in the next
     /// turns. Packets that come meanwhile wait for the end of the turn, so a port that needs time for each packet gives a small number.
     fn forwards_max(&self) -> usize {
         usize::MAX
@@ -137,7 +137,7 @@ pub trait Port {
         None
     }
 
-    /// The time, read before and behind what a turn receives.
+    /// Returns the time, read before and behind what a turn receives.
     fn now(&self) -> Time;
 
     /// Waits until something arrives, a persist completes, or `until`; may spin before it blocks.
@@ -153,10 +153,10 @@ pub trait Served: Sized {
     /// The medium of the device's log.
     type Medium: Media;
 
-    /// The device.
+    /// Returns the device.
     fn device(&self) -> &DeviceNode<Self::Medium>;
 
-    /// The device.
+    /// Returns the device.
     fn device_mut(&mut self) -> &mut DeviceNode<Self::Medium>;
 
     /// As [`DeviceNode::receive_with_hops`].
@@ -196,7 +196,7 @@ pub trait Served: Sized {
         self.device_mut().finish(now)
     }
 
-    /// What nobody waits for that is to be sent in this turn; true if something was done.
+    /// Sends what may leave last in this turn. Returns true if something was done.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.

@@ -26,9 +26,9 @@ use crate::plan::{Order, Plan};
 use crate::record::{MemberRecord, Names, bytes};
 use crate::shard::{Row, Shard};
 
-/// A lease is renewed so many times before it would end.
+/// Renewals of a lease before it would end.
 const RENEWALS: u64 = 3;
-/// The agent looks so many times in one lease, also at what the chain shall be.
+/// Looks of the agent in one lease, also at the chain that is wanted.
 const LOOKS: u64 = 16;
 /// One call of etcd ends within this part of a lease.
 const CALLS: u64 = 6;
@@ -138,31 +138,31 @@ impl Agent {
         }
     }
 
-    /// Whether etcd knows the device as this process's: it may run.
+    /// Returns whether etcd knows the device as this process's: it may run.
     #[must_use]
     pub fn is_registered(&self) -> bool {
         self.shared.state().registered
     }
 
-    /// How the device is to be wired; `None`: nothing is known of that in etcd. To be asked once it is registered.
+    /// Returns how the device is to be wired; `None`: nothing is known of that in etcd. To be asked once it is registered.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order
     }
 
-    /// Why the device must not go on, if so: a sentence.
+    /// Returns why the device must not go on, if so: a sentence.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.state().failed.clone()
     }
 
-    /// Whether the device is to end and to give its lease back: a person wants that, and the chain can go on without it.
+    /// Returns whether the device is to end and to give its lease back: a person wants that, and the chain can go on without it.
     #[must_use]
     pub fn leaves(&self) -> bool {
         self.shared.state().leaves
     }
 
-    /// Gives the lease back. **The device has ended**: it answers nothing by this lease any more.
+    /// Returns the lease back. **The device has ended**: it answers nothing by this lease any more.
     ///
     /// # Errors
     /// A sentence: etcd does not answer. The lease then ends by itself.
@@ -271,7 +271,7 @@ impl Keeper {
         }
     }
 
-    /// Whether there is a lease for this epoch.
+    /// Returns whether there is a lease for this epoch.
     fn lives(&self, epoch: Option<u32>) -> bool {
         self.held.as_ref().is_some_and(|held| {
             let deadline = lease::deadline(held.sent_at, self.length);
@@ -429,7 +429,7 @@ impl Keeper {
     }
 }
 
-/// Whether a member of the chain comes with another log, and it is not declared stopped yet. The server would refuse it; and a
+/// Returns whether a member of the chain comes with another log, and it is not declared stopped yet. The server would refuse it; and a
 /// lease would say that it is there, so that no controller could leave it out.
 fn has_lost_its_log(shard: &Shard, row: &Row, id: u32, facts: Facts) -> bool {
     let is_member = shard.plan.as_ref().is_some_and(|plan| {
@@ -443,7 +443,7 @@ fn has_lost_its_log(shard: &Shard, row: &Row, id: u32, facts: Facts) -> bool {
     is_member && another && row.word != Word::Stopped
 }
 
-/// Whether a device that states who is stopped serves that very epoch nevertheless, and the chain of it has such a member: another
+/// Returns whether a device that states who is stopped serves that very epoch nevertheless, and the chain of it has such a member: another
 /// device was not wired anew yet when it asked the server. By now it may be, and waits for this one to say it again.
 fn is_unheard(plan: &Plan, order: Order, standing: &Standing) -> bool {
     let ids = plan.ids();
@@ -451,7 +451,7 @@ fn is_unheard(plan: &Plan, order: Order, standing: &Standing) -> bool {
         && standing.chain.iter().any(|id| !ids.contains(id))
 }
 
-/// How the chain wires this device. A spare that is not in it asks the server.
+/// Returns how the chain wires this device. A spare that is not in it asks the server.
 fn wiring(plan: &Plan, id: u32, spare: bool) -> Option<Order> {
     let waits = Order {
         next: plan.server,

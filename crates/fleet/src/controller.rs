@@ -16,7 +16,7 @@ use crate::plan::Plan;
 use crate::record::{Names, WordRecord, bytes};
 use crate::shard::Shard;
 
-/// It looks so many times in one lease.
+/// Looks of the controller in one lease.
 const LOOKS: u64 = 24;
 /// One call of etcd ends within this part of a lease.
 const CALLS: u64 = 3;
@@ -50,7 +50,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that has seen nothing yet.
+    /// Returns a controller that has seen nothing yet.
     #[must_use]
     pub fn new(config: ControllerConfig) -> Controller {
         let longest = crate::length(crate::LEASE_SECONDS_USUAL);
@@ -71,7 +71,7 @@ impl Controller {
         self.history.turn(self.clock.now(), &mut self.etcd)
     }
 
-    /// How long to wait before the next turn.
+    /// Returns how long to wait before the next turn.
     #[must_use]
     pub fn pause(&self) -> Duration {
         let usual = self.longest / LOOKS;
@@ -120,7 +120,7 @@ impl Controller {
         Ok(if done { advice } else { Advice::Well })
     }
 
-    /// One step in etcd, if nothing has changed of what it was decided from; whether it was done.
+    /// One step in etcd, if nothing has changed of what it was decided from. Returns whether it was done.
     fn act(&mut self, shard: &Shard, step: &Step) -> Result<bool, String> {
         let (are, put) = transaction(&self.names, shard, step);
         let done = self.etcd.put_if(&are, &[put]);

@@ -12,7 +12,7 @@ use crate::shard::{Row, Shard};
 
 use pmnet_proto::lease::Word;
 
-/// What is wanted.
+/// The wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// One copy more.
@@ -33,7 +33,7 @@ pub enum Want {
 /// A planned change, and the state to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// What is wanted.
+    /// The wish.
     pub want: Want,
     /// The chain as it is, head first.
     pub now: Vec<u32>,
@@ -53,7 +53,7 @@ impl Intent {
         self.now.len() - usize::from(self.leaves.is_some())
     }
 
-    /// Writes the wish, if what it was decided from is as it was read; whether it did.
+    /// Writes the wish, if what it was decided from is as it was read. Returns whether it did.
     ///
     /// # Errors
     /// A sentence: etcd does not answer. It may have been done.
@@ -67,7 +67,7 @@ impl Intent {
         etcd.put_if(&are, &puts).map_err(|error| error.to_string())
     }
 
-    /// Whether all is as it was wanted: the chain that is served is so long, without who was to leave, and all of it holds
+    /// Whether all is as it was wanted: the chain that is served has that length, without the device that was to leave, and all of it holds
     /// everything. Otherwise a sentence about what is waited for.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ pub fn intend(names: &Names, shard: &Shard, want: Want) -> Result<Intent, String
     })
 }
 
-/// The chain, if it is served as it shall be, and all of it hold everything and have a lease.
+/// Returns the chain, if it is served as it shall be, and all of it hold everything and have a lease.
 fn settled(shard: &Shard) -> Result<&Plan, String> {
     let Some(plan) = &shard.plan else {
         return Err(
@@ -239,7 +239,7 @@ fn leaver(shard: &Shard, now: &[u32], device: u32) -> Result<(), String> {
     ))
 }
 
-/// A spare that is ready to join.
+/// Returns a spare that is ready to join.
 fn spare(shard: &Shard, plan: &Plan) -> Result<u32, String> {
     let ready = |(id, row): &(&u32, &Row)| {
         let record = row.record.as_ref().filter(|_| row.is_there());

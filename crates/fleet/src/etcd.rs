@@ -99,7 +99,7 @@ pub struct Storage {
 const QUOTA_USUAL: u64 = 2 << 30;
 
 impl Storage {
-    /// Whether more than half of what it may be is reached.
+    /// Returns whether more than half of what it may be is reached.
     #[must_use]
     pub fn is_large(&self) -> bool {
         self.bytes > self.quota.unwrap_or(QUOTA_USUAL) / 2
@@ -107,7 +107,7 @@ impl Storage {
 }
 
 impl Etcd {
-    /// A client of these endpoints (`http://HOST:PORT`), each call of which ends within `timeout`.
+    /// Returns a client of these endpoints (`http://HOST:PORT`), each call of which ends within `timeout`.
     #[must_use]
     pub fn new(endpoints: Vec<String>, timeout: Duration) -> Etcd {
         let config = ureq::Agent::config_builder()
@@ -124,19 +124,19 @@ impl Etcd {
         }
     }
 
-    /// The highest revision of etcd that was heard of; 0: none.
+    /// Returns the highest revision of etcd that was heard of; 0: none.
     #[must_use]
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// How many endpoints there are.
+    /// Returns how many endpoints there are.
     #[must_use]
     pub fn endpoints(&self) -> usize {
         self.endpoints.len()
     }
 
-    /// All keys that begin with `prefix`, at one moment that is not before this call; at most [`LIMIT`].
+    /// Returns all keys that begin with `prefix`, at one moment that is not before this call; at most [`LIMIT`].
     ///
     /// # Errors
     /// [`EtcdError`]; another endpoint is asked the next time.
@@ -173,7 +173,7 @@ impl Etcd {
             .ok_or_else(|| self.foreign("a lease is shorter than asked for"))
     }
 
-    /// Lets a lease last for its whole length again; whether it was still there. **For people to see only**: no agreement of the members.
+    /// Lets a lease last for its whole length again. Returns whether it was still there. **For people to see only**: no agreement of the members.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -182,7 +182,7 @@ impl Etcd {
         Ok(number(&answer["TTL"]).is_some())
     }
 
-    /// Whether this revision can still be read: it was not compacted away.
+    /// Returns whether this revision can still be read: it was not compacted away.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -212,7 +212,7 @@ impl Etcd {
         }
     }
 
-    /// The database of the member that answered last.
+    /// Returns the database of the member that answered last.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -248,7 +248,7 @@ impl Etcd {
             .map(|_| ())
     }
 
-    /// Puts all this in one step if each of these keys was last put at this revision (0: is not there); whether it did.
+    /// Puts all this in one step if each of these keys was last put at this revision (0: is not there). Returns whether it did.
     ///
     /// # Errors
     /// [`EtcdError`]: then it may or may not be done.
@@ -342,7 +342,7 @@ fn number(value: &Value) -> Option<u64> {
     value.as_str().and_then(|text| text.parse().ok())
 }
 
-/// The quota in etcd's metrics.
+/// Returns the quota in etcd's metrics.
 fn quota_in(metrics: &str) -> Option<u64> {
     let line = metrics
         .lines()

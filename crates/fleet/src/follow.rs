@@ -30,7 +30,7 @@ pub struct FollowConfig {
     pub names: Names,
 }
 
-/// The addresses of a shard's devices: those of the chain as it shall be, head first, then those that are there besides (spares); at most
+/// Returns the addresses of a shard's devices: those of the chain as it shall be, head first, then those that are there besides (spares); at most
 /// as many as a chain can have, of the family of the first.
 #[must_use]
 pub fn whereabouts(shard: &Shard) -> Vec<SocketAddr> {

@@ -53,7 +53,7 @@ pub(crate) struct Present<'a> {
     pub(crate) chain: &'a [u32],
 }
 
-/// The record of a device that has a lease now.
+/// Returns the record of a device that has a lease now.
 fn alive(row: &Row) -> Option<&MemberRecord> {
     row.record.as_ref().filter(|_| row.alive != 0)
 }
@@ -65,7 +65,7 @@ fn is_stopped(shard: &Shard, id: u32) -> bool {
         .is_some_and(|row| row.word == Word::Stopped)
 }
 
-/// The latest epoch that a device with a lease serves, or that the server has said it has on record. The chain of an epoch never
+/// Returns the latest epoch that a device with a lease serves, or that the server has said it has on record. The chain of an epoch never
 /// changes. Until the chain is in etcd only the devices count: they know where they send to.
 pub(crate) fn present(shard: &Shard) -> Option<Present<'_>> {
     let records = shard.rows.values().filter_map(alive);
@@ -121,7 +121,7 @@ pub fn advise(
     }
 }
 
-/// The record follows a chain that was made by devices that formed it, by a person, or as the record before said.
+/// Returns the record follows a chain that was made by devices that formed it, by a person, or as the record before said.
 fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice {
     let record = |id: &u32| shard.rows.get(id)?.record.as_ref();
     let serving = |id: &u32| record(id).filter(|record| record.epoch == present.epoch);
@@ -174,7 +174,7 @@ fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
     }))
 }
 
-/// A device that was stopped, and is not in the chain that is served. The record may not leave a device out of that chain any more:
+/// Returns a device that was stopped, and is not in the chain that is served. The record may not leave a device out of that chain any more:
 /// then no statement about this device is to come, and none counts in a later epoch.
 fn left_out(shard: &Shard, plan: &Plan, present: &Present<'_>) -> Option<Step> {
     let stopped = shard
@@ -206,7 +206,7 @@ pub(crate) fn is_settled(shard: &Shard, plan: &Plan) -> bool {
     served && plan.says.is_none() && !plan.joins
 }
 
-/// Whether the chain can go on without this device, as far as is known: it is a member, no other device is about to join or leave, and
+/// Returns whether the chain can go on without this device, as far as is known: it is a member, no other device is about to join or leave, and
 /// another member that holds everything has a lease. Only to avoid a pause for nothing: whether it is left out, a controller decides
 /// as always.
 pub(crate) fn may_leave(shard: &Shard, device: u32) -> bool {
@@ -221,7 +221,7 @@ pub(crate) fn may_leave(shard: &Shard, device: u32) -> bool {
     })
 }
 
-/// A device whose lease is gone, beside one that holds everything.
+/// Returns a device whose lease is gone, beside one that holds everything.
 fn stop(
     shard: &Shard,
     plan: &Plan,
@@ -286,7 +286,7 @@ fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advic
     })))
 }
 
-/// A spare that is ready, if the chain is whole and shorter than it shall be.
+/// Returns a spare that is ready, if the chain is whole and shorter than it shall be.
 fn join(shard: &Shard, plan: &Plan, present: &Present<'_>, copies: Option<usize>) -> Option<Step> {
     let wanted = copies.unwrap_or(plan.copies).min(CHAIN_MAX);
     let serves = |place: &Place| {

@@ -13,13 +13,13 @@ use crate::etcd::{Etcd, EtcdError};
 
 /// A controller that compacts notes so often which revision there is.
 const NOTED_EVERY: Nanos = 60 * SECOND;
-/// For so long it keeps what was.
+/// Time for which it keeps the history.
 const KEPT: Nanos = 300 * SECOND;
 /// One that does not looks so often, also at its start.
 const LOOKED_EVERY: Nanos = 600 * SECOND;
 /// No other user of an etcd needs a longer history than this.
 const OLD: Nanos = 3 * 3600 * SECOND;
-/// An etcd with so many revisions that was never compacted is not going to be.
+/// An etcd that has this many revisions and was never compacted is not going to be.
 const MANY: u64 = 20_000;
 
 /// Looks after what etcd keeps.
@@ -99,7 +99,7 @@ fn look(then: Option<u64>, etcd: &mut Etcd) -> Result<Option<String>, EtcdError>
     }))
 }
 
-/// Whether the database is large for its quota.
+/// Returns whether the database is large for its quota.
 fn filled(etcd: &mut Etcd) -> Option<String> {
     const MIB: u64 = 1 << 20;
     let storage = etcd.storage().ok()?;

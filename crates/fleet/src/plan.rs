@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// A chain has at most so many devices.
+/// Most devices of a chain.
 pub(crate) const CHAIN_MAX: usize = 8;
 
 /// One device of the chain.
@@ -47,7 +47,7 @@ pub struct Order {
 }
 
 impl Order {
-    /// Whether a device that runs with this must start again to do as `other` says. What it has stated, it need not take back: that
+    /// Returns whether a device that runs with this must start again to do as `other` says. What it has stated, it need not take back: that
     /// is over with the epoch.
     #[must_use]
     pub fn is_to_become(self, other: Order) -> bool {
@@ -62,7 +62,7 @@ impl Plan {
         self.places.iter().map(|place| place.id).collect()
     }
 
-    /// The device that is to join.
+    /// Returns the device that is to join.
     #[must_use]
     pub fn joiner(&self) -> Option<u32> {
         let last = self.places.last().filter(|_| self.joins);

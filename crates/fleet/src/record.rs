@@ -156,7 +156,7 @@ impl From<WordRecord> for Word {
     }
 }
 
-/// The bytes of a record.
+/// Returns the bytes of a record.
 pub(crate) fn bytes(record: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(record).expect("records have no maps and no foreign types")
 }

@@ -17,9 +17,9 @@ use crate::etcd::{Etcd, Put};
 use crate::record::{Names, ServerRecord, bytes};
 use crate::shard::Shard;
 
-/// The record is put so many times before its lease would end.
+/// Writes of the record before its lease would end.
 const RENEWALS: u64 = 3;
-/// The agent looks so many times in one lease.
+/// Looks of the agent in one lease.
 const LOOKS: u64 = 16;
 /// One call of etcd ends within this part of a lease.
 const CALLS: u64 = 6;
@@ -50,7 +50,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// An agent with these settings.
+    /// Returns an agent with these settings.
     ///
     /// # Errors
     /// The system gives no random numbers.
@@ -61,7 +61,7 @@ impl Candidate {
         })
     }
 
-    /// The same for a process whose turn is over.
+    /// Returns the same for a process whose turn is over.
     ///
     /// # Errors
     /// As [`Candidate::new`].
@@ -73,7 +73,7 @@ impl Candidate {
         })
     }
 
-    /// Takes the turn of the one server that serves, if no other one has it; whether it did. **Only so that not two begin**: who may
+    /// Takes the turn of the one server that serves, if no other one has it. Returns whether it did. **Only so that not two begin**: who may
     /// write, the store decides.
     ///
     /// # Errors
@@ -273,7 +273,7 @@ impl Keeper {
     }
 }
 
-/// The epoch that the server is to end: the chain that is served is the one in etcd, and that states something about the next epoch,
+/// Returns the epoch that the server is to end: the chain that is served is the one in etcd, and that states something about the next epoch,
 /// which a device that was to join, and was lost, would have begun.
 fn to_end(shard: &Shard, on_record: &OnRecord) -> Option<u32> {
     let plan = shard.plan.as_ref()?;

@@ -146,7 +146,7 @@ impl Shard {
         Some(())
     }
 
-    /// Whether the server is there, and reaches etcd.
+    /// Returns whether the server is there, and reaches etcd.
     #[must_use]
     pub const fn has_server(&self) -> bool {
         self.server_alive != 0

@@ -94,7 +94,7 @@ impl DramMedia {
         Ok(())
     }
 
-    /// The memory of the image.
+    /// Returns the memory of the image.
     #[must_use]
     pub fn memory(&self) -> Memory {
         self.memory.clone()

@@ -103,7 +103,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// The error for `what` on `path`; a lack of space gets its own.
+    /// Returns the error for `what` on `path`; a lack of space gets its own.
     pub(crate) fn io(
         path: &Path,
         what: &'static str,

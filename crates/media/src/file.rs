@@ -145,7 +145,7 @@ impl FileMedia {
         &self.warnings
     }
 
-    /// The memory of the image.
+    /// Returns the memory of the image.
     #[must_use]
     pub fn memory(&self) -> Memory {
         self.image.clone()
@@ -202,7 +202,7 @@ fn open_direct(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Whether the file at `path` can be opened so.
+/// Returns whether the file at `path` can be opened so.
 pub(crate) fn takes_direct(path: &Path) -> bool {
     open_direct(path).is_ok()
 }

@@ -156,7 +156,7 @@ pub(crate) fn check_size(path: &Path, bytes: usize) -> Result<(), OpenError> {
     })
 }
 
-/// A byte offset as the system calls want it.
+/// Returns a byte offset as the system calls want it.
 pub(crate) fn offset(at: usize) -> u64 {
     u64::try_from(at).expect("usize is at most 64 bits")
 }
@@ -184,7 +184,7 @@ pub(crate) fn read(file: &File, written: &[Range<usize>], image: &mut [u8]) -> i
     Ok(())
 }
 
-/// Whether every byte is zero.
+/// Returns whether every byte is zero.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)

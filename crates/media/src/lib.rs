@@ -128,7 +128,7 @@ impl AnyMedia {
         }
     }
 
-    /// The memory of the image, for packet buffers that a network interface stores into. From then on the image is read part
+    /// Returns the memory of the image, for packet buffers that a network interface stores into. From then on the image is read part
     /// by part ([`Media::part`]).
     #[must_use]
     pub fn memory(&self) -> Memory {

@@ -49,7 +49,7 @@ pub(crate) fn of_path(file: &File, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Whether `path` names this file.
+/// Returns whether `path` names this file.
 pub(crate) fn same_file(file: &File, path: &Path) -> bool {
     match (file.metadata(), std::fs::metadata(path)) {
         (Ok(ours), Ok(theirs)) => (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()),

@@ -40,7 +40,7 @@ impl Mapping {
         )
     }
 
-    /// An ordinary shared mapping, for tests on machines without persistent memory.
+    /// Returns an ordinary shared mapping, for tests on machines without persistent memory.
     #[cfg(test)]
     pub(crate) fn of_page_cache(file: &File, bytes: usize) -> io::Result<Mapping> {
         Mapping::with(

@@ -69,13 +69,13 @@ impl Memory {
         }
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of it.
+    /// Returns all of it.
     ///
     /// # Panics
     /// Somebody else has it too.
@@ -88,7 +88,7 @@ impl Memory {
         self.part(0..self.len())
     }
 
-    /// A part.
+    /// Returns a part.
     ///
     /// # Panics
     /// It is not inside.

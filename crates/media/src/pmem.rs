@@ -85,7 +85,7 @@ pub(crate) fn create(path: &Path, bytes: usize) -> Result<PmemMedia, OpenError> 
     Ok(media)
 }
 
-/// Whether `path` is a devdax device whose first 8 KiB are zero: where a log would begin, there is none. A file is
+/// Returns whether `path` is a devdax device whose first 8 KiB are zero: where a log would begin, there is none. A file is
 /// made with its log, so this is only about devices.
 ///
 /// # Errors
@@ -135,7 +135,7 @@ fn size(file: &File, metadata: &Metadata, path: &Path) -> Result<usize, OpenErro
     Ok(bytes)
 }
 
-/// The memory under what is opened.
+/// Returns the memory under what is opened.
 pub(crate) fn backing(metadata: &Metadata) -> Backing {
     let sysfs = Sysfs(Path::new(SYSFS));
     if metadata.file_type().is_char_device() {
@@ -236,7 +236,7 @@ impl PmemMedia {
         })
     }
 
-    /// How stores are made durable here.
+    /// Returns how stores are made durable here.
     #[must_use]
     pub fn method(&self) -> Method {
         self.method
@@ -248,7 +248,7 @@ impl PmemMedia {
         self.domain
     }
 
-    /// The memory of the image.
+    /// Returns the memory of the image.
     #[must_use]
     pub fn memory(&self) -> Memory {
         self.memory.clone()

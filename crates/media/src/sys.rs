@@ -18,7 +18,7 @@ pub(crate) fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// The parts of the file below `bytes` that something was written to, in order; the others are zero, durably, because no file system
+/// Returns the parts of the file below `bytes` that something was written to, in order; the others are zero, durably, because no file system
 /// takes back what was written. Where it cannot say, all of it.
 pub(crate) fn written(file: &File, bytes: usize) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
@@ -84,7 +84,7 @@ pub(crate) fn file_system(file: &File) -> io::Result<FileSystem> {
     })
 }
 
-/// Waits until `fd` is readable or the deadline has passed; true when readable.
+/// Waits until `fd` is readable or the deadline has passed. Returns true when readable.
 pub(crate) fn wait_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline

@@ -69,7 +69,7 @@ pub(crate) struct Sysfs<'a>(pub &'a Path);
 pub(crate) const SYSFS: &str = "/sys";
 
 impl Sysfs<'_> {
-    /// The folder of a device, by its number; `kind` is `block` or `char`.
+    /// Returns the folder of a device, by its number; `kind` is `block` or `char`.
     pub(crate) fn device(&self, kind: &str, number: u64) -> io::Result<PathBuf> {
         let (major, minor) = (libc::major(number), libc::minor(number));
         self.0
@@ -77,7 +77,7 @@ impl Sysfs<'_> {
             .canonicalize()
     }
 
-    /// Whether a character device is memory (devdax).
+    /// Returns whether a character device is memory (devdax).
     pub(crate) fn is_dax(&self, number: u64) -> bool {
         self.device("char", number)
             .is_ok_and(|folder| subsystem(&folder).as_deref() == Some("dax"))
@@ -90,7 +90,7 @@ impl Sysfs<'_> {
         size.trim().parse().map_err(invalid)
     }
 
-    /// The memory of a devdax device.
+    /// Returns the memory of a devdax device.
     pub(crate) fn dax_memory(&self, number: u64) -> Backing {
         let mut memory = Backing {
             domain: Domain::NotPersistent,
@@ -124,7 +124,7 @@ impl Sysfs<'_> {
         memory
     }
 
-    /// The memory under a block device that holds a file system.
+    /// Returns the memory under a block device that holds a file system.
     pub(crate) fn block_memory(&self, number: u64) -> Backing {
         let mut memory = Backing {
             domain: Domain::CpuCache,
@@ -199,7 +199,7 @@ impl Backing {
     }
 }
 
-/// The NVDIMM region that a device is in.
+/// Returns the NVDIMM region that a device is in.
 fn region(folder: &Path) -> Option<PathBuf> {
     let is_region = |folder: &Path| {
         let name = folder.file_name().and_then(|name| name.to_str());

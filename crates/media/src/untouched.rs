@@ -23,7 +23,7 @@ pub(crate) struct Untouched {
 }
 
 impl Untouched {
-    /// The blocks of an image of `bytes` bytes that are in none of the parts that were `written`.
+    /// Returns the blocks of an image of `bytes` bytes that are in none of the parts that were `written`.
     pub fn new(bytes: usize, written: &[Range<usize>]) -> io::Result<Untouched> {
         let mut blocks = vec![true; bytes / BLOCK];
         for part in written {

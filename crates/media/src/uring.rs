@@ -63,7 +63,7 @@ pub fn io_uring_works() -> io::Result<()> {
 }
 
 impl RingWriter {
-    /// A writer to `file`, which its owner keeps open for as long as the writer lives.
+    /// Returns a writer to `file`, which its owner keeps open for as long as the writer lives.
     pub(crate) fn new(file: &File) -> io::Result<RingWriter> {
         Ok(RingWriter {
             ring: ManuallyDrop::new(IoUring::new(DEPTH)?),
@@ -122,7 +122,7 @@ impl RingWriter {
         }
     }
 
-    /// Takes in all completions that are there; true if there were any.
+    /// Takes in all completions that are there. Returns true if there were any.
     fn reap(&mut self) -> io::Result<bool> {
         let mut any = false;
         let mut result = Ok(());

@@ -75,7 +75,7 @@ fn killed_again_and_again(kind: Kind, path: &Path) {
             assert!(matches!(open(path, kind), Err(OpenError::Locked { .. })));
         }
         child.kill().unwrap();
-        // What it managed to report before it died counts as well.
+        // Its reports before it died count as well.
         for line in lines {
             if let Some((_, numbers)) = line.split_once("durable ")
                 && let Some((durable, applied)) = numbers.split_once(' ')

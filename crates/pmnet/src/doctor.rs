@@ -123,7 +123,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything; false if something fails.
+/// Looks at everything. Returns false if something fails.
 ///
 /// # Errors
 /// The result cannot be printed.

@@ -14,7 +14,7 @@ use pmnet_wire::{Kind, Packet};
 
 /// The log of a device in memory that this process can read.
 pub trait Feed {
-    /// The frame of an order, if the log holds it now: the bytes of an APPEND.
+    /// Returns the frame of an order, if the log holds it now: the bytes of an APPEND.
     fn frame(&mut self, order: u64) -> Option<&[u8]>;
 }
 

@@ -47,15 +47,15 @@ impl<S: Store> ServerNode<S> {
         }
     }
 
-    /// The machine, for its counters and state.
+    /// Returns the machine, for its counters and state.
     pub const fn machine(&self) -> &Server {
         &self.machine
     }
-    /// The machine, for its notices.
+    /// Returns the machine, for its notices.
     pub const fn machine_mut(&mut self) -> &mut Server {
         &mut self.machine
     }
-    /// The store.
+    /// Returns the store.
     pub const fn store(&self) -> &S {
         &self.store
     }
@@ -63,11 +63,11 @@ impl<S: Store> ServerNode<S> {
     pub const fn rejected_packets(&self) -> u64 {
         self.rejected_packets
     }
-    /// The store, to be woken by it.
+    /// Returns the store, to be woken by it.
     pub const fn store_mut(&mut self) -> &mut S {
         &mut self.store
     }
-    /// The store back, as after the process died.
+    /// Returns the store back, as after the process died.
     pub fn into_store(self) -> S {
         self.store
     }
@@ -205,7 +205,7 @@ impl<S: Store> ServerNode<S> {
         Ok(())
     }
 
-    /// When [`ServerNode::step`] has something to do again by itself.
+    /// Returns when [`ServerNode::step`] has something to do again by itself.
     pub fn next_timeout(&self) -> Option<Time> {
         let next = self.tidy_at.into_iter().chain(self.look_at).min();
         self.resume_at.or(next)

@@ -71,7 +71,7 @@ impl StoreError {
 ///
 /// Every call is bounded in time by the store's own deadlines (some seconds at most).
 pub trait Store: Send {
-    /// All records as last durably written (empty for a fresh store). Also reconnects.
+    /// Returns all records as last durably written (empty for a fresh store). Also reconnects.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -106,38 +106,38 @@ pub trait Store: Send {
         drop(wake);
     }
 
-    /// Whether what was loaded last is not the store to use any more: the records are to be loaded again, from another one.
+    /// Returns whether what was loaded last is not the store to use any more: the records are to be loaded again, from another one.
     fn has_moved(&self) -> bool {
         false
     }
 
-    /// Whether the connection to what was loaded last has ended. Asked twice a second, also if there is nothing to do: no client is let in by a front
+    /// Returns whether the connection to what was loaded last has ended. Asked twice a second, also if there is nothing to do: no client is let in by a front
     /// whose Redis is another process than the server's, so no work would ever show it. Must not wait.
     fn is_gone(&mut self) -> bool {
         false
     }
 
-    /// Whether [`Store::is_gone`] can ever say so.
+    /// Returns whether [`Store::is_gone`] can ever say so.
     fn may_go(&self) -> bool {
         false
     }
 
-    /// Whether what the logs of the devices may hold could find no room: nothing more is to be acknowledged in advance.
+    /// Returns whether what the logs of the devices may hold could find no room: nothing more is to be acknowledged in advance.
     fn is_short(&self) -> bool {
         false
     }
 
-    /// Whether what room there is is for the sessions that are there, and for deletes: no new session is to begin.
+    /// Returns whether what room there is is for the sessions that are there, and for deletes: no new session is to begin.
     fn is_crowded(&self) -> bool {
         false
     }
 
-    /// Whether this store has work of its own: then [`Store::tidy`] is called now and then.
+    /// Returns whether this store has work of its own: then [`Store::tidy`] is called now and then.
     fn tidies(&self) -> bool {
         false
     }
 
-    /// Does a little of that; whether there may be more of it.
+    /// Does a little of that. Returns whether there may be more of it.
     ///
     /// # Errors
     /// [`StoreError`].

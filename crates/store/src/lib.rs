@@ -83,7 +83,7 @@ pub fn open(url: &str, shard: u32) -> Result<Box<dyn Store>, OpenError> {
     open_with(url, None, None, shard)
 }
 
-/// The same; Redis has this password, in place of one in `url`, and this waits for its sync.
+/// Returns the same; Redis has this password, in place of one in `url`, and this waits for its sync.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -137,7 +137,7 @@ pub(crate) const REPLY_TOO_LONG: &[u8] = b"-ERR pmnet: the reply is larger than 
 /// Longest head of the reply to a pack, in bytes.
 pub(crate) const PACK_HEADER_BYTES_MAX: usize = 16;
 
-/// A state-changing request's reply as it is kept in this record.
+/// Returns a state-changing request's reply as it is kept in this record.
 pub(crate) fn bounded_reply(reply: Bytes, record: &[u8]) -> Bytes {
     if reply.len() <= REPLY_BYTES_MAX {
         return reply;

@@ -33,13 +33,13 @@ pub struct Update {
 }
 
 impl Update {
-    /// Where these bytes are in the payload, if they are a part of it and not a copy.
+    /// Returns where these bytes are in the payload, if they are a part of it and not a copy.
     pub fn place_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
         place_in(&self.payload, part)
     }
 }
 
-/// Where `part` is in `whole`, if it is a part of it and not a copy.
+/// Returns where `part` is in `whole`, if it is a part of it and not a copy.
 pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
     let end = start.checked_add(part.len())?;

@@ -73,7 +73,7 @@ impl Paths {
         }
     }
 
-    /// Whether the system is to be asked, once it is told with which peers.
+    /// Returns whether the system is to be asked, once it is told with which peers.
     #[must_use]
     pub fn is_due(&self, now: Time, socket: &Socket) -> bool {
         now >= self.next_look
@@ -81,7 +81,7 @@ impl Paths {
                 && now.since(self.looked) >= LOOK_AGAIN)
     }
 
-    /// Whether the system was asked about this one last time.
+    /// Returns whether the system was asked about this one last time.
     #[must_use]
     pub fn knows(&self, peer: Peer) -> bool {
         self.peers.contains(&peer)

@@ -141,13 +141,13 @@ impl Queue {
         self.headroom
     }
 
-    /// Whether the socket is in zero-copy mode.
+    /// Returns whether the socket is in zero-copy mode.
     #[must_use]
     pub const fn is_zero_copy(&self) -> bool {
         self.zero_copy
     }
 
-    /// Gives the kernel up to `wanted` free frames to receive into, but leaves `reserve` of them; returns how many it
+    /// Returns the kernel up to `wanted` free frames to receive into, but leaves `reserve` of them; returns how many it
     /// got.
     ///
     /// # Errors
@@ -249,7 +249,7 @@ impl Queue {
     }
 
     /// Wakes the kernel to send what was submitted, if it needs that: in copy mode it always does. On a veth, what the
-    /// other end does in the kernel is done before this returns. What is sent while the interface is down is lost, or leaves when
+    /// other end does in the kernel is done before this returns. A packet that is sent while the interface is down is lost, or leaves when
     /// it is up again.
     ///
     /// # Errors

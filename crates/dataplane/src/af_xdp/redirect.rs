@@ -33,7 +33,7 @@ pub struct Redirect {
 pub struct Only {
     /// To this address. The port is the first of `ports`.
     pub to: SocketAddr,
-    /// So many ports, each with sockets of its own ([`Redirect::serve_port`]).
+    /// Most ports, each with sockets of its own ([`Redirect::serve_port`]).
     pub ports: u16,
     /// Datagrams or segments.
     pub transport: Transport,
@@ -51,7 +51,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Its number in an IP header.
+    /// Returns its number in an IP header.
     const fn number(self) -> u32 {
         match self {
             Transport::Udp => 17,
@@ -60,7 +60,7 @@ impl Transport {
     }
 }
 
-/// Whether this binary contains the program.
+/// Returns whether this binary contains the program.
 #[must_use]
 pub fn is_built() -> bool {
     !OBJECT.is_empty()
@@ -76,7 +76,7 @@ impl Redirect {
         Redirect::attach_filtered(interface, ports, None)
     }
 
-    /// The same for datagrams or segments to one address, and of datagrams only for those that begin with `magic`, if it
+    /// Returns the same for datagrams or segments to one address, and of datagrams only for those that begin with `magic`, if it
     /// is given. Each port has sockets of its own.
     ///
     /// # Errors

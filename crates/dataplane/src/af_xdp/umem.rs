@@ -21,7 +21,7 @@ const PAGE_BYTES: usize = 4096;
 pub struct Frame(u32);
 
 impl Frame {
-    /// Its number, counted from the start of the region.
+    /// Returns its number, counted from the start of the region.
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.0
@@ -42,7 +42,7 @@ pub struct Received {
 enum Place {
     /// Somebody else keeps what is in it ([`Umem::keep`]).
     Kept,
-    /// The same, and the kernel sends from it.
+    /// Kept by the caller, and the kernel sends from it.
     KeptSending,
     /// The kernel still sends from it, and the caller does not keep it any more.
     LeftSending,
@@ -171,7 +171,7 @@ impl<R: Region> Umem<R> {
         at
     }
 
-    /// A free frame, to be written.
+    /// Returns a free frame, to be written.
     pub fn take(&mut self) -> Option<Frame> {
         let number = self.free.pop()?;
         self.places[Umem::<R>::at(number)] = Place::Held;
@@ -194,7 +194,7 @@ impl<R: Region> Umem<R> {
         self.places[at] = Place::Kept;
     }
 
-    /// A kept frame is needed no longer. False: the kernel still sends from it, and it comes back by itself.
+    /// Takes back a kept frame that is needed no longer. False: the kernel still sends from it, and it comes back by itself.
     ///
     /// # Panics
     /// It was not kept.
@@ -214,14 +214,14 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// Gives a free frame to the caller to keep.
+    /// Returns a free frame to the caller to keep.
     pub fn surrender(&mut self) -> Option<u32> {
         let number = self.free.pop()?;
         self.places[Umem::<R>::at(number)] = Place::Kept;
         Some(number)
     }
 
-    /// A part of a kept frame, to be read.
+    /// Returns a part of a kept frame, to be read.
     ///
     /// # Panics
     /// Nobody keeps it, or the part is not inside.
@@ -268,7 +268,7 @@ impl<R: Region> Umem<R> {
         ))
     }
 
-    /// The whole of a held frame.
+    /// Returns the whole of a held frame.
     #[must_use]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         let at = self.held(frame);
@@ -280,7 +280,7 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// The whole of a held frame, to be written.
+    /// Returns the whole of a held frame, to be written.
     pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
         let at = self.held(frame);
         // SAFETY: as in `bytes`, and `self` is mutably borrowed as long as this reference lives.

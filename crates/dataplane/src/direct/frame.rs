@@ -130,7 +130,7 @@ pub(super) fn write(front: &mut [u8], way: &Way, datagram: &[u8]) -> Option<usiz
     Some(used)
 }
 
-/// The same for an IP packet, which only needs the Ethernet header. `None`: there is no room.
+/// Returns the same for an IP packet, which only needs the Ethernet header. `None`: there is no room.
 pub(super) fn write_link(front: &mut [u8], way: &Way) -> Option<usize> {
     let kind = if way.to.is_ipv4() {
         EtherType::IPV4

@@ -1,7 +1,7 @@
 //! A device whose packets never pass the kernel's network stack: AF_XDP sockets that receive into the packet buffers of the
 //! log (`docs/spec/ordered-log.md` §11), as PASTE proposes.
 //!
-//! An update is appended where the network put it, and is sent on from there. What does not come by such a socket (from
+//! An update is appended where the network put it, and is sent on from there. Packets that do not come by such a socket (from
 //! another interface, a fragment, something foreign) comes by the UDP socket of the [relay](crate::relay), and so goes what
 //! nobody knows the way to. Spec: `docs/spec/packet-buffers.md`. May not: decide anything about a packet.
 
@@ -108,7 +108,7 @@ impl DirectDevice {
         DirectDevice::open_in(config, space, stop)
     }
 
-    /// The same for a log whose packet buffers are these.
+    /// Returns the same for a log whose packet buffers are these.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -138,7 +138,7 @@ impl DirectDevice {
         self.serve_with(log, |node| node, |_| (), ready)
     }
 
-    /// The same for a device with more beside it, which `make` makes of it. `observe` is called once a turn.
+    /// Returns the same for a device with more beside it, which `make` makes of it. `observe` is called once a turn.
     ///
     /// # Errors
     /// [`DirectError`].

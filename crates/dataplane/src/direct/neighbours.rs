@@ -13,7 +13,7 @@ use super::frame::{Came, Mac};
 
 /// Peers that are known at the same time. Others go by the kernel's stack.
 const NEIGHBOURS_MAX: usize = 4096;
-/// After so long without a packet from it, a peer may be elsewhere. The system knows where; asking it costs a copy.
+/// Time without a packet after which a peer may be elsewhere. The system knows where; asking it costs a copy.
 const HEARD_MAX: Nanos = SECOND;
 
 /// How a peer is reached.
@@ -61,7 +61,7 @@ impl Neighbours {
         self.known.insert(came.from, (neighbour, now));
     }
 
-    /// How to reach a peer; `None`: by the kernel's stack.
+    /// Returns how to reach a peer; `None`: by the kernel's stack.
     pub fn find(&self, now: Time, peer: Peer) -> Option<Neighbour> {
         self.known
             .get(&peer)

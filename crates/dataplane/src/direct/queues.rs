@@ -77,7 +77,7 @@ struct Share {
 }
 
 impl Share {
-    /// Of so many buffers, at least 256 a queue.
+    /// Returns the share of each queue of `buffers` buffers, at least 256 a queue.
     fn of(buffers: u64, queues: usize) -> Share {
         let count = u64::try_from(queues.max(1)).expect("few");
         let send = u64::try_from(SEND_RESERVE).expect("few");
@@ -199,17 +199,17 @@ impl Queues {
         received.map(drop)
     }
 
-    /// A received packet.
+    /// Returns a received packet.
     pub fn packet(&self, received: &Received) -> &[u8] {
         &self.umem.bytes(&received.frame)[received.bytes.clone()]
     }
 
-    /// Where a received packet begins in the frame space.
+    /// Returns where a received packet begins in the frame space.
     pub fn place(&self, received: &Received) -> usize {
         self.start(received.frame.number()) + received.bytes.start
     }
 
-    /// A datagram in a buffer of the log.
+    /// Returns a datagram in a buffer of the log.
     pub fn logged(&self, place: &Range<usize>) -> &[u8] {
         let (number, inside) = self.split(place);
         self.umem.kept_bytes(number, &inside)
@@ -223,7 +223,7 @@ impl Queues {
         (number, place.start - start..place.end - start)
     }
 
-    /// Whether the kernel has to be woken once more.
+    /// Returns whether the kernel has to be woken once more.
     pub fn pending(&self) -> bool {
         self.asleep.iter().any(|asleep| *asleep)
     }
@@ -292,7 +292,7 @@ impl Queues {
         Ok(true)
     }
 
-    /// An entry of the TX ring; false: none is free.
+    /// Returns an entry of the TX ring. Returns false: none is free.
     fn reserve(&mut self, queue: usize) -> Result<bool, AfXdpError> {
         if self.queues[queue].reserve(1)? == 1 {
             return Ok(true);

@@ -2,7 +2,7 @@
 //! of its own for each.
 //!
 //! A socket gets only what its own queue has received, and its memory is the log of one shard. So the queues of an interface
-//! are divided: shard i of n has the queues i, i + n, i + 2n, …. What comes to a shard by a queue of another one takes the way
+//! are divided: shard i of n has the queues i, i + n, i + 2n, …. A packet for a shard in a queue of another one takes the path
 //! through the system's stack to its UDP socket. May not: know logs.
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ impl Default for Part {
 }
 
 impl Part {
-    /// The only shard.
+    /// Returns the only shard.
     #[must_use]
     pub fn alone() -> Part {
         Part {
@@ -53,7 +53,7 @@ impl Part {
         }
     }
 
-    /// All of `count` shards, which listen on one port after the other.
+    /// Returns all of `count` shards, which listen on one port after the other.
     ///
     /// # Errors
     /// [`DirectError::Unfit`]: an interface has fewer queues than there are shards.
@@ -78,7 +78,7 @@ impl Part {
         Ok((0..count).map(part).collect())
     }
 
-    /// Its queues of an interface.
+    /// Returns its queues of an interface.
     pub(super) fn queues(&self, interface: &str) -> impl Iterator<Item = u32> + use<> {
         let step = usize::from(self.count);
         (u32::from(self.index)..queues_of(interface)).step_by(step)
@@ -133,7 +133,7 @@ impl Part {
     }
 }
 
-/// Receive queues of an interface that can have sockets. What comes by others goes to the system's stack, and from there to a
+/// Receive queues of an interface that can have sockets. Packets in other queues go to the system's stack, and from there to a
 /// device's UDP socket.
 fn queues_of(interface: &str) -> u32 {
     interface::receive_queues(interface).min(QUEUES_MAX)

@@ -57,7 +57,7 @@ impl Arrived {
     pub const fn from(&self) -> Peer {
         self.came.from
     }
-    /// How many more hops it may make.
+    /// Returns how many more hops it may make.
     #[must_use]
     pub const fn hops(&self) -> u8 {
         self.came.hops
@@ -74,7 +74,7 @@ pub struct BufferSpace {
 }
 
 impl BufferSpace {
-    /// All of a log whose image is this memory.
+    /// Returns all of a log whose image is this memory.
     ///
     /// # Errors
     /// [`DirectError::Unfit`]: its frame space is a ring.
@@ -274,7 +274,7 @@ impl Sockets {
         Ok(true)
     }
 
-    /// The same for a datagram at `place` of the frame space, in a buffer of the log: it is sent from there.
+    /// Returns the same for a datagram at `place` of the frame space, in a buffer of the log: it is sent from there.
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -296,7 +296,7 @@ impl Sockets {
         Ok(true)
     }
 
-    /// A datagram in a buffer of the log.
+    /// Returns a datagram in a buffer of the log.
     #[must_use]
     pub fn logged(&self, place: &Range<usize>) -> &[u8] {
         self.queues.logged(place)
@@ -310,7 +310,7 @@ impl Sockets {
         self.queues.flush_all()
     }
 
-    /// Whether [`Sockets::flush`] could not hand over everything.
+    /// Returns whether [`Sockets::flush`] could not hand over everything.
     #[must_use]
     pub fn pending(&self) -> bool {
         self.queues.pending()

@@ -111,7 +111,7 @@ pub fn detach(
     })
 }
 
-/// How many entries a start from this image would keep.
+/// Returns how many entries a start from this image would keep.
 fn kept(image: MapMedia) -> Result<u64, OpenError> {
     match Scan::open(image, None)?.decide() {
         Decision::Keep { applied, tail, .. } => Ok(tail - applied),

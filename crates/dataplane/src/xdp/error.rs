@@ -205,7 +205,7 @@ fn rights(error: &io::Error) -> &'static str {
     }
 }
 
-/// The system's answer at the bottom of an error.
+/// Returns the system's answer at the bottom of an error.
 fn cause(error: &(dyn std::error::Error + 'static)) -> Option<Errno> {
     let below = std::iter::successors(Some(error), |error| error.source());
     below
@@ -226,7 +226,7 @@ impl KernelError {
             source: Box::new(source),
         }
     }
-    /// A program could not be loaded.
+    /// Returns a program could not be loaded.
     pub(crate) fn load(name: &'static str, source: ProgramError) -> KernelError {
         let ProgramError::LoadError {
             io_error,

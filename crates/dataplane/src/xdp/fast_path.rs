@@ -278,7 +278,7 @@ impl FastPath for Kernel {
     }
 }
 
-/// The checksum field of this header.
+/// Returns the checksum field of this header.
 fn checksum(header: Header) -> u32 {
     let bytes = header.emit();
     u32::from_be_bytes([bytes[76], bytes[77], bytes[78], bytes[79]])

@@ -120,7 +120,7 @@ impl Kernel {
         program.info().ok()?.verified_instruction_count()
     }
 
-    /// The program `pipeline`, as the target of a tail call.
+    /// Returns the program `pipeline`, as the target of a tail call.
     ///
     /// # Errors
     /// [`KernelError::Program`].
@@ -136,7 +136,7 @@ impl Kernel {
         self.shard().stage.store(stage.word(), Release);
     }
 
-    /// Where it is pinned.
+    /// Returns where it is pinned.
     #[must_use]
     pub fn pins(&self) -> &Pins {
         &self.pins
@@ -151,7 +151,7 @@ impl Kernel {
     }
 }
 
-/// A program of a loaded object.
+/// Returns a program of a loaded object.
 pub(super) fn program<'a>(
     ebpf: &'a mut Ebpf,
     name: &'static str,

@@ -26,7 +26,7 @@ pub(super) fn detach(link: &Path) {
     }
 }
 
-/// Whether the link that is pinned here had an interface, which is gone. One that cannot be asked is not.
+/// Returns whether the link that is pinned here had an interface, which is gone. One that cannot be asked is not.
 pub(super) fn is_severed(link: &Path) -> bool {
     let Some(fd) = open(link) else {
         return false;
@@ -47,7 +47,7 @@ fn open(link: &Path) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The system call bpf(2) with the first two words of its attributes; the rest are zero.
+/// Makes the system call bpf(2) with the first two words of its attributes; the rest are zero.
 fn bpf(command: libc::c_int, words: [u64; 2]) -> libc::c_long {
     let mut attributes = [0; 16];
     attributes[..2].copy_from_slice(&words);

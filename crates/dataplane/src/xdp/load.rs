@@ -103,7 +103,7 @@ impl Kernel {
         Ok((kernel, MapMedia::new(image, image_bytes, outlives)))
     }
 
-    /// The size of the log that is pinned.
+    /// Returns the size of the log that is pinned.
     ///
     /// # Errors
     /// [`KernelError`]: there is none, or it cannot be read.
@@ -113,7 +113,7 @@ impl Kernel {
             .map_err(|error| KernelError::Parameters(error.to_string()))
     }
 
-    /// The image of the log that is pinned, mapped once more.
+    /// Returns the image of the log that is pinned, mapped once more.
     ///
     /// # Errors
     /// [`KernelError`]: there is none.

@@ -33,7 +33,7 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// The folder of the device `name`; makes it if it is not there. Mounts the BPF file system in its usual place
+    /// Returns the folder of the device `name`; makes it if it is not there. Mounts the BPF file system in its usual place
     /// if it is not mounted there.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Pins {
             .map_err(|error| KernelError::file(&self.folder, error))
     }
 
-    /// The folder of the device `name`, whether or not it exists.
+    /// Returns the folder of the device `name`, whether or not it exists.
     #[must_use]
     pub fn existing(name: &str) -> Pins {
         Pins {
@@ -69,7 +69,7 @@ impl Pins {
         }
     }
 
-    /// Whether what is pinned here outlives this process. It does not if the file system is mounted only where this process is: in a
+    /// Returns whether what is pinned here outlives this process. It does not if the file system is mounted only where this process is: in a
     /// container, or in mounts of its own. If the mounts of the first
     /// process cannot be read, it does.
     #[must_use]
@@ -87,25 +87,25 @@ impl Pins {
             && !(self.mounted && in_container)
     }
 
-    /// The folder.
+    /// Returns the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether something of a device is here: its image.
+    /// Returns whether something of a device is here: its image.
     #[must_use]
     pub fn in_use(&self) -> bool {
         self.path(IMAGE).exists()
     }
 
-    /// Where something is pinned.
+    /// Returns where something is pinned.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     #[must_use]
     pub(super) fn name(&self) -> String {
         let name = self.folder.file_name().unwrap_or_default();
@@ -133,7 +133,7 @@ impl Pins {
         names
     }
 
-    /// The marks: names of interfaces, and where these are.
+    /// Returns the marks: names of interfaces, and where these are.
     fn marks(&self) -> Vec<(String, Interface)> {
         let read = |file: &String| {
             let name = decoded(file.strip_prefix(MARK)?);
@@ -228,7 +228,7 @@ impl Pins {
     }
 }
 
-/// The BPF file system allows no dot in a name.
+/// Returns the BPF file system allows no dot in a name.
 fn encoded(interface: &str) -> String {
     interface.replace('_', "__").replace('.', "_d")
 }
@@ -245,7 +245,7 @@ fn decoded(file: &str) -> String {
     name
 }
 
-/// Whether a list of mounts (proc_pid_mountinfo(5)) has the file system with this device number.
+/// Returns whether a list of mounts (proc_pid_mountinfo(5)) has the file system with this device number.
 fn has_mounted(mounts: &str, (major, minor): (u32, u32)) -> bool {
     let device = format!("{major}:{minor}");
     mounts

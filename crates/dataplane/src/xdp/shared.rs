@@ -147,7 +147,7 @@ shared! {
         /// At or below this order the buckets may not know everything: the newest update without a hash. The pipeline;
         /// user space while it holds.
         read_floor: AtomicU64,
-        /// The same, by what user space knows. User space.
+        /// The same floor, as user space knows it. User space.
         told_floor: AtomicU64,
         /// Writes at or below this order are not shown. User space.
         shown_above: AtomicU64,

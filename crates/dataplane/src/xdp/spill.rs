@@ -60,7 +60,7 @@ pub(super) fn check_older(path: &Path, kept: &Heading, same: bool) -> Result<(),
     )))
 }
 
-/// The whole file.
+/// Returns the whole file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, OpenError> {
     std::fs::read(path).map_err(file_error(path))
 }

@@ -63,7 +63,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// The names of the devices in this kernel.
+    /// Returns the names of the devices in this kernel.
     #[must_use]
     pub fn names() -> Vec<String> {
         let mut names: Vec<String> = Pins::existing("")
@@ -129,7 +129,7 @@ impl Status {
         })
     }
 
-    /// A quantile of the times of timed packets, in nanoseconds, rounded up to a slot; `share` is from 0 to 1. `None`: none
+    /// Returns a quantile of the times of timed packets, in nanoseconds, rounded up to a slot; `share` is from 0 to 1. `None`: none
     /// was timed, or the quantile is beyond the last slot.
     #[must_use]
     pub fn took_ns(&self, share: f64) -> Option<usize> {

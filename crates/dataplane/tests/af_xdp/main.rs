@@ -35,7 +35,7 @@ fn memory() -> Anonymous {
     Anonymous::new(FRAMES * 2048).unwrap()
 }
 
-/// A socket at the near end that gets what is sent to [`PORT`] and the next port.
+/// Returns a socket at the near end that gets what is sent to [`PORT`] and the next port.
 fn near(link: &Link) -> (Socket<Anonymous>, Redirect) {
     near_with(link, &config(0))
 }

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use super::{DeviceSaid, Looked, Meant, ServerSaid};
 use crate::plan::{CHAIN_MAX, Order, Place, Plan};
 
-/// What is wanted.
+/// The wish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandWant {
     /// One copy more.
@@ -66,7 +66,7 @@ pub struct Doing {
 }
 
 impl Change {
-    /// Whether this can be had now, and how.
+    /// Returns whether this can be had now, and how.
     ///
     /// # Errors
     /// A sentence that says why not, and what to do.
@@ -165,7 +165,7 @@ impl Change {
         self.ended.insert(id);
     }
 
-    /// The next step.
+    /// Returns the next step.
     ///
     /// # Errors
     /// A sentence: it cannot go on.
@@ -303,7 +303,7 @@ impl Change {
         )))
     }
 
-    /// Whether the chain's last device sends to one that has not joined and does not answer: nothing is acknowledged meanwhile.
+    /// Returns whether the chain's last device sends to one that has not joined and does not answer: nothing is acknowledged meanwhile.
     #[must_use]
     pub fn joiner_is_lost(&self, looked: &Looked) -> bool {
         let answers = self.joins.is_none_or(|id| looked.devices.contains_key(&id));
@@ -339,7 +339,7 @@ impl Change {
     }
 }
 
-/// A device that does not serve, and sends elsewhere than the chain on record says, is wired as that says. Nobody states anything.
+/// Returns a device that does not serve, and sends elsewhere than the chain on record says, is wired as that says. Nobody states anything.
 fn as_on_record(looked: &Looked, server: &ServerSaid) -> Option<HandStep> {
     let mut next = server.listen;
     for id in server.chain.iter().rev() {
@@ -360,7 +360,7 @@ fn doing(said: &DeviceSaid) -> Doing {
     }
 }
 
-/// How it is wired.
+/// Returns how it is wired.
 const fn wiring(said: &DeviceSaid) -> Order {
     Order {
         next: said.next,
@@ -380,7 +380,7 @@ fn waits(said: &DeviceSaid) -> String {
     })
 }
 
-/// The server, if it knows its chain.
+/// Returns the server, if it knows its chain.
 fn server(looked: &Looked) -> Result<&ServerSaid, String> {
     match &looked.server {
         Some(server) if server.epoch > 0 && !server.chain.is_empty() => Ok(server),
@@ -403,7 +403,7 @@ fn because(looked: &Looked) -> String {
     }
 }
 
-/// A member that answers.
+/// Returns a member that answers.
 fn device(looked: &Looked, id: u32) -> Result<&DeviceSaid, String> {
     looked.devices.get(&id).ok_or_else(|| {
         format!(
@@ -504,7 +504,7 @@ fn strays(looked: &Looked, server: &ServerSaid, said: &DeviceSaid) -> String {
     }
 }
 
-/// A spare that is ready to join.
+/// Returns a spare that is ready to join.
 fn spare<'a>(looked: &'a Looked, server: &ServerSaid) -> Result<&'a DeviceSaid, String> {
     let others = || {
         let all = looked.devices.values();

@@ -103,7 +103,7 @@ impl DeviceDoor {
         })
     }
 
-    /// How the device is to be wired, if a person has said so.
+    /// Returns how the device is to be wired, if a person has said so.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order
@@ -121,13 +121,13 @@ impl DeviceDoor {
         state.run = Some(Run { words, order });
     }
 
-    /// Whether a person wants the device to end.
+    /// Returns whether a person wants the device to end.
     #[must_use]
     pub fn leaves(&self) -> bool {
         self.shared.state().leaves
     }
 
-    /// Forgets how it was wired, if that was said in an earlier life of its process; whether it was.
+    /// Forgets how it was wired, if that was said in an earlier life of its process. Returns whether it was.
     #[must_use]
     pub fn forget_remembered(&self) -> bool {
         let mut state = self.shared.state();

@@ -104,7 +104,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Reads what has come; whether there is more to wait for.
+    /// Reads what has come. Returns whether there is more to wait for.
     ///
     /// # Errors
     /// The connection is of no use.
@@ -279,7 +279,7 @@ fn write_line(stream: &mut TcpStream, value: &impl Serialize) -> io::Result<()> 
     stream.write_all(&line)
 }
 
-/// A line, read as this; `None`: it is none, or something else.
+/// Returns a line, read as this; `None`: it is none, or something else.
 fn read_line<T: DeserializeOwned>(
     stream: &mut TcpStream,
     within: Duration,

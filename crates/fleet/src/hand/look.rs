@@ -22,7 +22,7 @@ pub struct Looked {
 }
 
 /// Asks everybody at these addresses, and whoever they send to. `listen` and `next` in what they say are addresses at which they can be
-/// reached. `patience`: so long it waits for each connection.
+/// reached. `patience`: longest wait for each connection.
 ///
 /// # Errors
 /// A sentence: what answers there cannot be one shard.

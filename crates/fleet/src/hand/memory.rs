@@ -38,7 +38,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// The next hop that a person said last, if that counts.
+    /// Returns the next hop that a person said last, if that counts.
     pub(super) fn recall(&self, by_hand: bool) -> Option<SocketAddr> {
         let path = self.path.as_ref()?;
         let bytes = match read_whole(path) {
@@ -78,7 +78,7 @@ impl Memory {
         Some(record.next)
     }
 
-    /// A person has said this; `left`: and had the device end. False: there is no place to remember it.
+    /// Remembers what an operator said; `left`: that the device was to end. False: there is no place to remember it.
     pub(super) fn keep(&self, next: SocketAddr, left: bool) -> std::io::Result<bool> {
         let Some(path) = &self.path else {
             return Ok(false);
@@ -127,7 +127,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The file, if it is one, and as short as what is written here.
+/// Returns the file, if it is one, and as short as what is written here.
 fn read_whole(path: &Path) -> std::io::Result<Vec<u8>> {
     let about = std::fs::metadata(path)?;
     if !about.is_file() || about.len() > RECORD_MAX {
@@ -136,7 +136,7 @@ fn read_whole(path: &Path) -> std::io::Result<Vec<u8>> {
     std::fs::read(path)
 }
 
-/// Why a device that listens here cannot send there, if so.
+/// Returns the reason why a device that listens at `listen` cannot send to `next`, if there is one.
 pub(super) fn unfit(next: SocketAddr, listen: SocketAddr) -> Option<String> {
     let ip = next.ip();
     let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Asked {
-    /// Who is there, and where does it stand?
+    /// Asks for the process's role, number and state.
     Who,
     /// A device is to be wired so.
     Wire {
@@ -115,7 +115,7 @@ pub struct ServerSaid {
     pub chain: Vec<u32>,
 }
 
-/// A name for this process.
+/// Returns a name for this process.
 fn process() -> std::io::Result<String> {
     Ok(format!("{:016x}", pmnet_udp::os_random()?))
 }

@@ -130,7 +130,7 @@ enum Word {
     Shards(shards::ShardsArgs),
 }
 
-/// Does it; false if it could not be done in time.
+/// Does it. Returns false if it could not be done in time.
 pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     match &args.word {
         Word::Promote(what) => return promote::of(what, args),

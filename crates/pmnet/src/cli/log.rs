@@ -52,7 +52,7 @@ enum What {
     },
 }
 
-/// Looks; false if the log could not be used by a device.
+/// Looks. Returns false if the log could not be used by a device.
 pub fn main(command: &LogCommand) -> anyhow::Result<bool> {
     let (path, entries, json) = match &command.what {
         What::Inspect {
@@ -84,7 +84,7 @@ fn open(path: &Path) -> anyhow::Result<Scan<impl Media + use<>>> {
     Ok(Scan::open(image, None)?)
 }
 
-/// The last `count` entries that a device would keep.
+/// Returns the last `count` entries that a device would keep.
 fn tail<M: Media>(scan: &Scan<M>, decision: &Decision, count: u64) -> Vec<Entry> {
     let Decision::Keep { applied, tail, .. } = decision else {
         return Vec::new();

@@ -84,13 +84,13 @@ enum Command {
     Doctor(crate::doctor::DoctorArgs),
 }
 
-/// The definition of the whole command line, from which its reference is written.
+/// Returns the definition of the whole command line, from which its reference is written.
 #[must_use]
 pub fn definition() -> clap::Command {
     Cli::command()
 }
 
-/// Whether these are a command line, the name of the program first. Nothing is run.
+/// Returns whether these are a command line, the name of the program first. Nothing is run.
 #[must_use]
 pub fn is_command_line(arguments: &[&str]) -> bool {
     Cli::try_parse_from(arguments).is_ok()

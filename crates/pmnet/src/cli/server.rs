@@ -21,7 +21,7 @@ use super::common::{CommonArgs, in_etcd, required, size_max, udp_address};
 use super::ready;
 use super::stop::{stop_on_signals, unless_asked_to_stop};
 
-/// Poll for so long after activity: enough to take a burst apart, too short to rob the store.
+/// Time of polling after activity: enough to take a burst apart, too short to rob the store.
 const SPIN_US: u64 = 0;
 
 /// A server that stands by looks so often whether its turn has come, and says at most so often why not.
@@ -126,7 +126,7 @@ pub struct ServerArgs {
     /// Do not tell `pmnet ctl` which chain the store has on record (outside a fleet: by TCP, at the address of --listen).
     #[arg(long)]
     no_ctl: bool,
-    /// With --fleet: for so long etcd shows a server that is gone [default: 3].
+    /// With --fleet: time for which etcd still shows a server that is gone [default: 3].
     #[arg(long, value_name = "N")]
     lease_seconds: Option<u64>,
     /// With --fleet: one of several servers of the shard, on different machines, with the same
@@ -161,7 +161,7 @@ impl Feed for DeviceLog {
     }
 }
 
-/// The settings of the agent; `None` without a fleet.
+/// Returns the settings of the agent; `None` without a fleet.
 fn fleet_of(
     name: Option<String>,
     etcd: Option<String>,
@@ -202,7 +202,7 @@ fn fleet_of(
     }))
 }
 
-/// Waits until no other server has its turn; false: it was asked to end.
+/// Waits until no other server has its turn. Returns false: it was asked to end.
 fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
     let mut said: Option<(String, Instant)> = None;
     loop {

@@ -47,7 +47,7 @@ pub struct StatusArgs {
     json: bool,
 }
 
-/// Looks; false if there is none.
+/// Looks. Returns false if there is none.
 pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     if let (Some(fleet), Some(etcd)) = (&args.fleet, &args.etcd) {
         return of_fleet(fleet, etcd, args.shard, args.json);
@@ -108,7 +108,7 @@ fn as_json(status: &Status) -> Value {
     })
 }
 
-/// After so many milliseconds the kernel answers clients no more, unless the lease is renewed. `None`: it needs no lease.
+/// Milliseconds after which the kernel answers clients no more, unless the lease is renewed. `None`: it needs no lease.
 fn silent_in(status: &Status) -> Option<u64> {
     let left = |until: Time| until.since(Clock::boottime().now()) / MILLISECOND;
     status.answers_until.map(left)
@@ -183,7 +183,7 @@ fn as_text(status: &Status) -> String {
 /// One call of etcd ends within this time.
 const ETCD_MAX: Duration = Duration::from_secs(2);
 
-/// Looks at a shard in etcd; false if it has nothing there.
+/// Looks at a shard in etcd. Returns false if it has nothing there.
 pub fn of_fleet(fleet: &str, etcd: &str, shard: u32, json: bool) -> anyhow::Result<bool> {
     let (endpoints, names) = in_etcd(etcd, fleet, shard)?;
     let mut etcd = Etcd::new(endpoints, ETCD_MAX);
@@ -249,7 +249,7 @@ fn server_as_text(server: &ServerRecord, there: bool) -> String {
     format!("server at {}: {is}; {knows}", server.address)
 }
 
-/// After so many milliseconds at the latest the device is silent, if it does not renew its lease.
+/// Returns the milliseconds after which the device is silent at the latest, if it does not renew its lease.
 fn silent_in_ms(row: &Row, left: Option<u64>) -> Option<u64> {
     let record = row.record.as_ref()?;
     let lost = margin(pmnet_fleet::length(record.seconds)) / 1_000_000;
@@ -261,7 +261,7 @@ fn silent_in_ms(row: &Row, left: Option<u64>) -> Option<u64> {
     })
 }
 
-/// Where a device is in the chain as it shall be, from 1, and how long that is.
+/// Returns where a device is in the chain as it shall be, from 1, and how long that is.
 fn place(shard: &Shard, id: u32) -> Option<(usize, usize)> {
     let ids = shard.plan.as_ref()?.ids();
     let at = ids.iter().position(|one| *one == id)?;

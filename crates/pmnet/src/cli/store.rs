@@ -91,7 +91,7 @@ enum What {
     },
 }
 
-/// Looks, or repairs; false if something is damaged.
+/// Looks, or repairs. Returns false if something is damaged.
 pub fn main(command: &StoreCommand) -> anyhow::Result<bool> {
     match &command.what {
         What::Stat { path, json } => stat(path, *json),
@@ -158,7 +158,7 @@ fn percent(part: u64, whole: u64) -> u64 {
     part.saturating_mul(100) / whole.max(1)
 }
 
-/// Whether more than three quarters of its lines, or of the frames that a log does not need, are in use.
+/// Returns whether more than three quarters of its lines, or of the frames that a log does not need, are in use.
 fn is_nearly_full(stat: &Stat, log_entries: u32) -> bool {
     let frames = stat.frames - log_entries.min(stat.frames / 2);
     percent(stat.lines_used, u64::from(stat.lines)) > NEARLY_FULL_PERCENT

@@ -24,7 +24,7 @@ struct Interface {
     deferred: Option<(u64, u64)>,
 }
 
-/// The reason why answers of an XDP program at this interface vanish: a veth takes them only if its other end has a program, too.
+/// Returns the reason why answers of an XDP program at this interface vanish: a veth takes them only if its other end has a program, too.
 /// `None`: no reason is known.
 pub(crate) fn vanishing(name: &str) -> Option<String> {
     let interface = look(name)?;
@@ -42,7 +42,7 @@ pub(crate) fn vanishing(name: &str) -> Option<String> {
     ))
 }
 
-/// The lines about an interface.
+/// Returns the lines about an interface.
 pub(super) fn findings(name: &str) -> Vec<Finding> {
     match look(name) {
         Some(interface) => vec![

@@ -94,7 +94,7 @@ impl Features {
     ];
     const ZERO_COPY: u64 = 1 << 3;
 
-    /// A program can run in the driver.
+    /// Returns whether a program can run in the driver.
     pub(super) fn native(self) -> bool {
         self.0 & Features::BASIC != 0
     }
@@ -123,7 +123,7 @@ pub(super) fn link(index: u32) -> Result<Link, Errno> {
     parse_link(&answer).ok_or(Errno::BADMSG)
 }
 
-/// The same about an interface that another one is linked with. In another namespace it needs privilege there.
+/// Returns the same about an interface that another one is linked with. In another namespace it needs privilege there.
 pub(super) fn linked(other: Linked) -> Result<Link, Errno> {
     let Some(namespace) = other.namespace else {
         return link(other.index);
@@ -189,7 +189,7 @@ fn push(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-/// The first message of an answer, without its header.
+/// Returns the first message of an answer, without its header.
 fn body_of(answer: &[u8]) -> Result<&[u8], Errno> {
     let header = answer.get(..HEADER_BYTES).ok_or(Errno::BADMSG)?;
     let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
@@ -236,7 +236,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
     })
 }
 
-/// The value of the first attribute of that kind, behind `skip` bytes.
+/// Returns the value of the first attribute of that kind, behind `skip` bytes.
 fn attribute(body: &[u8], skip: usize, kind: u16) -> Option<&[u8]> {
     let mut rest = body.get(skip..)?;
     while let [a, b, c, d, ..] = *rest {

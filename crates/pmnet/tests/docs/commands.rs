@@ -46,7 +46,7 @@ fn code(text: &str) -> (Vec<String>, Vec<(String, String)>) {
     (spans, blocks)
 }
 
-/// The command lines of pmnet in a block of a shell: prompts, `&`, `exec` and comments are taken away.
+/// Returns the command lines of pmnet in a block of a shell: prompts, `&`, `exec` and comments are taken away.
 fn lines_of_pmnet(block: &str) -> Vec<String> {
     let joined = block.replace("\\\n", " ");
     let lines = joined.lines().filter_map(|line| {
@@ -59,7 +59,7 @@ fn lines_of_pmnet(block: &str) -> Vec<String> {
     lines.collect()
 }
 
-/// A line's words, without the quotes of the shell.
+/// Returns a line's words, without the quotes of the shell.
 fn words(line: &str) -> Vec<String> {
     let words = line.split_whitespace();
     words
@@ -77,7 +77,7 @@ fn flags<'a>(command: &'a Command, known: &mut BTreeSet<&'a str>) {
     known.extend(NOT_BUILT);
 }
 
-/// What a line names that does not exist: a subcommand, or a flag of it.
+/// Returns the name in a line that does not exist: a subcommand, or a flag of it.
 fn unknown(root: &Command, line: &str) -> Option<String> {
     let words = words(line);
     let mut command = root;
@@ -121,7 +121,7 @@ fn unknown(root: &Command, line: &str) -> Option<String> {
         .map(|flag| format!("--{flag}"))
 }
 
-/// Whether a line is whole: no part is left out, no variable of a shell stands for one.
+/// Returns whether a line is whole: no part is left out, no variable of a shell stands for one.
 fn is_whole(line: &str) -> bool {
     !line.contains(['…', '$', '|', '<', '>', ';', '('])
 }

@@ -56,7 +56,7 @@ impl Page {
     }
 }
 
-/// The anchor that GitHub gives a heading: lower case, spaces as hyphens, no punctuation.
+/// Returns the anchor that GitHub gives a heading: lower case, spaces as hyphens, no punctuation.
 fn anchor(title: &str) -> String {
     let kept = title.trim().chars().filter_map(|char| match char {
         ' ' => Some('-'),
@@ -74,7 +74,7 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// All pages below the root, `docs` and their folders, by their path from the root.
+/// Returns all pages below the root, `docs` and their folders, by their path from the root.
 fn pages() -> BTreeMap<PathBuf, String> {
     let root = root();
     let mut found = BTreeMap::new();

@@ -28,10 +28,10 @@ const PASSED_ON: &[&str] = &[
     "{error}. It is waited for {} s",
 ];
 
-/// What is not the product: tools of the project, and the crate whose messages have no ids yet.
+/// Crates that are not the product: tools of the project, and the crate whose messages have no ids yet.
 const WITHOUT_IDS: &[&str] = &["front", "lab", "sim", "history", "model", "packets"];
 
-/// What an id begins with.
+/// Beginning of an id.
 const MARK: &str = "PM";
 
 /// A part that is shorter says nothing.
@@ -40,7 +40,7 @@ const PART_BYTES_MIN: usize = 6;
 /// Longest message of the source, in bytes.
 const MESSAGE_BYTES_MAX: usize = 900;
 
-/// The product's files of source, with texts that go on in the next line as they are printed.
+/// Returns the product's files of source, with texts that go on in the next line as they are printed.
 fn files() -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     let mut folders = vec![root().join("crates")];
@@ -64,7 +64,7 @@ fn files() -> BTreeMap<PathBuf, String> {
     all
 }
 
-/// A text in Rust: `\` at the end of a line joins it with the next one, `\"` is a quote.
+/// Returns a text in Rust: `\` at the end of a line joins it with the next one, `\"` is a quote.
 fn as_printed(text: &str) -> String {
     let mut parts = text.split("\\\n");
     let mut printed = parts.next().unwrap_or_default().to_owned();
@@ -74,7 +74,7 @@ fn as_printed(text: &str) -> String {
     printed.replace("\\\"", "\"")
 }
 
-/// The source of the product itself, without its unit tests.
+/// Returns the source of the product itself, without its unit tests.
 fn product() -> BTreeMap<PathBuf, String> {
     let crates = root().join("crates");
     let mut found = files();
@@ -89,7 +89,7 @@ fn product() -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// The ids in a text, with what follows each.
+/// Returns the ids in a text, with what follows each.
 fn ids(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.match_indices(MARK).filter_map(|(at, _)| {
         let digits = text.get(at + MARK.len()..at + MARK.len() + 4)?;
@@ -99,7 +99,7 @@ fn ids(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The code in the first column of a page's tables.
+/// Returns the code in the first column of a page's tables.
 fn quoted(page: &str) -> Vec<String> {
     let (mut column, mut is_body, mut found) = (0, false, Vec::new());
     for event in Parser::new_ext(page, Options::ENABLE_TABLES) {
@@ -114,13 +114,13 @@ fn quoted(page: &str) -> Vec<String> {
     found
 }
 
-/// The parts of a message between what it is filled with.
+/// Returns the parts of a message between what it is filled with.
 fn parts(message: &str) -> impl Iterator<Item = &str> {
     let parts = message.split('…').map(str::trim);
     parts.filter(|part| part.len() >= PART_BYTES_MIN)
 }
 
-/// What differs between the messages of a source and the entries of a page.
+/// Returns the differences between the messages of a source and the entries of a page.
 fn differences(source: &BTreeMap<PathBuf, String>, page: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut texts: BTreeMap<&str, &str> = BTreeMap::new();
@@ -171,7 +171,7 @@ fn every_id_has_one_message_and_one_entry() {
     assert!(wrong.is_empty(), "{GUIDE}:\n{}", wrong.join("\n"));
 }
 
-/// The texts of the warnings and errors in a log that a source writes.
+/// Returns the texts of the warnings and errors in a log that a source writes.
 fn warnings(text: &str) -> impl Iterator<Item = &str> {
     let marks = ["tracing::warn!(", "tracing::error!("];
     let all = marks.into_iter().flat_map(|mark| text.split(mark).skip(1));

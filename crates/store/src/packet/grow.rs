@@ -1,7 +1,7 @@
 //! Makes a packet store, or a region of a device, larger while no process uses it (`docs/spec/packet-store.md` §13; known gap G62).
 //!
 //! The whole image is copied beside the file, read back, and takes its name in one step. Both files are locked until then, so no process
-//! ever uses both. Whatever moment is the last one of the process or the machine, there is the old file or the new one under the
+//! ever uses both. At every moment, also if the process or the machine dies, there is the old file or the new one under the
 //! name, and perhaps a file beside it that the next attempt removes.
 
 use std::ffi::OsString;

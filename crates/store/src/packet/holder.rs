@@ -16,13 +16,13 @@ use crate::rows::{Fault, Update};
 pub trait Writing {
     /// Medium of the records.
     type Medium: Media;
-    /// The store as these changes see it.
+    /// Returns the store as these changes see it.
     fn map(&self) -> &Map<Self::Medium>;
     /// As [`Transaction::put`].
     fn put(&mut self, key: &[u8], value: &[u8], meta: Meta, room: Room) -> Result<(), Error>;
     /// As [`Transaction::remove`].
     fn remove(&mut self, key: &[u8]) -> Result<bool, Error>;
-    /// Keeps a record in the entry of the log that it came in, if it can; whether it stays where it lies. `None`: nothing was done.
+    /// Keeps a record in the entry of the log that it came in, if it can. Returns whether it stays where it lies. `None`: nothing was done.
     ///
     /// # Errors
     /// [`Error`]: nothing was done.
@@ -99,7 +99,7 @@ pub trait Holder: Send {
     fn pack_step(&mut self, budget: usize) -> Result<usize, Fault>;
     /// Shows the records as of the last commit.
     fn look<T>(&mut self, look: impl FnOnce(&Map<Self::Medium>) -> T) -> Result<T, Fault>;
-    /// Keeps room for more records of `bytes` bytes, as many as have keys from `prefix` on; whether the store is short then,
+    /// Keeps room for more records of `bytes` bytes, as many as have keys from `prefix` on. Returns whether the store is short then,
     /// and whether it is crowded.
     fn settle(&mut self, prefix: u8, bytes: usize) -> Result<(bool, bool), Fault>;
     /// After a failure of the medium: what is in memory is of no use.
@@ -110,7 +110,7 @@ pub trait Holder: Send {
     fn survives(&self) -> &'static str;
     /// Returns its name.
     fn name(&self) -> &dyn fmt::Display;
-    /// Notes that so many records were left where they lay when they came, and so many were copied.
+    /// Counts records that stay where they lay when they came, and records that were copied.
     fn kept(&mut self, _linked: u64, _copied: u64) {}
 }
 
@@ -190,7 +190,7 @@ impl<M: Media> Beside<M> {
         }
     }
 
-    /// The log and the store.
+    /// Returns the log and the store.
     pub fn shared(&mut self) -> &mut Shared<M> {
         &mut self.shared
     }

@@ -61,7 +61,7 @@ pub fn mend_packet_store(map: &mut Map<AnyMedia>) -> Result<u64, Fault> {
     Ok(changed)
 }
 
-/// The names of records by the keys of clients, as far as the other records of the store say them.
+/// Returns the names of records by the keys of clients, as far as the other records of the store say them.
 #[must_use]
 pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
     let mut names = types::Names::default();
@@ -163,7 +163,7 @@ impl<H: Holder> Served<H> {
         Ok(())
     }
 
-    /// Removes keys whose time is over and rows that no key leads to any more, and packs as long as that gives something; whether there
+    /// Removes keys whose time is over and rows that no key leads to any more, and packs as long as that gives something. Returns whether there
     /// may be more room than before.
     fn make_room(&mut self) -> Result<bool, StoreError> {
         let now = embedded::now();
@@ -400,7 +400,7 @@ impl<H: Holder> Store for Served<H> {
     }
 }
 
-/// The protocol's records.
+/// Returns the protocol's records.
 fn records<M: Media>(map: &Map<M>) -> Result<Vec<(RecordKey, Bytes)>, Fault> {
     let first = [RECORDS];
     let all = map.range(

@@ -35,7 +35,7 @@ pub struct WriteRows<'t, W> {
 }
 
 impl<'t, W: Writing> WriteRows<'t, W> {
-    /// The rows that this transaction sees.
+    /// Returns the rows that this transaction sees.
     pub fn new(writing: &'t mut W, room: Room) -> WriteRows<'t, W> {
         WriteRows {
             writing,
@@ -48,7 +48,7 @@ impl<'t, W: Writing> WriteRows<'t, W> {
         }
     }
 
-    /// Keeps a value where its update lies in the log, if it is a part of that, and its key as well; whether it did.
+    /// Keeps a value where its update lies in the log, if it is a part of that, and its key as well. Returns whether it did.
     fn link(&mut self, key: &[u8], meta: Meta, value: &[u8]) -> Result<bool, Fault> {
         let Some(update) = &self.update else {
             return Ok(false);

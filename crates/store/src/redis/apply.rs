@@ -221,7 +221,7 @@ impl RedisStore {
         slots
     }
 
-    /// The result of the batch: the number of effects that were rejected, or `None`: it must be sent again
+    /// Returns the result of the batch: the number of effects that were rejected, or `None`: it must be sent again
     /// without those that Redis refuses.
     fn conclude(
         &mut self,
@@ -329,7 +329,7 @@ fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, St
     }
 }
 
-/// An effect that Redis refuses and that may be dropped.
+/// Returns an effect that Redis refuses and that may be dropped.
 fn dropped(commands: &Commands<'_>, error: &str) -> String {
     format!(
         "{}: {error} ({})",
@@ -338,7 +338,7 @@ fn dropped(commands: &Commands<'_>, error: &str) -> String {
     )
 }
 
-/// A promised update that Redis refuses, while nothing of the batch has run.
+/// Returns a promised update that Redis refuses, while nothing of the batch has run.
 fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Retry(format!(
         "PM2307 Redis refuses a write that was acknowledged ({}): {error}. Put Redis right (is the command renamed in \
@@ -348,7 +348,7 @@ fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     ))
 }
 
-/// The first of these effects, for people.
+/// Returns the first of these effects, for people.
 fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
     let shown: Vec<String> = items
         .iter()
@@ -363,7 +363,7 @@ fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
     format!("{}{more}", shown.join("; "))
 }
 
-/// A batch that ended halfway; `rest` is the script's text after its first word.
+/// Returns a batch that ended halfway; `rest` is the script's text after its first word.
 fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> StoreError {
     let (ran, why) = rest.split_once(' ').unwrap_or((rest, ""));
     StoreError::Fatal(match ran.parse::<usize>() {
@@ -383,7 +383,7 @@ fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> St
     })
 }
 
-/// A batch of which Redis has executed a part, or a part in another database.
+/// Returns a batch of which Redis has executed a part, or a part in another database.
 fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     let then = if torn.recorded {
         "The batch counts as applied, so write these keys again, where they belong, and look for them in the database before"
@@ -398,7 +398,7 @@ fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     ))
 }
 
-/// A promised update that failed alone, in the middle of its batch.
+/// Returns a promised update that failed alone, in the middle of its batch.
 fn broken(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Fatal(format!(
         "PM2013 an acknowledged update is lost: Redis accepted it at first and failed to execute it ({}): {error}. The rest \

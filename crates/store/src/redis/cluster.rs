@@ -24,24 +24,24 @@ const ELSEWHERE: [&str; 5] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "CROSSS
 
 /// Redis Cluster's reply to a transaction with keys of several slots.
 const CROSSSLOT: &[u8] = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n";
-/// The name of pmnet's records for a shard, in this slot.
+/// Returns the name of pmnet's records for a shard, in this slot.
 pub fn records_name(shard: u32, slot: u16) -> String {
     let fits = |number: &u32| slot_of(format!("{shard}-{number}").as_bytes()) == slot;
     let number = (0_u32..).find(fits).unwrap_or_default();
     format!("pmnet:{{{shard}-{number}}}")
 }
 
-/// A key of this slot.
+/// Returns a key of this slot.
 pub fn in_slot(slot: u16, name: &str) -> String {
     format!("{{{}}}{name}", tag_of(slot))
 }
 
-/// A key of this slot that never exists.
+/// Returns a key of this slot that never exists.
 pub fn probe(slot: u16) -> Vec<u8> {
     format!("pmnet:{}", in_slot(slot, ":none")).into_bytes()
 }
 
-/// Whether Redis says that keys are elsewhere.
+/// Returns whether Redis says that keys are elsewhere.
 pub fn is_elsewhere(error: &str) -> bool {
     let code = error.split(' ').next().unwrap_or("");
     ELSEWHERE.contains(&code)
@@ -51,7 +51,7 @@ pub fn is_elsewhere(error: &str) -> bool {
 pub const ELSEWHERE_TEXT: &str = "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the \
                                   command was not executed";
 
-/// The slot that a script of ours found to be elsewhere, of those that it was given, and Redis's words (`slots.lua`).
+/// Returns the slot that a script of ours found to be elsewhere, of those that it was given, and Redis's words (`slots.lua`).
 pub fn elsewhere<'a>(error: &'a str, slots: &[u16]) -> Option<(u16, &'a str)> {
     let (number, why) = error.strip_prefix("ELSEWHERE ")?.split_once(' ')?;
     let slot = slots.get(number.parse::<usize>().ok()?)?;
@@ -174,7 +174,7 @@ struct Node {
 }
 
 impl Node {
-    /// A line of `CLUSTER NODES`: id, `host:port@bus[,name]`, flags, master, two times, epoch, state of the link, slots.
+    /// Returns a line of `CLUSTER NODES`: id, `host:port@bus[,name]`, flags, master, two times, epoch, state of the link, slots.
     fn parse(line: &str) -> Option<Node> {
         let mut words = line.split(' ');
         let (_id, address, flags) = (words.next()?, words.next()?, words.next()?);

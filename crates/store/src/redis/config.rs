@@ -105,7 +105,7 @@ impl Persistence {
         }
     }
 
-    /// Whether an acknowledged effect survives a power cut of this machine.
+    /// Returns whether an acknowledged effect survives a power cut of this machine.
     #[must_use]
     pub fn is_durable(self) -> bool {
         matches!(
@@ -114,7 +114,7 @@ impl Persistence {
         )
     }
 
-    /// Whether the adaptor waits for Redis's sync.
+    /// Returns whether the adaptor waits for Redis's sync.
     #[must_use]
     pub fn waits(self, what: WaitFor) -> bool {
         match self {
@@ -143,7 +143,7 @@ struct Aof {
 }
 
 impl Persistence {
-    /// How durable an effect is when the server replies.
+    /// Returns how durable an effect is when the server replies.
     ///
     /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does
     /// not distinguish that rewrite from others (`aof_base_size` is 0 in a new AOF too, and in one that was switched
@@ -271,13 +271,13 @@ impl Facts {
     }
 }
 
-/// Whether Redis keeps an AOF of its own accord. A `BACKUP` of Redis 8.10 has one for a while that INFO calls enabled. WAITAOF is
+/// Returns whether Redis keeps an AOF of its own accord. A `BACKUP` of Redis 8.10 has one for a while that INFO calls enabled. WAITAOF is
 /// refused then, and it is gone afterwards.
 fn is_appendonly(connection: &mut Connection) -> Result<bool, StoreError> {
     Ok(setting(connection, "appendonly")?.as_deref() != Some("no"))
 }
 
-/// The error of a command without which nothing works.
+/// Returns the error of a command without which nothing works.
 pub fn refused(error: &str, command: &str) -> StoreError {
     match error.split(' ').next().unwrap_or("") {
         "NOAUTH" | "WRONGPASS" => StoreError::Fatal(format!(
@@ -291,7 +291,7 @@ pub fn refused(error: &str, command: &str) -> StoreError {
     }
 }
 
-/// The version, if it can keep the front's promises.
+/// Returns the version, if it can keep the front's promises.
 fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     let version = version(text);
     if version < REDIS_VERSION_MIN {
@@ -330,7 +330,7 @@ pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>
     Ok(value.and_then(|v| String::from_utf8(v).ok()))
 }
 
-/// The lines `NAME:VALUE` of a reply to INFO.
+/// Returns the lines `NAME:VALUE` of a reply to INFO.
 pub fn parse_info(text: &[u8]) -> HashMap<&str, &str> {
     let text = std::str::from_utf8(text).unwrap_or("");
     text.lines()
@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(seen_durable, 16);
     }
 
-    /// Whether Redis itself syncs before it replies, as far as is known.
+    /// Returns whether Redis itself syncs before it replies, as far as is known.
     fn judged_right(aof: &Aof) -> bool {
         let off = Aof {
             enabled: false,

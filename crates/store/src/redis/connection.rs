@@ -29,7 +29,7 @@ const BUSY_SECONDS: u64 = 1;
 const BUSY: &[u8] = b"-BUSY ";
 /// Longest time to establish a TCP connection, in seconds.
 const CONNECT_SECONDS: u64 = 2;
-/// A connection that is silent for so long is asked whether the other end is there, so often, and so many times.
+/// Keep-alive of a connection: seconds of silence before the first probe, seconds between probes, and their number.
 const ALIVE_AFTER: Duration = Duration::from_secs(5);
 const ALIVE_EVERY: Duration = Duration::from_secs(2);
 const ALIVE_TIMES: u32 = 3;
@@ -166,7 +166,7 @@ impl Connection {
         Err(unreachable(last))
     }
 
-    /// Whether the other end has closed it, or is not there any more. Between calls, when no reply is outstanding; does not wait.
+    /// Returns whether the other end has closed it, or is not there any more. Between calls, when no reply is outstanding; does not wait.
     pub fn is_over(&mut self) -> bool {
         let waits = |wire: &Wire, waits: bool| wire.socket().set_nonblocking(!waits);
         if waits(&self.stream, false).is_err() {
@@ -183,7 +183,7 @@ impl Connection {
         write_command(&mut self.out, arguments);
     }
 
-    /// The bytes that [`Connection::send`] will write, for commands that exist as bytes already.
+    /// Returns the bytes that [`Connection::send`] will write, for commands that exist as bytes already.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
@@ -226,7 +226,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The next reply, raw.
+    /// Returns the next reply, raw.
     ///
     /// # Errors
     /// `Retry` on any failure, on a timeout, and on bytes that are no RESP.
@@ -297,7 +297,7 @@ fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Whether Redis says that it runs a script.
+/// Returns whether Redis says that it runs a script.
 fn is_busy(url: &RedisUrl) -> bool {
     let ask = || -> Result<bool, StoreError> {
         let mut connection = Connection::open_within(url, BUSY_SECONDS)?;

@@ -43,7 +43,7 @@ const EXECABORT: &[u8] = b"-EXECABORT Transaction discarded because of previous 
 /// How often a transaction is sent again without commands that Redis refused while queueing.
 const RESENDS_MAX: usize = 4;
 
-/// Whether Redis would run this `EVAL_RO`, as far as its number of keys goes.
+/// Returns whether Redis would run this `EVAL_RO`, as far as its number of keys goes.
 fn counts_keys(arguments: &[&[u8]]) -> bool {
     let count = arguments.get(2).and_then(|count| parse_integer(count));
     let count = count.and_then(|count| usize::try_from(count).ok());
@@ -196,7 +196,7 @@ impl RedisStore {
         Ok(build(&link.commands))
     }
 
-    /// The databases that the transaction selects and that Redis has. Finishes the group if Redis has to be asked.
+    /// Returns the databases that the transaction selects and that Redis has. Finishes the group if Redis has to be asked.
     fn finish_group_for_selects(
         &mut self,
         link: &mut Link,
@@ -260,7 +260,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// The texts that `EVAL_RO` runs here for the first time.
+    /// Returns the texts that `EVAL_RO` runs here for the first time.
     fn new_read_scripts<'a>(&mut self, plan: &Plan<'a>) -> Vec<&'a [u8]> {
         let mut bodies = Vec::new();
         for (name, arguments) in plan.runs() {
@@ -610,7 +610,7 @@ pub(super) fn half_done(torn: &Torn, fields: &[&[u8]]) -> StoreError {
     ))
 }
 
-/// Whether the command asks Redis for scripts by their digests.
+/// Returns whether the command asks Redis for scripts by their digests.
 pub(super) fn names_scripts(name: &[u8], arguments: &[&[u8]]) -> bool {
     match name {
         b"EVALSHA" | b"EVALSHA_RO" => arguments.len() >= 2,
@@ -633,7 +633,7 @@ pub(super) fn in_pack(plan: &Plan<'_>, replies: &[u8]) -> Bytes {
     out.into()
 }
 
-/// The reply to a request whose commands have these results, as it is kept in this record.
+/// Returns the reply to a request whose commands have these results, as it is kept in this record.
 pub(super) fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>, field: &[u8]) -> Bytes {
     let mut reply = Vec::new();
     if plan.form == Form::Transaction {

@@ -47,7 +47,7 @@ pub struct Guides {
 }
 
 impl Guides {
-    /// The first slot, if it is about slots: pmnet's records are there.
+    /// Returns the first slot, if it is about slots: pmnet's records are there.
     pub fn home(&self) -> Option<u16> {
         match &self.wanted {
             Wanted::Named(_) => None,
@@ -63,7 +63,7 @@ impl Guides {
         }
     }
 
-    /// The master, for people.
+    /// Returns the master, for people.
     fn wanted_text(&self) -> String {
         match &self.wanted {
             Wanted::Named(name) => format!("the master {name:?}"),
@@ -71,7 +71,7 @@ impl Guides {
         }
     }
 
-    /// All of it, for people.
+    /// Returns all of it, for people.
     pub fn text(&self) -> String {
         format!(
             "{} of the {} at {}",
@@ -160,7 +160,7 @@ impl Masters {
         StoreError::Retry(format!("PM2509 none of the {} has answered yet", self.kind))
     }
 
-    /// The master's address now, which the store is going to use.
+    /// Returns the master's address now, which the store is going to use.
     ///
     /// # Errors
     /// `Retry`: no majority names one.
@@ -188,7 +188,7 @@ impl Masters {
         }
     }
 
-    /// Whether the master is another one than [`Masters::master`] said last.
+    /// Returns whether the master is another one than [`Masters::master`] said last.
     pub fn has_moved(&self) -> bool {
         self.shared.moved.load(Ordering::Acquire)
     }
@@ -259,7 +259,7 @@ fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
     shared.answered.notify_all();
 }
 
-/// The latest of what a majority answers.
+/// Returns the latest of what a majority answers.
 pub fn choose(guides: &Guides, answers: Vec<Result<Master, String>>) -> Result<Master, String> {
     let all = answers.len();
     let mut masters = Vec::new();

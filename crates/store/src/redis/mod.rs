@@ -186,7 +186,7 @@ fn records_name(shard: u32, home: Option<u16>) -> String {
 }
 
 impl RedisStore {
-    /// A store for one shard; connects in [`Store::load`].
+    /// Returns a store for one shard; connects in [`Store::load`].
     ///
     /// # Errors
     /// [`OpenError::Url`], [`OpenError::Random`].
@@ -218,7 +218,7 @@ impl RedisStore {
         })
     }
 
-    /// A fault that stops a server at its start only makes a running server wait: somebody changed Redis meanwhile,
+    /// Returns a fault that stops a server at its start only makes a running server wait: somebody changed Redis meanwhile,
     /// and can change it back. The devices keep what was acknowledged.
     fn patient(&self, error: StoreError) -> StoreError {
         match error {
@@ -400,12 +400,12 @@ impl Link {
         }
     }
 
-    /// Whether this database was checked on this connection.
+    /// Returns whether this database was checked on this connection.
     fn knows_database(&self, database: u32) -> bool {
         database == 0 || self.databases.contains(&database)
     }
 
-    /// Whether commands of this connection may run in this database; checked once. The inner error is
+    /// Returns whether commands of this connection may run in this database; checked once. The inner error is
     /// Redis's own: it has no such database, or does not let its user in.
     fn try_database(&mut self, database: u32) -> Result<Result<(), String>, StoreError> {
         if self.knows_database(database) {

@@ -90,7 +90,7 @@ impl Owner {
         })
     }
 
-    /// A name that no process has.
+    /// Returns a name that no process has.
     pub fn some_name(&self) -> String {
         format!("{}-{}", self.process, self.loads)
     }
@@ -107,7 +107,7 @@ impl Owner {
     }
 }
 
-/// The records are not what this server wrote last.
+/// Returns the error for records that are not what this server wrote last.
 pub(super) fn records_changed() -> StoreError {
     StoreError::Retry("PM2308 the records in Redis were changed by another process".into())
 }
@@ -167,7 +167,7 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// The owner that the hash has (empty: none), unless that one came after us.
+    /// Returns the owner that the hash has (empty: none), unless that one came after us.
     fn seen_owner(&mut self, link: &mut Link) -> Result<Vec<u8>, StoreError> {
         let reply = link
             .connection
@@ -307,14 +307,14 @@ impl Link {
     }
 }
 
-/// The two elements of a reply to HMGET; what is missing is empty.
+/// Returns the two elements of a reply to HMGET; what is missing is empty.
 fn two_texts(reply: &[u8]) -> (&[u8], &[u8]) {
     let texts = read::elements(reply).unwrap_or_default();
     let at = |i: usize| texts.get(i).and_then(|t| read::text(t)).unwrap_or_default();
     (at(0), at(1))
 }
 
-/// The records of a reply to HGETALL, without the owner.
+/// Returns the records of a reply to HGETALL, without the owner.
 fn records_of(reply: &Bytes) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
     let not_understood = || StoreError::Retry("Redis's answer to HGETALL is not understood".into());
     let fields = read::elements(reply).ok_or_else(not_understood)?;

@@ -234,8 +234,8 @@ pub fn read_pending(
     Ok(None)
 }
 
-/// The answer to a read, and whether it is one whatever it says. `cluster`: what Redis says of slots is not for clients, who would
-/// follow it past pmnet; whether this Redis is still the master shows at the end of the group.
+/// Returns the answer to a read, and whether it is one whatever it says. `cluster`: what Redis says of slots is not for clients, who would
+/// follow it past pmnet. Returns whether this Redis is still the master shows at the end of the group.
 fn answer(reply: Bytes, code: bool, cluster: bool) -> (Bytes, bool) {
     match error(&reply) {
         Some(error) if cluster && is_elsewhere(error) && !error.starts_with("CROSSSLOT") => {
@@ -245,7 +245,7 @@ fn answer(reply: Bytes, code: bool, cluster: bool) -> (Bytes, bool) {
     }
 }
 
-/// An answer of a shape that Redis never gives.
+/// Returns an answer of a shape that Redis never gives.
 pub fn not_understood(command: &str, reply: &[u8]) -> StoreError {
     StoreError::Retry(format!(
         "PM2210 Redis's answer to {command} is not understood: {}",

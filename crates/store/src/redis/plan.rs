@@ -45,7 +45,7 @@ pub struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// A plan that runs nothing and replies `reply`.
+    /// Returns a plan that runs nothing and replies `reply`.
     pub fn done(reply: Vec<u8>) -> Plan<'a> {
         Plan {
             form: Form::Single,
@@ -93,7 +93,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Whether the request script can run it, and hand its replies back as they were.
+    /// Returns whether the request script can run it, and hand its replies back as they were.
     pub fn runs_in_script(&self, table: &CommandTable) -> bool {
         let fits = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
             table.scriptable(name, arguments) && survives_script(name, arguments, self.resp3)
@@ -101,7 +101,7 @@ impl<'a> Plan<'a> {
         !self.selects() && self.runs().all(fits)
     }
 
-    /// The reply, when nothing is to be run.
+    /// Returns the reply, when nothing is to be run.
     pub fn finished(&self) -> Option<Vec<u8>> {
         let mut reply = Vec::new();
         for item in &self.items {
@@ -113,14 +113,14 @@ impl<'a> Plan<'a> {
         Some(reply)
     }
 
-    /// Whether a script cannot run it, since it changes the database.
+    /// Returns whether a script cannot run it, since it changes the database.
     fn selects(&self) -> bool {
         self.items
             .iter()
             .any(|item| matches!(item, Item::Select(_)))
     }
 
-    /// The slots of its keys in a Redis Cluster, as far as they can be told, each once.
+    /// Returns the slots of its keys in a Redis Cluster, as far as they can be told, each once.
     pub fn slots(&self, table: &CommandTable) -> Vec<u16> {
         let keys = self.runs().flat_map(|(name, a)| table.slot_keys(name, a));
         let mut slots: Vec<u16> = keys.map(|key| slot_of(key)).collect();
@@ -138,7 +138,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The database that this command selects, if it is a SELECT of one.
+/// Returns the database that this command selects, if it is a SELECT of one.
 pub fn selected(name: &[u8], arguments: &[&[u8]]) -> Option<u32> {
     let [_, number] = arguments else {
         return None;

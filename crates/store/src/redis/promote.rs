@@ -19,7 +19,7 @@ use super::{WATERMARK, cluster, records_name, sentinel};
 /// Host and port.
 type Place = (String, u16);
 
-/// A master that hands over waits so long for its replica, in milliseconds, and then goes on by itself.
+/// Milliseconds for which a master that hands over waits for its replica; then it goes on by itself.
 const HAND_OVER_MILLISECONDS: u64 = 10_000;
 /// A replica that follows is online at its master within this time, which looks for it so often.
 const ONLINE_MAX: Duration = Duration::from_secs(5);
@@ -150,7 +150,7 @@ impl Promotion {
         }
     }
 
-    /// The replica that becomes the master; `None`: the Sentinels choose.
+    /// Returns the replica that becomes the master; `None`: the Sentinels choose.
     fn to(&self) -> Option<&Place> {
         match &self.way {
             Way::Sentinels { .. } => None,
@@ -158,7 +158,7 @@ impl Promotion {
         }
     }
 
-    /// The master before, and the one to come if that is known.
+    /// Returns the master before, and the one to come if that is known.
     #[must_use]
     pub fn places(&self) -> (String, Option<String>) {
         (endpoint(&self.from), self.to().map(endpoint))
@@ -229,7 +229,7 @@ impl Promotion {
         Ok(())
     }
 
-    /// How far it is.
+    /// Returns how far it is.
     ///
     /// # Errors
     /// A sentence: it came to nothing.
@@ -373,12 +373,12 @@ fn of_a_stopped_master(url: RedisUrl, hash: String, to: &[String]) -> Result<Pro
     })
 }
 
-/// The one that has applied most; of several the one that has most of everything else.
+/// Returns the one that has applied most; of several the one that has most of everything else.
 fn best(replicas: &[Seen]) -> Option<&Seen> {
     replicas.iter().max_by_key(|one| (one.applied, one.offset))
 }
 
-/// A Redis that is a replica with this shard's records.
+/// Returns a Redis that is a replica with this shard's records.
 fn follower(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     let seen = see(place, url, hash)?;
     if seen.is_master {
@@ -396,7 +396,7 @@ fn follower(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// A Sentinel that names the latest master, and that master.
+/// Returns a Sentinel that names the latest master, and that master.
 fn named(guides: &Guides, name: &str) -> Result<(Place, Place), String> {
     let places = guides.places.iter();
     let answers: Vec<_> = places

@@ -83,7 +83,7 @@ impl Owed {
         self.debts.iter().map(|debt| &debt.change)
     }
 
-    /// How many of the first changes the next call writes. The watermark comes last, when all others are there.
+    /// Returns how many of the first changes the next call writes. The watermark comes last, when all others are there.
     fn next_part(&mut self) -> usize {
         self.debts
             .sort_by_key(|Debt { change, .. }| change.0 == WATERMARK);

@@ -402,7 +402,7 @@ local seen_scripts = {}
 -- Valkey 8.1 and newer look at the engine last: it may be a module's.
 local ENGINE_LAST = VALKEY >= 0x80100
 local SCRIPT_FLAGS = set('no-writes allow-oom allow-stale no-cluster allow-cross-slot-keys')
--- The flags in a first line `#!lua …`, if there is one. Or nil, and Redis's error.
+-- The flags in a first line `#!lua …`, if there is one. Otherwise returns nil and Redis's error.
 local function shebang(body)
   if string.sub(body, 1, 2) ~= '#!' then return false end
   local line = string.match(body, '^([^\n]*)\n')

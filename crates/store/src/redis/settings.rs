@@ -111,7 +111,7 @@ impl RedisStore {
             &[b"TYPE", hash],
             &[b"SCAN", b"0"],
         ];
-        // Alone: without it the others would run.
+        // MULTI is sent alone: if it failed, the next commands would run at once.
         let begun = connection.call(&[b"MULTI"])?;
         if let Some(error) = error(&begun) {
             return Err(self.unfit("MULTI", error));
@@ -155,7 +155,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Why Redis refuses a command without which nothing works.
+    /// Returns why Redis refuses a command without which nothing works.
     pub(super) fn unfit(&self, name: &str, error: &str) -> StoreError {
         if error.starts_with("NOPERM") {
             let user = self.user();
@@ -172,7 +172,7 @@ impl RedisStore {
     }
 }
 
-/// Whether the error of a queued command means more than that Redis accepts no writes at the moment.
+/// Returns whether the error of a queued command means more than that Redis accepts no writes at the moment.
 fn is_lasting(error: &str) -> bool {
     !super::passing::is_not_now(error)
 }

@@ -2,7 +2,7 @@
 //!
 //! Redis dies while it writes a transaction (`MULTI`, effects, `EXEC`) to its AOF. At the next start it applies nothing of
 //! it, but with `aof-load-truncated yes` it cuts the file after the last whole *command*, so the open `MULTI` and the first
-//! effects stay in the file. What is written later goes behind them, and its `EXEC` ends the transaction: at the start
+//! effects stay in the file. Later writes go after them, and their `EXEC` ends the transaction: at the start
 //! after that, these effects take place although they were never part of the data, and what pmnet applied anew takes
 //! place once more. (Redis up to 8, Valkey up to pull request 4342. If no `EXEC` follows, all that follows is dropped.)
 //!
@@ -63,7 +63,7 @@ impl TornEnd {
     }
 }
 
-/// Whether the rewrite that `info` tells of is one of a whole AOF, because [`RedisStore::leave_torn_end`] asked for it.
+/// Returns whether the rewrite that `info` tells of is one of a whole AOF, because [`RedisStore::leave_torn_end`] asked for it.
 ///
 /// # Errors
 /// `Retry` if Redis does not answer.

@@ -201,7 +201,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Ends the transaction, sends all, and reads every reply. The hash is watched again afterwards
-    /// and must have the given watermark if the transaction ran (`after`) or not (`before`). `wait_replicas`: so many replicas are waited
+    /// and must have the given watermark if the transaction ran (`after`) or not (`before`). `wait_replicas`: this many replicas are waited
     /// for, and the sync; `None`: neither, as the caller will.
     ///
     /// # Errors

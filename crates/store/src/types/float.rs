@@ -116,7 +116,7 @@ fn digits(text: &[u8], hexadecimal: bool) -> Option<(Vec<u8>, i64, usize)> {
     (!found.is_empty()).then_some((found, -behind, length))
 }
 
-/// An exponent with its letter, and its length; large ones are cut to [`EXPONENT_MAX`].
+/// Returns an exponent with its letter, and its length; large ones are cut to [`EXPONENT_MAX`].
 fn exponent_part(text: &[u8], hexadecimal: bool) -> Option<(i64, usize)> {
     let letter = if hexadecimal { b'p' } else { b'e' };
     if text.first()?.to_ascii_lowercase() != letter {
@@ -232,7 +232,7 @@ pub fn round_text(digits: &[u8], hexadecimal: bool, exponent: i64, format: &Form
     round(&number, &under, 0, format)
 }
 
-/// A double, and whether it is beyond what the format can hold: infinity or 0 in its place.
+/// Returns a double, and whether it is beyond what the format can hold: infinity or 0 in its place.
 fn double_of(negative: bool, text: &Text) -> (f64, bool) {
     let (value, beyond) = match text {
         Text::Infinite => (f64::INFINITY, false),
@@ -250,7 +250,7 @@ fn double_of(negative: bool, text: &Text) -> (f64, bool) {
     (if negative { -value } else { value }, beyond)
 }
 
-/// The double `mantissa * 2^low`, which is exactly representable.
+/// Returns the double `mantissa * 2^low`, which is exactly representable.
 fn assemble(mantissa: u64, low: i64) -> f64 {
     let explicit = DOUBLE.bits - 1;
     let hidden = 1u64 << explicit;
@@ -273,14 +273,14 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
-/// A score or weight: a whole text without white space in front, not "nan", neither too large nor too small.
+/// Returns a score or weight: a whole text without white space in front, not "nan", neither too large nor too small.
 pub fn double(text: &[u8]) -> Option<f64> {
     let (negative, number, length) = scan(text)?;
     let (value, beyond) = double_of(negative, &number);
     (length == text.len() && !beyond && !value.is_nan()).then_some(value)
 }
 
-/// The limit of a range of scores: as `strtod` reads it, white space in front, too large numbers and nothing at all
+/// Returns the limit of a range of scores: as `strtod` reads it, white space in front, too large numbers and nothing at all
 /// included; but not "nan".
 pub fn limit(text: &[u8]) -> Option<f64> {
     let text = c_string(text);
@@ -294,7 +294,7 @@ pub fn limit(text: &[u8]) -> Option<f64> {
     (length == text.len() && !value.is_nan()).then_some(value)
 }
 
-/// A double as `%.17g`; "inf" and "-inf".
+/// Returns a double as `%.17g`; "inf" and "-inf".
 pub fn double_text(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "inf" } else { "-inf" }.into();
@@ -318,7 +318,7 @@ pub fn double_text(value: f64) -> String {
     format!("{}e{sign}{:02}", trim(mantissa), exponent.abs())
 }
 
-/// A score as Redis writes it inside a small sorted set: whole numbers in full.
+/// Returns a score as Redis writes it inside a small sorted set: whole numbers in full.
 pub fn score_text(value: f64) -> String {
     /// Whole numbers up to here are written in full.
     const WHOLE_MAX: f64 = 4_611_686_018_427_387_904.0;

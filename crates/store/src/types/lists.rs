@@ -301,7 +301,7 @@ pub fn lrange(call: &mut Call<'_, '_>) -> Outcome {
     }
 }
 
-/// The index that a client means, if the list has it.
+/// Returns the index that a client means, if the list has it.
 fn index_in(list: &Head, index: i64) -> Option<u64> {
     slice(index, index, list.count).map(|(start, _)| start)
 }

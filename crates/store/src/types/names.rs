@@ -33,7 +33,7 @@ impl Names {
         }
     }
 
-    /// The name of a row, by its key, which may be cut off.
+    /// Returns the name of a row, by its key, which may be cut off.
     #[must_use]
     pub fn of(&self, key: &[u8]) -> String {
         match layout::row_of(key) {
@@ -75,5 +75,5 @@ impl Names {
     }
 }
 
-/// Bytes of a member's row key in front of its name.
+/// Bytes of a member's row key before its name.
 const _: () = assert!(MEMBER_PREFIX == 10, "as `row_of` reads it");

@@ -34,7 +34,7 @@ impl Reply {
         write_error(&mut self.out, text);
     }
 
-    /// The whole.
+    /// Returns the whole.
     pub fn finish(self) -> Vec<u8> {
         self.out
     }
@@ -119,7 +119,7 @@ impl Reply {
         }
     }
 
-    /// Head of a map of so many pairs: an array in RESP2.
+    /// Writes the head of a map of `pairs` pairs: an array in RESP2.
     pub fn map(&mut self, pairs: usize) {
         write_map(&mut self.out, pairs, self.resp3);
     }

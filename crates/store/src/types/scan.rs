@@ -81,7 +81,7 @@ impl Cursors {
         self.last
     }
 
-    /// The next name of an iteration; the beginning if it is not known.
+    /// Returns the next name of an iteration; the beginning if it is not known.
     fn find(&self, cursor: u64, place: Place) -> Vec<u8> {
         let known = self
             .positions

@@ -59,7 +59,7 @@ impl<'a> MemberEnd<'a> {
         }
     }
 
-    /// Whether a member is not before this end, as the lower one.
+    /// Returns whether a member is not before this end, as the lower one.
     fn is_below(self, member: &[u8]) -> bool {
         match self {
             MemberEnd::Least => true,
@@ -69,7 +69,7 @@ impl<'a> MemberEnd<'a> {
         }
     }
 
-    /// Whether a member is not behind this end, as the upper one.
+    /// Returns whether a member is not behind this end, as the upper one.
     fn is_above(self, member: &[u8]) -> bool {
         match self {
             MemberEnd::Least => false,
@@ -133,7 +133,7 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// How many members are in a range of scores or members.
+    /// Returns how many members are in a range of scores or members.
     fn count(&self, call: &Call<'_, '_>, set: &Head) -> Outcome<u64> {
         if let Place::Between(low, high) = self.place(call, set)? {
             let range = (
@@ -150,7 +150,7 @@ impl<'a> Range<'a> {
         Ok(count)
     }
 
-    /// Where the members of a range of scores or members are.
+    /// Returns where the members of a range of scores or members are.
     fn place(&self, call: &Call<'_, '_>, set: &Head) -> Outcome<Place<'a>> {
         match self {
             Range::Ranks(..) => Ok(Place::Nowhere),
@@ -194,7 +194,7 @@ enum Place<'a> {
     Scattered(MemberEnd<'a>, MemberEnd<'a>),
 }
 
-/// Where the members between two are. If all scores are the same, as they should be for such a range, they follow each other.
+/// Returns where the members between two are. If all scores are the same, as they should be for such a range, they follow each other.
 fn place_of_members<'a>(
     call: &Call<'_, '_>,
     set: &Head,
@@ -255,7 +255,7 @@ fn visit_scattered(
     })
 }
 
-/// The first member in this order.
+/// Returns the first member in this order.
 fn end_of(call: &Call<'_, '_>, set: &Head, order: Order) -> Outcome<Option<Scored>> {
     Ok(call.by_rank(set, (0, 0), order)?.pop())
 }
@@ -267,7 +267,7 @@ struct Limit {
     count: i64,
 }
 
-/// The members of a range.
+/// Returns the members of a range.
 fn select(
     call: &Call<'_, '_>,
     set: &Head,

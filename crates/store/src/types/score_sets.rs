@@ -174,7 +174,7 @@ impl Question {
         Ok(())
     }
 
-    /// The members together, in the order of their scores.
+    /// Returns the members together, in the order of their scores.
     fn answer(mut self, call: &Call<'_, '_>, operation: Operation) -> Outcome<Vec<Scored>> {
         if operation != Operation::Difference {
             self.sources.sort_by_key(Source::count);

@@ -371,7 +371,7 @@ fn no_code_of_a_client_speaks_for_the_store() {
     }
 }
 
-/// What a script makes of RESP3's own types is what Redis makes of it: one reply, with true lengths.
+/// A script's result of RESP3's own types is the same as from Redis: one reply, with true lengths.
 #[test]
 fn replies_that_a_script_makes_up_are_those_of_a_bare_redis() {
     let Some((redis, mut store)) = ready(&[]) else {

@@ -85,7 +85,7 @@ const COMPARED: &[&str] = &[
     "GET a",
 ];
 
-/// A packet store in a directory, of so many MiB.
+/// Returns a packet store in a directory, of this many MiB.
 fn url(directory: &tempfile::TempDir, size: u32) -> String {
     format!("packet:{}/s?size={size}M", directory.path().display())
 }

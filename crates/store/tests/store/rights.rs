@@ -12,7 +12,7 @@ use pmnet_resp::write_command;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
 
-/// So many arguments that no script can hand them on.
+/// More arguments than a script can hand on.
 const MANY: usize = 4500;
 const EXEC: &str = "*1\r\n$4\r\nEXEC\r\n";
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -205,7 +205,7 @@ fn a_batch_that_ends_in_its_midst_stops_the_shard() {
     }
 }
 
-/// What Redis answers on a connection that is closed behind it.
+/// Returns the answer of Redis on a connection that is closed after it.
 fn direct(port: u16, command: &[&str]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let mut out = Vec::new();
@@ -329,7 +329,7 @@ fn updates_that_went_to_another_database_stop_the_shard() {
     }
 }
 
-/// What a Redis never does, but something that stands before it could: effects were lost, or doubled.
+/// A fault that no Redis has, but something before it could have: effects were lost, or doubled.
 #[test]
 fn a_command_that_was_not_queued_while_the_others_ran_stops_the_shard() {
     let Some(rig) = Rig::start() else { return };

@@ -17,7 +17,7 @@ use crate::cli::common::hop_address;
 const UNDO_SECONDS: u64 = 15;
 /// Between two looks: nothing is acknowledged while a chain is wired anew.
 const LOOK: Duration = Duration::from_millis(25);
-/// A device that is to join, that is sent to and that does not answer for so long, is given up.
+/// Time after which a device that is to join, and does not answer, is given up.
 const LOST: Duration = Duration::from_secs(3);
 /// After this time the chain is woken: perhaps no client sends anything.
 const WAKE: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const WAKE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_THEN: Duration = Duration::from_millis(250);
 
-/// Does it; false if it was not done in time.
+/// Does it. Returns false if it was not done in time.
 pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     let Some(via) = &args.via else {
         return Err(anyhow!(
@@ -137,7 +137,7 @@ fn not_done(
     Ok(false)
 }
 
-/// The addresses that are named.
+/// Returns the addresses that are named.
 fn addresses(args: &CtlArgs, via: &str) -> anyhow::Result<Vec<SocketAddr>> {
     let mut at = Vec::new();
     for address in via.split(',') {

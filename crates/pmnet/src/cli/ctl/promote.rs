@@ -28,7 +28,7 @@ pub(super) struct PromoteArgs {
     is_stopped: bool,
 }
 
-/// Does it; false if it was not done in time.
+/// Does it. Returns false if it was not done in time.
 pub(super) fn of(args: &PromoteArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     warn_of_password("--store", &args.store, "give it with --store-password-file");
     let file = args.store_password_file.as_ref();

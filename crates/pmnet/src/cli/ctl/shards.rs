@@ -33,7 +33,7 @@ pub(super) struct ShardsArgs {
 /// Identity of a shard's Redis, or the reason why it is not known.
 type Answer = Result<StoreName, String>;
 
-/// Looks; false if a shard does not answer, or two have the same Redis.
+/// Looks. Returns false if a shard does not answer, or two have the same Redis.
 pub(super) fn of(args: &ShardsArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     let map = look(&args.file)?;
     let new = args.new.as_ref().map(|path| look(path)).transpose()?;
@@ -137,7 +137,7 @@ fn moves(map: &Shards, new: &Shards) -> anyhow::Result<Vec<String>> {
     Ok(said)
 }
 
-/// The slots of the shard in this place, as in a file.
+/// Returns the slots of the shard in this place, as in a file.
 fn slots_of(map: &Shards, at: usize) -> String {
     shown(&map.map.ranges(Some(at)), ",")
 }

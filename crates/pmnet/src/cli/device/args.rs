@@ -109,7 +109,7 @@ pub struct DeviceArgs {
     /// With --mode af-xdp: how the driver moves packets [default: auto].
     #[arg(long, value_enum)]
     pub zero_copy: Option<ZeroCopy>,
-    /// With --mode af-xdp: poll the drivers for packets, in place of their interrupts (up to so many
+    /// With --mode af-xdp: poll the drivers for packets, in place of their interrupts (up to US
     /// microseconds in a call that may wait; 20 if no number is given).
     #[arg(long, value_name = "US", num_args = 0..=1, default_missing_value = "20")]
     pub busy_poll: Option<u32>,

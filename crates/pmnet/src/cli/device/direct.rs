@@ -37,7 +37,7 @@ pub struct DirectSettings {
 }
 
 impl DirectSettings {
-    /// The settings of this mode; `None` in the others.
+    /// Returns the settings of this mode; `None` in the others.
     pub fn new(args: &DeviceArgs) -> Result<Option<DirectSettings>, ConfigError> {
         if args.mode != Some(Mode::AfXdp) {
             return match (args.zero_copy, args.busy_poll) {
@@ -79,7 +79,7 @@ impl DirectSettings {
         }))
     }
 
-    /// A device of this mode, with this loop.
+    /// Returns a device of this mode, with this loop.
     pub fn config(self, relay: RelayConfig) -> DirectConfig {
         DirectConfig {
             relay,
@@ -90,7 +90,7 @@ impl DirectSettings {
         }
     }
 
-    /// The same settings for each of several shards.
+    /// Returns the same settings for each of several shards.
     pub fn divided(&self, shards: u16) -> Result<Vec<DirectSettings>, ConfigError> {
         let parts = Part::all(shards, &self.interfaces);
         let parts = parts.map_err(|error| ConfigError(format!("--shards {shards}: {error}")))?;
@@ -102,7 +102,7 @@ impl DirectSettings {
     }
 }
 
-/// The same size as packet buffers. On a file one buffer is one block, because blocks are what is written.
+/// Returns the same size as packet buffers. On a file one buffer is one block, because blocks are what is written.
 pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
     let bytes = match kind {
         Kind::File => 4096,

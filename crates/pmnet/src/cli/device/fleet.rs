@@ -31,7 +31,7 @@ pub struct FleetSettings {
 }
 
 impl FleetSettings {
-    /// The same for another shard of the fleet.
+    /// Returns the same for another shard of the fleet.
     pub fn of_shard(&self, shard: u32) -> Result<FleetSettings, ConfigError> {
         Ok(FleetSettings {
             names: Names::new(&self.fleet, shard).map_err(ConfigError)?,
@@ -39,7 +39,7 @@ impl FleetSettings {
         })
     }
 
-    /// The settings of a fleet; `None` without one.
+    /// Returns the settings of a fleet; `None` without one.
     pub fn new(
         args: &DeviceArgs,
         listen: SocketAddr,
@@ -144,7 +144,7 @@ impl FleetOrders {
         })
     }
 
-    /// Whether the agent wants the run to end, or does within this part of a lease.
+    /// Returns whether the agent wants the run to end, or does within this part of a lease.
     fn ends_soon(&self, stop: &Stop) -> anyhow::Result<bool> {
         let until = Instant::now() + Duration::from_nanos(self.length / PATIENCE);
         while !self.run.words.is_to_end() {

@@ -42,7 +42,7 @@ fn open(settings: &Settings) -> Option<DeviceDoor> {
     .ok()
 }
 
-/// Where it remembers how it was wired last: beside its log, if that is a file.
+/// Returns where it remembers how it was wired last: beside its log, if that is a file.
 fn memory(settings: &Settings) -> Option<PathBuf> {
     let is_device =
         std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());
@@ -82,7 +82,7 @@ impl HandOrders {
         }))
     }
 
-    /// Whether the device was refused in a place that it has no more.
+    /// Returns whether the device was refused in a place that it has no more.
     fn is_placed_elsewhere(&self, error: &anyhow::Error) -> bool {
         self.words.is_to_end() && is_refusal(error)
     }
@@ -205,7 +205,7 @@ impl MovingHop {
         })
     }
 
-    /// Where it is. `words`: of the run that begins now, if it is to be ended when the hop is elsewhere.
+    /// Returns where it is. `words`: of the run that begins now, if it is to be ended when the hop is elsewhere.
     fn attend(&self, words: Option<Arc<LeaseWords>>) -> SocketAddr {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         place.1 = words;
@@ -213,7 +213,7 @@ impl MovingHop {
     }
 }
 
-/// Whether the next hop has spoken lately, or speaks when it is asked. If it does not, this takes the time of all questions.
+/// Returns whether the next hop has spoken lately, or speaks when it is asked. If it does not, this takes the time of all questions.
 fn answers(words: &LeaseWords) -> bool {
     words.next_spoke()
         || (0..ASKED).any(|_| {

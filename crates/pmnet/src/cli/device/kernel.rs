@@ -30,7 +30,7 @@ fn own(kernel: &KernelSettings) -> anyhow::Result<Option<Own>> {
     Ok(Some(Own { address, mac }))
 }
 
-/// Where the device itself is counts only for a pipeline that is to be attached.
+/// Returns where the device itself is counts only for a pipeline that is to be attached.
 fn kernel_config(settings: &Settings, own: Option<Own>) -> KernelConfig {
     KernelConfig {
         address: settings.relay.listen,

@@ -73,7 +73,7 @@ pub fn announce<M: Media>(
     ready::announce(json, "device", &fields);
 }
 
-/// Opens the log, or makes it where there is none; whether its file was made.
+/// Opens the log, or makes it where there is none. Returns whether its file was made.
 pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     let device = settings.relay.device.id;
     let shard = settings.relay.device.shard;
@@ -188,7 +188,7 @@ fn fits_memory(bytes: u64) -> anyhow::Result<()> {
     }
 }
 
-/// A new log's identity: no two logs may ever have the same, so the operating system draws it.
+/// Returns a new log's identity: no two logs may ever have the same, so the operating system draws it.
 pub fn new_identity(device: u32, shard: u32) -> anyhow::Result<Identity> {
     let mut log_uuid = [0; 16];
     getrandom::fill(&mut log_uuid).context(

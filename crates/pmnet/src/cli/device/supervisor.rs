@@ -23,7 +23,7 @@ pub trait Orders {
     /// Asked once in a run, when its log is open and it has sent nothing yet. Returns whether it may serve.
     fn may_serve(&mut self, log: Facts, stop: &Stop) -> anyhow::Result<bool>;
 
-    /// A run has ended. Returns what comes then; an error ends the device.
+    /// Decides what comes after a run; an error ends the device.
     fn after(&mut self, run: anyhow::Result<()>, stop: &Stop) -> anyhow::Result<Then>;
 
     /// **The device has ended**, without an error: it acknowledges nothing any more.
@@ -93,7 +93,7 @@ pub fn serve(settings: &Settings, stop: &Stop, json: bool) -> anyhow::Result<()>
     }
 }
 
-/// Whether a file would be made for this device.
+/// Returns whether a file would be made for this device.
 fn is_new(settings: &Settings) -> bool {
     match &settings.place {
         Place::Relay | Place::Direct(_) => !settings.path.exists(),
@@ -130,7 +130,7 @@ pub fn facts<M: Media>(log: &Log<M>) -> Facts {
     }
 }
 
-/// Whether the server has refused the device.
+/// Returns whether the server has refused the device.
 pub fn is_refusal(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(DeviceError::Stopped(_)))
 }

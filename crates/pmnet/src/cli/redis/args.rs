@@ -31,7 +31,7 @@ pub struct RedisArgs {
     /// Number of the shard [default: 0].
     #[arg(long)]
     pub(super) shard: Option<u32>,
-    /// Accept acknowledgements only if at least so many devices hold the write [default: 1].
+    /// Accept acknowledgements only if at least R devices hold the write [default: 1].
     #[arg(long, value_name = "R")]
     pub(super) copies: Option<u8>,
     /// More commands to acknowledge early, separated by commas (see below).
@@ -181,7 +181,7 @@ pub(super) enum CacheArg {
     /// The head device, with a write that the database may not have yet; else the database, read directly where it is
     /// as fresh as the head says that it must be.
     Pending,
-    /// The same, and the head device also shows writes that the database has, as long as its log keeps them. Only where every
+    /// As pending, and the head device also shows writes that the database has, as long as its log keeps them. Only where every
     /// program that writes to the database does so through pmnet: what others write is not seen.
     Log,
     /// The database, behind everything acknowledged before. Only a GET right behind a SET of its key, in the same pipeline,

@@ -66,7 +66,7 @@ settings that an entry does not have, the command line counts.
   etcd = \"http://10.0.0.7:2379\"
   shard = 1";
 
-/// A front waits so long for the first device in etcd.
+/// Longest time for which a front waits for the first device in etcd.
 const DEVICES_WAIT: Duration = Duration::from_secs(30);
 
 /// The command line of `pmnet redis`.

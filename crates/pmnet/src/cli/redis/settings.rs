@@ -37,13 +37,13 @@ pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED
 pub struct Settings {
     pub(super) front: FrontConfig,
     pub client: ClientConfig,
-    /// Those of `--via`, if one of them is a name, whose address may change.
+    /// The hosts of `--via`, if one of them is a name, whose address may change.
     pub hosts: Vec<Named>,
     pub follow: Option<FollowConfig>,
 }
 
 impl Settings {
-    /// Where the devices are, for people.
+    /// Returns where the devices are, for people.
     pub fn devices(&self) -> String {
         match &self.follow {
             None => via_text(self.client.heads()),
@@ -58,7 +58,7 @@ pub fn via_text(devices: impl Iterator<Item = SocketAddr>) -> String {
     devices.join(",")
 }
 
-/// A client with the devices that etcd knows, if they are to be asked for there: waits until one is known, or `stop` is set.
+/// Returns a client with the devices that etcd knows, if they are to be asked for there: waits until one is known, or `stop` is set.
 pub fn located(
     mut client: ClientConfig,
     follow: Option<&FollowConfig>,
@@ -149,7 +149,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// How many clients of those that may connect can have all the connections that their commands may need. `shards`: 0 without a
+/// Returns how many clients of those that may connect can have all the connections that their commands may need. `shards`: 0 without a
 /// router.
 pub(super) fn within_files(wanted: usize, shards: usize) -> Result<usize, ConfigError> {
     let Some(files) = open_files() else {
@@ -171,7 +171,7 @@ pub(super) fn within_files(wanted: usize, shards: usize) -> Result<usize, Config
     Ok(wanted.min(can))
 }
 
-/// A client of these devices, or one whose devices are still to be asked for.
+/// Returns a client of these devices, or one whose devices are still to be asked for.
 fn places(
     via: Option<String>,
     fleet: Option<String>,
@@ -194,7 +194,7 @@ fn places(
     }
 }
 
-/// A client of these devices.
+/// Returns a client of these devices.
 pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
     let found: Vec<Vec<SocketAddr>> = via
         .split(',')
@@ -215,7 +215,7 @@ pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
     Ok(client)
 }
 
-/// All addresses of a family, each once: the first of each host first; at most as many as a chain has devices.
+/// Returns all addresses of a family, each once: the first of each host first; at most as many as a chain has devices.
 pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
     let mut all: Vec<SocketAddr> = Vec::new();
     let longest = found.iter().map(Vec::len).max().unwrap_or(0);
@@ -233,7 +233,7 @@ pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
     all
 }
 
-/// How much may be unread: at least one reply, whatever its size.
+/// Returns how much may be unread: at least one reply, whatever its size.
 fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
     usize::try_from(bytes(flag, text)?)
         .ok()

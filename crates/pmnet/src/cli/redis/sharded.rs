@@ -134,7 +134,7 @@ fn shard(
     Ok((slots, settings(own.over(common.clone()))?))
 }
 
-/// The addresses of devices in a file, as they are written there. A file of another form has none.
+/// Returns the addresses of devices in a file, as they are written there. A file of another form has none.
 pub fn vias(path: &Path) -> Vec<String> {
     let file = std::fs::File::open(path).and_then(|file| bounded_text(file, FILE_BYTES_MAX));
     let table: Option<Table> = file.ok().and_then(|text| toml::from_str(&text).ok());
@@ -157,7 +157,7 @@ pub fn look_at(text: &str) -> Result<Shards, ConfigError> {
     understand(text, &of_nobody())
 }
 
-/// Where clients come in must be said, and is no matter to who only looks.
+/// Returns where clients come in must be said, and is no matter to who only looks.
 fn of_nobody() -> RedisArgs {
     RedisArgs {
         listen: Some("127.0.0.1:6380".into()),
@@ -165,7 +165,7 @@ fn of_nobody() -> RedisArgs {
     }
 }
 
-/// Whether two entries are about the same shard.
+/// Returns whether two entries are about the same shard.
 pub fn is_same(a: &Settings, b: &Settings) -> bool {
     match (&a.follow, &b.follow) {
         (Some(a), Some(b)) => a.names.prefix() == b.names.prefix(),
@@ -190,7 +190,7 @@ impl Drop for EndsWith {
 
 type Running = JoinHandle<Result<Counters, FrontError>>;
 
-/// The map that the file has now. Its shards must be those that the front began with.
+/// Returns the map that the file has now. Its shards must be those that the front began with.
 fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<SlotMap, ConfigError> {
     let same = now.cluster == cluster
         && now.settings.len() == before.len()

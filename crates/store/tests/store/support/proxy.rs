@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest text that may come in pieces.
 const TAIL_BYTES: usize = 64;
 
-/// What connections share with the test.
+/// State that connections share with the test.
 #[derive(Default)]
 struct Shared {
     /// The next connection that sends this is held from that piece on.
@@ -27,7 +27,7 @@ struct Shared {
     before: Option<(Vec<u8>, Deed)>,
 }
 
-/// What a test does in between.
+/// Action of a test in between.
 type Deed = Box<dyn FnOnce() + Send>;
 
 /// A held connection.
@@ -83,7 +83,7 @@ impl Proxy {
         self.shared.lock().unwrap().before = Some((needle.into(), Box::new(deed)));
     }
 
-    /// Whether what [`Proxy::before`] was told to do has been done.
+    /// Returns whether what [`Proxy::before`] was told to do has been done.
     pub fn is_done(&self) -> bool {
         self.shared.lock().unwrap().before.is_none()
     }
