@@ -86,7 +86,7 @@ pub(crate) fn store_fence() {
     unsafe { std::arch::asm!("sfence", options(nostack, preserves_flags)) }
 }
 
-/// Never reached: without an instruction of this processor no medium is made that would call it.
+/// Never reached: on a processor without a known instruction no such medium is made.
 ///
 /// # Safety
 /// None is needed.

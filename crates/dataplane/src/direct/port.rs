@@ -18,7 +18,7 @@ use crate::relay::Relay;
 /// While the device spins, the socket in the kernel's stack is looked at once in this many turns: that is a system call.
 const STACK_EVERY: u32 = 16;
 /// Entries that are sent on in one turn, besides as many as it appended. Each of them takes one to three microseconds: it goes
-/// through the driver, or the kernel's stack, before the call that sends it returns, and what comes meanwhile waits.
+/// through the driver, or the kernel's stack, before the call that sends it returns; packets that come meanwhile wait.
 const FORWARDS_MAX: usize = 4;
 /// Token of the first queue.
 const QUEUES_TOKEN: usize = 16;

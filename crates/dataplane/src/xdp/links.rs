@@ -13,7 +13,7 @@ use std::path::Path;
 const BPF_OBJ_GET: libc::c_int = 7;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const BPF_LINK_DETACH: libc::c_int = 34;
-/// `struct bpf_link_info` (linux/bpf.h), as far as it is read, in words of four bytes; where in it the index of the interface is.
+/// `struct bpf_link_info` (linux/bpf.h), as far as it is read, in words of four bytes; then the place of the interface's index in it.
 const INFO_WORDS: usize = 6;
 const INFO_INTERFACE: usize = 4;
 

@@ -55,7 +55,7 @@ local function in_records(f, ...)
   redis.call('SELECT', before)
   return result
 end
--- Writes `value` into the record, as the first write or as a later one; nil, or why it cannot be written.
+-- Writes `value` into the record, as the first write or as a later one. Returns nil, or the reason why it cannot be written.
 local function write_record(value)
   local reply = redis.pcall('HSET', HASH, FIELD, value)
   if type(reply) == 'table' and reply.err and string.match(reply.err, '^-?OOM') then

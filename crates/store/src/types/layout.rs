@@ -205,7 +205,7 @@ pub fn member(id: u64, part: Part, name: &[u8]) -> Vec<u8> {
 
 /// Bytes in front of a user's key in [`head`].
 pub const HEAD_PREFIX: usize = 9;
-/// Bytes in front of a name in [`member`].
+/// Bytes before a name in [`member`].
 pub const MEMBER_PREFIX: usize = 10;
 
 /// Returns all heads of a key space.
