@@ -317,7 +317,7 @@ pub fn run_with<N: Served>(
 /// Where a device is: the epoch that it serves, or 0; whether it holds everything; the epoch in which it is ready to join, or 0.
 type Place = (u32, bool, u32);
 
-/// Tells the agent what the device needs, and where it is, if that is new. `told`: what was told last.
+/// Tells the agent what the device needs, and its state, if that is new. `told`: the last message.
 fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Place, Option<String>)>) {
     let epoch = if machine.is_serving() {
         machine.epoch()

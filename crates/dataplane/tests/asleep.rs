@@ -14,9 +14,9 @@ const UPDATES: u8 = 2;
 /// When the pipeline reads and clears the word by which a process says that it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
-    /// While it holds the lock under which it appends.
+    /// It looks while it holds the lock under which it appends.
     UnderTheLock,
-    /// Afterwards: reads it, and clears it in another step.
+    /// It looks afterwards: it reads the word, and clears it in another step.
     Outside,
 }
 
@@ -41,7 +41,7 @@ enum Process {
     Asks,
     Inside,
     Asked,
-    /// Has drained the ring once more, before it looks once more.
+    /// The process has drained the ring once more, and will look once more.
     Looks,
     Sleeps,
 }

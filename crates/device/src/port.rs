@@ -30,11 +30,11 @@ pub struct Renewal {
 /// Fate of a packet in a lent buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It was dropped: whoever sent it need not be who it says it is.
+    /// It was dropped: its sender may be forged.
     Refused,
-    /// It was heard, and is needed no longer.
+    /// It was taken in, and is needed no longer.
     Heard,
-    /// It was heard, and its buffer is the log's now.
+    /// It was taken in, and its buffer belongs to the log now.
     Kept,
 }
 
@@ -81,7 +81,7 @@ pub trait Port {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize>;
 
     /// Receives one burst of packets that lie in lent buffers of the log: sender, hops as above, and place in the frame space. `deliver` says
-    /// what became of each. Without packet buffers there are none.
+    /// the fate of each. A log without packet buffers has none.
     ///
     /// # Errors
     /// Errors that make the port unusable.

@@ -127,7 +127,7 @@ fn killed_in_shared_memory() {
     killed_again_and_again(Kind::Dram, &directory.path().join("log"));
 }
 
-/// The tail of a killed file log is cut off by the file system's own loss, not by ours: a file cut
+/// A log whose end the file system lost: a file cut
 /// short is refused and left as it is.
 #[test]
 fn a_log_cut_short_is_refused_and_not_changed() {

@@ -68,7 +68,7 @@ impl Reader {
                 core.receive(now, from, frame, out)?;
             }
             if core.machine().received() < next {
-                // Not there, or of another epoch: the device sends it in the present epoch.
+                // The entry is missing, or of another epoch: the device sends it in the present epoch.
                 self.asked = told;
                 self.told = None;
                 break;

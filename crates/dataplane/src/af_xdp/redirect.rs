@@ -76,7 +76,7 @@ impl Redirect {
         Redirect::attach_filtered(interface, ports, None)
     }
 
-    /// Returns the same for datagrams or segments to one address, and of datagrams only for those that begin with `magic`, if it
+    /// Attaches for datagrams or segments to one address, and of datagrams only for those that begin with `magic`, if it
     /// is given. Each port has sockets of its own.
     ///
     /// # Errors

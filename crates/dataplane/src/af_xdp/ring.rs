@@ -142,7 +142,7 @@ impl<T: Place> Producer<T> {
         })
     }
 
-    /// Reserves up to `wanted` entries; gives how many. It replaces what an earlier call reserved and that was not put.
+    /// Reserves up to `wanted` entries, in place of earlier ones that were not put. Returns how many.
     pub fn reserve(&mut self, wanted: u32) -> Result<u32, AfXdpError> {
         let mut used = self.next.wrapping_sub(self.consumed);
         if self.shared.size - used < wanted {
@@ -169,7 +169,7 @@ impl<T: Place> Producer<T> {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Hands over the entries that were put; gives how many.
+    /// Hands over the entries that were put. Returns how many.
     pub fn submit(&mut self) -> u32 {
         let count = self.next.wrapping_sub(self.submitted);
         self.submitted = self.next;

@@ -174,7 +174,7 @@ impl Pins {
         std::fs::remove_file(&path).map_err(|error| KernelError::file(&path, error))
     }
 
-    /// Leaves all interfaces but these.
+    /// Detaches from all interfaces but these.
     ///
     /// # Errors
     /// [`KernelError`].
@@ -198,7 +198,7 @@ impl Pins {
         Ok(())
     }
 
-    /// Leaves all interfaces, and removes everything that is pinned here, and the folder. The kernel frees a map when its last
+    /// Detaches from all interfaces, and removes everything that is pinned here, and the folder. The kernel frees a map when its last
     /// reference is gone.
     ///
     /// # Errors

@@ -112,12 +112,12 @@ shared! {
         alone: AtomicU32,
         /// Devices of the chain. User space, held.
         copies: AtomicU32,
-        /// Always 0. Keeps what the pipeline writes in cache lines of its own, and is read as a zero that the
+        /// Always 0. Keeps the fields that the pipeline writes in cache lines of their own, and is read as a zero that the
         /// verifier does not know (`unknown_zero` in `bpf/maps.h`).
         padding: AtomicU32,
         /// Highest order. The pipeline; user space while it holds.
         last: AtomicU64,
-        /// Offset behind the newest frame. Writers as for `last`.
+        /// Offset after the newest frame. Writers as for `last`.
         head: AtomicU64,
         /// Highest `applied` that an entry states. Writers as for `last`.
         stated: AtomicU64,
@@ -208,14 +208,14 @@ shared! {
         receive_window: AtomicU64,
         /// Entries in flight towards the next hop, at most.
         window: AtomicU64,
-        /// Device and incarnation of each device behind, nearest first, as in a header.
+        /// Device and incarnation of each device after this one, nearest first, as in a header.
         names: [AtomicU64; 7],
         /// How frames reach the next hop: their first 12 bytes, and the interface (0: not known).
-        /// The pipeline, and user space while it holds, as all fields that follow.
+        /// Writers of this and all later fields: the pipeline, and user space while it holds.
         next: [AtomicU32; 4],
-        /// The same for the previous hop.
+        /// How frames reach the previous hop.
         before: [AtomicU32; 4],
-        /// The order up to which each device behind holds the log.
+        /// The order up to which each device after this one holds the log.
         orders: [AtomicU64; 7],
         /// Entries that the next hop can take, as it said.
         credit: AtomicU64,

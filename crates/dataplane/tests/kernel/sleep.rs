@@ -32,7 +32,7 @@ fn bench_about_to_sleep() -> (Bench, u64) {
 }
 
 /// Regression: a duplicate took the wake-up request of a process. That process drained the ring, found nothing, and slept.
-/// From then on nobody knew that it slept.
+/// From then on the pipeline did not know that it slept.
 #[test]
 fn a_duplicate_beside_a_process_that_goes_to_sleep_does_not_take_its_word() {
     if skipped() {

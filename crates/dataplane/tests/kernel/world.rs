@@ -381,7 +381,7 @@ impl World {
         word.store(told, Ordering::SeqCst);
         match verdict {
             XDP_TX => {
-                // To a hop a switch speaks for itself, to a client for the server.
+                // A switch sends to a hop from its own address, and to a client from the server's.
                 let speaks = |datagram: &[u8]| match (self.own, kind_of(datagram)) {
                     (Some(own), Some(Kind::Append | Kind::Durable)) => own,
                     _ => self.address,

@@ -46,7 +46,7 @@ pub struct Change {
 /// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandStep {
-    /// This device is to be wired so.
+    /// This device is to get this next hop.
     Wire(Doing, Order),
     /// This device is to end.
     Leave(Doing),

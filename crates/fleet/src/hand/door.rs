@@ -132,7 +132,7 @@ struct Porter<A> {
     /// The one that came first is in front.
     callers: VecDeque<Caller>,
     next_token: usize,
-    /// There may be more connections to take, not before this moment.
+    /// Moment from which on there may be more connections to take.
     more_after: Option<Instant>,
     /// Threads that answer when a device has ended.
     waiting: Vec<JoinHandle<()>>,

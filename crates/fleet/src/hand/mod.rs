@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 pub enum Asked {
     /// Asks for the process's role, number and state.
     Who,
-    /// A device is to be wired so.
+    /// A device is to send to this next hop.
     Wire {
         /// The device that is meant.
         to: Meant,

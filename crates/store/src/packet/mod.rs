@@ -99,7 +99,7 @@ struct Told {
     rejected: Rejections,
     /// Requests that were refused.
     refused: Counted,
-    /// Works after which nothing was swept, because something in the way is damaged.
+    /// Turns in which no expired key was removed, because a record is damaged.
     unswept: Counted,
 }
 

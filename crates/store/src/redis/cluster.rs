@@ -51,7 +51,7 @@ pub fn is_elsewhere(error: &str) -> bool {
 pub const ELSEWHERE_TEXT: &str = "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the \
                                   command was not executed";
 
-/// Returns the slot that a script of ours found to be elsewhere, of those that it was given, and Redis's words (`slots.lua`).
+/// Returns the slot that a script of pmnet found at another node, and Redis's reason (`slots.lua`). `slots`: those that it was given.
 pub fn elsewhere<'a>(error: &'a str, slots: &[u16]) -> Option<(u16, &'a str)> {
     let (number, why) = error.strip_prefix("ELSEWHERE ")?.split_once(' ')?;
     let slot = slots.get(number.parse::<usize>().ok()?)?;

@@ -530,7 +530,7 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                // Its reply comes after the wait that it owes.
+                // Its reply is read after the reply to WAIT.
                 None,
                 Items::Asked,
             )?;

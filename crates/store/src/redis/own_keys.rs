@@ -26,7 +26,7 @@ elseif name == 'DBSIZE' and type(reply) == 'number' then
 end
 return reply";
 
-/// Returns whether the command lists or counts keys. Redis itself says what is wrong with a number of arguments.
+/// Returns whether the command lists or counts keys. For a wrong number of arguments Redis itself gives the error.
 fn shows_keys(name: &[u8], arguments: usize) -> bool {
     match name {
         b"DBSIZE" | b"RANDOMKEY" => arguments == 1,

@@ -9,8 +9,8 @@ use super::commands::CommandTable;
 use super::plan::{Item, Plan};
 
 impl<'a> Plan<'a> {
-    /// Commands of this pack to execute now. `unlimited`: there is no limit for Redis's memory. `by_slots`: what is not for a script runs
-    /// alone, since its keys are of one slot, and those of others may be of another.
+    /// Commands of this pack to execute now. `unlimited`: there is no limit for Redis's memory. `by_slots`: a command that cannot run in a script runs
+    /// alone, since its keys are of one slot, and the next command's may be of another.
     pub fn of_pack(
         commands: &Commands<'a>,
         table: &CommandTable,

@@ -18,7 +18,7 @@ use super::plan::{Item, Plan};
 
 /// First word of the request script's error when something may have taken effect.
 const PARTLY: &str = "PARTLY ";
-/// First word of its error when nothing has happened, and it was not Redis that refused. What follows may be
+/// First word of its error when nothing has happened, and the refusal is not from Redis. The rest may be
 /// text of a client.
 const RAISED: &str = "RAISED ";
 /// Bytes of an answer that are shown.
@@ -41,7 +41,7 @@ pub enum Answer {
 pub enum Pending {
     /// Nothing was sent.
     Done(Bytes),
-    /// `skip` replies of ours (SELECT, HELLO), then one for each command whose reply comes.
+    /// First `skip` replies to commands of pmnet (SELECT, HELLO), then one for each command of the client.
     Read { skip: usize, items: Vec<Answer> },
     /// MULTI, this many QUEUED, EXEC.
     ReadTransaction { skip: usize, queued: usize },

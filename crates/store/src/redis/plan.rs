@@ -58,7 +58,7 @@ impl<'a> Plan<'a> {
 
     /// Checks the commands of a request that has commands. `unlimited`: there is no limit for Redis's memory. `databases`: those that
     /// its SELECTs may name; none if it may have no SELECT, or has no record. `recorded`: it has one. Then a command of a transaction that
-    /// names pmnet's own keys is refused alone, and the others run: the AOF of a Redis behind pmnet has such transactions.
+    /// names pmnet's own keys is refused alone, and the others run: the AOF of a Redis that pmnet uses has such transactions.
     pub fn new(
         commands: &Commands<'a>,
         table: &CommandTable,

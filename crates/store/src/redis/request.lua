@@ -436,7 +436,7 @@ local function compile(body)
   local alone, why = loadstring(body, '@user_script')
   return nil, 'ERR Error compiling script (new function): ' .. (alone and message or why)
 end
--- The line of a tail call, which leaves no trace, if only one can be meant.
+-- Returns the line of a tail call, which leaves no trace, if only one line is possible.
 local function line_of_return(body)
   local line, found = 0, nil
   for text in string.gmatch(body .. '\n', '([^\n]*)\n') do

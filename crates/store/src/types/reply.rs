@@ -56,7 +56,7 @@ impl Reply {
         write_integer(&mut self.out, number);
     }
 
-    /// A number of things.
+    /// Writes a count as an integer.
     pub fn count(&mut self, count: u64) {
         self.integer(i64::try_from(count).unwrap_or(i64::MAX));
     }

@@ -69,7 +69,7 @@ impl<'a> MemberEnd<'a> {
         }
     }
 
-    /// Returns whether a member is not behind this end, as the upper one.
+    /// Returns whether a member is at or before this end, if it is the upper one.
     fn is_above(self, member: &[u8]) -> bool {
         match self {
             MemberEnd::Least => false,
@@ -188,7 +188,7 @@ fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
 enum Place<'a> {
     /// There are none.
     Nowhere,
-    /// One after the other, between two names as [`ranked`] makes them.
+    /// Neighbours, between two names as [`ranked`] makes them.
     Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
     /// Somewhere among all.
     Scattered(MemberEnd<'a>, MemberEnd<'a>),

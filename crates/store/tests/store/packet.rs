@@ -52,7 +52,7 @@ fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
     };
     assert!(refusal.starts_with("-OOM command not allowed"), "{refusal}");
     assert!(kept > 100, "{kept}");
-    // The reply of what was refused is kept as any other, and a request beside it is executed.
+    // The reply to a refused request is kept as any other, and a request beside it is executed.
     let requests: Vec<Request> = [set("new", &value), set("k0", b"short"), single("GET k0")]
         .into_iter()
         .enumerate()

@@ -347,7 +347,7 @@ fn a_join_that_came_to_nothing_is_taken_back() {
             other => panic!("{other:?}"),
         }
     }
-    // It has joined: that is not taken back.
+    // A device that has joined is not taken back.
     looked.server.as_mut().unwrap().chain = vec![1, 2, 9];
     assert_eq!(change.undo(&looked), None);
 }

@@ -246,7 +246,7 @@ fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
         })
 }
 
-/// A sentence that says what is possible if `value` is not.
+/// The value is out of bounds; the sentence names them.
 fn within<N: PartialOrd + Display>(
     flag: &str,
     value: N,
@@ -418,7 +418,7 @@ mod tests {
         for (said, change) in cases {
             let mut changed = args();
             change(&mut changed);
-            // Wherever it was set.
+            // It counts from the flags and from the file.
             for (flags, file) in [
                 (changed.clone(), RedisArgs::default()),
                 (RedisArgs::default(), changed),

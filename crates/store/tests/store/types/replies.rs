@@ -74,7 +74,7 @@ enum Comparison {
     Shape,
     /// Numbers that a clock makes differ a little, in units of this many milliseconds.
     Time(i64),
-    /// The second part in any order, the cursor being of no interest.
+    /// A page of a scan: its elements in any order, the cursor is ignored.
     Page,
     /// Redis compares with strcoll(3), to which a zero byte is the end: elements with the same bytes before it come in any order.
     Collated,
