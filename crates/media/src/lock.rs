@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(
             refused.to_string(),
             format!(
-                "{}: in use by another process: stop that device first, or give this one its own log",
+                "PM1303 {}: in use by another process: stop that device first, or give this one its own log",
                 path.display()
             )
         );

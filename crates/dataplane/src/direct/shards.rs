@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn fewer_queues_than_shards_are_refused() {
         let refused = Part::all(2, &["lo".into()]).unwrap_err().to_string();
-        let said = "lo has 1 receive queue(s), and each of 2 shards needs one of its own";
+        let said = "PM1445 lo has 1 receive queue(s), and each of 2 shards needs one of its own";
         assert!(refused.starts_with(said), "{refused}");
         let refused = Part::all(2, &["nothing0".into()]).unwrap_err().to_string();
         assert!(refused.starts_with("interface nothing0: "), "{refused}");
