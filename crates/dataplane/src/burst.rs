@@ -138,7 +138,7 @@ impl Bursts {
     }
 }
 
-/// Returns the datagrams of a message. One without any bytes is a datagram, too.
+/// Returns the datagrams of a message. A datagram without any bytes counts, too.
 fn pieces(bytes: &[u8], stride: usize) -> impl Iterator<Item = &[u8]> {
     let empty = bytes.is_empty().then_some(bytes);
     empty.into_iter().chain(bytes.chunks(stride.max(1)))

@@ -73,7 +73,7 @@ impl State {
         }
     }
 
-    /// Nobody has a step left, and the process sleeps over an update.
+    /// No CPU has a step left, and the process sleeps although there is an update.
     fn is_lost(&self) -> bool {
         self.cpus.iter().all(|cpu| *cpu == (Cpu::Idle, UPDATES))
             && self.process == Process::Sleeps

@@ -57,7 +57,7 @@ pub trait FastPath: Send {
 
     /// From now on it gives answers that need a lease ([`Device::may_answer`]) only until this moment, by `CLOCK_BOOTTIME`. It
     /// keeps to that by itself, also when its process has died. A moment that is earlier than the one that it was
-    /// told before is not taken. `None`: as it was told before, by whomever; if it was to answer for ever, it is silent now.
+    /// told before is not taken. `None`: as it was told before; if it was to answer for ever, it is silent now.
     ///
     /// [`Device::may_answer`]: pmnet_proto::device::Device::may_answer
     fn answers_until(&mut self, deadline: Option<Time>);

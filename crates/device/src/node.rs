@@ -104,7 +104,7 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// Returns the same with a fast path beside it, which appends to the same image. It may be admitting
+    /// Adds a fast path beside it, which appends to the same image. It may be admitting
     /// already, for the same epoch and incarnation: then it goes on, even before the server has
     /// answered this device; and until the lease ends that it was told of, if the device answers by leases.
     pub fn with_fast_path(mut self, mut path: Box<dyn FastPath>) -> DeviceNode<M> {
@@ -130,7 +130,7 @@ impl<M: Media> DeviceNode<M> {
         self
     }
 
-    /// Returns the same for a port that moves packets in the log's own buffers: they come by [`DeviceNode::receive_in_place`], and are
+    /// Prepares it for a port that moves packets in the log's own buffers: they come by [`DeviceNode::receive_in_place`], and are
     /// sent from where they lie ([`pmnet_proto::Place::logged`]).
     pub fn with_packet_buffers(mut self) -> DeviceNode<M> {
         self.sends_logged = true;
@@ -574,7 +574,7 @@ impl<M: Media> DeviceNode<M> {
         self.machine.next_timeout()
     }
 
-    /// Returns the same before a wait: asks the fast path for a wake-up, unless it is busy and will be checked
+    /// Returns the same time before a wait: asks the fast path for a wake-up, unless it is busy and will be checked
     /// soon in any case.
     ///
     /// # Errors

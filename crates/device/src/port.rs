@@ -72,7 +72,7 @@ impl<M: Media> Buffers for Log<M> {
 
 /// A device's side of the network: UDP relay, AF_XDP, a simulated link.
 pub trait Port {
-    /// Receives one burst of at most a bounded number of datagrams without blocking; gives their
+    /// Receives one burst of at most a bounded number of datagrams without blocking. Returns their
     /// number. Each comes with the number of hops that it may still make, its own arrival being none (time to live of IPv4,
     /// hop limit of IPv6).
     ///

@@ -126,7 +126,7 @@ impl Agent {
     }
 
     /// The device runs with this log, wired so. `words`: of this run alone. The run is ended by them when the device is to be
-    /// wired otherwise, or must not go on.
+    /// to get another next hop, or must not go on.
     pub fn attend(&self, facts: Facts, words: Arc<LeaseWords>, order: Order) {
         self.shared.state().run = Some(Run {
             facts,
@@ -340,7 +340,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Ends the run if the device is to be wired otherwise, or serves an epoch in which it was left out (the server then
+    /// Ends the run if the device is to get another next hop, or serves an epoch in which it was left out (the server then
     /// tells it), or was not heard when it stated who is stopped.
     fn follow(&mut self, shard: &Shard, row: &Row, run: &Run) {
         if self.config.by_hand && self.overruled.is_none() {
@@ -371,7 +371,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the device is this process's: no other one holds a lease for it.
+    /// Checks whether the device is this process's: no other one holds a lease for it.
     fn may_claim(&mut self, row: &Row, facts: Facts) -> Result<(), Not> {
         let Some(process) = row.process.as_ref().filter(|one| **one != self.process) else {
             self.other = None;
@@ -460,7 +460,7 @@ fn wiring(plan: &Plan, id: u32, spare: bool) -> Option<Order> {
     plan.order(id).or(Some(waits).filter(|_| spare))
 }
 
-/// Whether the word about a device lets it have a lease for this epoch. To be there without serving is less than that: only
+/// Checks whether the word about a device lets it have a lease for this epoch. To be there without serving is less than that: only
 /// who was declared stopped may not even be.
 fn allows(word: Word, epoch: Option<u32>) -> Result<(), String> {
     let allowed = match epoch {

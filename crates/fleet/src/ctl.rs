@@ -67,7 +67,7 @@ impl Intent {
         etcd.put_if(&are, &puts).map_err(|error| error.to_string())
     }
 
-    /// Whether all is as it was wanted: the chain that is served has that length, without the device that was to leave, and all of it holds
+    /// Checks whether all is as it was wanted: the chain that is served has that length, without the device that was to leave, and all of it holds
     /// everything. Otherwise a sentence about what is waited for.
     ///
     /// # Errors

@@ -21,11 +21,11 @@ const NAME_MAX: usize = 64;
 
 /// Name of the chain as it shall be.
 pub(crate) const CHAIN: &str = "chain";
-/// Name of what the server says.
+/// Key of the server's record.
 pub(crate) const SERVER: &str = "server";
 /// Name of the key that shows that the server is there.
 pub(crate) const SERVER_ALIVE: &str = "server-alive";
-/// Name of how long the chain is to be.
+/// Key of the wanted length of the chain.
 pub(crate) const COPIES: &str = "copies";
 
 /// The names of one shard's keys.

@@ -61,7 +61,7 @@ impl Candidate {
         })
     }
 
-    /// Returns the same for a process whose turn is over.
+    /// Returns the candidate of a process whose turn is over.
     ///
     /// # Errors
     /// As [`Candidate::new`].

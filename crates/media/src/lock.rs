@@ -16,7 +16,7 @@ use crate::error::OpenError;
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Locks `file` for this process alone. Somebody else who has the lock is waited for, 5 seconds at most.
+/// Locks `file` for this process alone. Waits at most 5 seconds for another process that has the lock.
 pub(crate) fn exclusive(file: &File, path: &Path) -> Result<(), OpenError> {
     let deadline = Instant::now() + LOCK_WAIT;
     loop {

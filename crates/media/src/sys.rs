@@ -19,7 +19,7 @@ pub(crate) fn reserve(file: &File, bytes: usize) -> io::Result<()> {
 }
 
 /// Returns the parts of the file below `bytes` that something was written to, in order; the others are zero, durably, because no file system
-/// takes back what was written. Where it cannot say, all of it.
+/// takes back what was written. If the file system cannot say which parts, returns all of it.
 pub(crate) fn written(file: &File, bytes: usize) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut at = 0;

@@ -117,7 +117,7 @@ impl Sysfs<'_> {
             (Some(first), Some(start), Some(size)) if first >= start => {
                 first - start..(first - start).saturating_add(size)
             }
-            // Where it lies needs privilege to be read: every bad block of the region counts.
+            // Its place in the region can be read only with privilege. So every bad block of the region counts.
             _ => 0..u64::MAX,
         };
         memory.count_bad(&region.join("badblocks"), &ours);

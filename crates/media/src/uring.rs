@@ -51,7 +51,7 @@ impl std::fmt::Debug for RingWriter {
     }
 }
 
-/// Whether this process may use io_uring: found out by using it. A rule of seccomp is in no file.
+/// Checks whether this process may use io_uring: found out by using it. A rule of seccomp is in no file.
 ///
 /// # Errors
 /// The kernel's answer.

@@ -14,7 +14,7 @@ const TIDY_EVERY: Nanos = 100 * MILLISECOND;
 const TIDY_ON_AFTER: Nanos = 10 * MILLISECOND;
 /// So often it is looked whether the store is still there, if nothing else shows it.
 const LOOK_EVERY: Nanos = 500 * MILLISECOND;
-/// The same failure is told again after this time.
+/// Time after which the same failure is logged again.
 const TOLD_EVERY: Nanos = 5 * SECOND;
 
 /// A server of one shard over a store.

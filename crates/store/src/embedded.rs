@@ -16,7 +16,7 @@ const PACK_REPLIES_BYTES_MAX: usize = 256 * 1024;
 /// Longest reply of a read in a pack, in bytes.
 const PACK_READ_BYTES_MAX: usize = 16 * 1024;
 
-/// Keys that are looked at each time for those whose time is over, while nothing is written.
+/// Keys that are checked for expiry each time, while nothing is written.
 pub const TIDIED_KEYS: usize = 1_000;
 /// The error of Redis, and the way out here.
 const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
@@ -57,7 +57,7 @@ pub fn cursors() -> Result<Cursors, OpenError> {
     Ok(cursors)
 }
 
-/// Counts what is told less and less often, so that a flood of it does not flood the log.
+/// Counts events that are logged less and less often, so that many of them do not flood the log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted(u64);
 

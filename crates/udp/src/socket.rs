@@ -425,7 +425,7 @@ impl Socket {
         }
     }
 
-    /// Whether packets to `to` may become IP fragments. Otherwise the system refuses those that are longer than the interface
+    /// Checks whether packets to `to` may become IP fragments. Otherwise the system refuses those that are longer than the interface
     /// carries.
     fn let_fragment(&self, to: Peer, allowed: bool) -> io::Result<()> {
         if to.ip().to_canonical().is_ipv4() {

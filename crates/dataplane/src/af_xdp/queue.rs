@@ -171,7 +171,7 @@ impl Queue {
         Ok(self.fill.submit())
     }
 
-    /// Takes what was received, up to the capacity of `burst`; gives how many packets. Makes no system call.
+    /// Takes what was received, up to the capacity of `burst`. Returns how many packets. Makes no system call.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`]; packets before a wrong one are in `burst`.
@@ -197,7 +197,7 @@ impl Queue {
         Ok(count)
     }
 
-    /// Reserves up to `wanted` entries for frames to be sent; gives how many.
+    /// Reserves up to `wanted` entries for frames to be sent. Returns how many.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`].
@@ -243,7 +243,7 @@ impl Queue {
         }
     }
 
-    /// Hands over what was queued; gives how much.
+    /// Hands over what was queued. Returns how much.
     pub fn submit(&mut self) -> u32 {
         self.send.submit()
     }
@@ -265,7 +265,7 @@ impl Queue {
         }
     }
 
-    /// Takes back frames that were sent, and frees them; gives how many. Every submitted frame comes back here at some
+    /// Takes back frames that were sent, and frees them. Returns how many. Every submitted frame comes back here at some
     /// time, also if the packet was lost.
     ///
     /// # Errors

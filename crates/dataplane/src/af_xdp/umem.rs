@@ -241,7 +241,7 @@ impl<R: Region> Umem<R> {
     }
 
     /// Hands `part` of a kept frame to the kernel to be sent, with the headers that `head` writes to the end of the bytes in
-    /// front of it; gives the address, and how many bytes the headers have. `None`: the kernel still sends from this frame, or
+    /// front of it. Returns the address, and how many bytes the headers have. `None`: the kernel still sends from this frame, or
     /// `head` has no room.
     pub fn for_sending_kept(
         &mut self,
@@ -290,7 +290,7 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// Hands a free frame to the kernel to receive into; gives its address.
+    /// Hands a free frame to the kernel to receive into. Returns its address.
     pub fn for_reception(&mut self) -> Option<u64> {
         let number = self.free.pop()?;
         let at = Umem::<R>::at(number);
@@ -298,7 +298,7 @@ impl<R: Region> Umem<R> {
         Some(self.address(at))
     }
 
-    /// Hands a held frame to the kernel to be sent from byte `start` of it; gives the address.
+    /// Hands a held frame to the kernel to be sent from byte `start` of it. Returns the address.
     pub fn for_sending(&mut self, frame: Frame, start: usize) -> u64 {
         let at = self.held(&frame);
         assert!(start < self.frame_bytes, "inside the frame");

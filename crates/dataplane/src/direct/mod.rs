@@ -138,7 +138,7 @@ impl DirectDevice {
         self.serve_with(log, |node| node, |_| (), ready)
     }
 
-    /// Returns the same for a device with more beside it, which `make` makes of it. `observe` is called once a turn.
+    /// Serves a device with more beside it, which `make` makes of it. `observe` is called once a turn.
     ///
     /// # Errors
     /// [`DirectError`].

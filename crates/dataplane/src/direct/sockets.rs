@@ -82,7 +82,7 @@ impl BufferSpace {
         BufferSpace::beside_a_store(memory, 0, parameters, parameters.buffer_count())
     }
 
-    /// Those of a log whose image begins at byte `start` of this memory, in the region of a store. `own` of them are not the
+    /// Returns the sockets of a log whose image begins at byte `start` of this memory, in the region of a store. `own` of them are not the
     /// store's.
     ///
     /// # Errors

@@ -160,7 +160,7 @@ impl Interface {
         settled
     }
 
-    /// Whether the others have room for it.
+    /// Checks that the other devices leave room for it.
     fn admit(
         &self,
         interface: &str,

@@ -72,7 +72,7 @@ impl Hops {
     }
 }
 
-/// Says where a neighbour is; `None`: the pipeline sends it nothing.
+/// Tells the pipeline the address of a neighbour; `None`: the pipeline sends it nothing.
 fn set_neighbour(
     peer: Option<Peer>,
     address: [&AtomicU64; 2],

@@ -157,7 +157,7 @@ impl Hold for Held<'_> {
 
     fn forget_log(&mut self) -> io::Result<()> {
         let shard = self.0.shard();
-        // This one first: without it the others say nothing.
+        // This field is cleared first: without it the others mean nothing.
         shard.last.store(0, Release);
         for word in [
             &shard.head,

@@ -123,7 +123,7 @@ impl Kernel {
     }
 }
 
-/// Whether this binary can run such a pipeline on this machine.
+/// Checks whether this binary can run such a pipeline on this machine.
 fn check(config: &KernelConfig) -> Result<(), KernelError> {
     if OBJECT.is_empty() {
         return Err(KernelError::NotBuilt);

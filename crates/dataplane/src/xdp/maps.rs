@@ -67,7 +67,7 @@ pub(super) fn hops_in(map: &MmapRaw) -> &Hops {
     unsafe { &*map.as_ptr().cast::<Hops>() }
 }
 
-/// Maps the image; gives its size in bytes as well. If it is not pinned yet, it is made with room for `bytes`: the
+/// Maps the image. Returns its size in bytes as well. If it is not pinned yet, it is made with room for `bytes`: the
 /// object file does not know its size.
 pub(super) fn map_image(
     pins: &Pins,

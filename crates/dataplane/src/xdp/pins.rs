@@ -188,7 +188,7 @@ impl Pins {
             .into_iter()
             .partition(|(name, _)| names.contains(name));
         for (name, interface) in others {
-            // One that has another name now is not left.
+            // An interface that is kept under another name now is not left.
             if !kept.iter().any(|(_, other)| *other == interface) {
                 interface.leave(&self.name(), step)?;
             }

@@ -85,7 +85,7 @@ impl Kernel {
         fence(SeqCst);
     }
 
-    /// Tells the whole state, and that of these buckets; the pipeline is held.
+    /// Writes the whole state, and that of these buckets; the pipeline must be held.
     pub(super) fn begin_reads(&self, state: &ReadState, changed: &[(usize, device::Bucket)]) {
         let shard = self.shard();
         let answers = state.buckets > 0 && state.buckets == self.buckets.count;

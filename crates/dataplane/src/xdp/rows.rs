@@ -95,7 +95,7 @@ impl Rows {
         self.state.get_mut(usize::try_from(row).ok()?)
     }
 
-    /// Frees the row of a session; gives the row.
+    /// Frees the row of a session. Returns the row.
     pub fn give_back(&mut self, id: u64) -> Option<u32> {
         let row = self.of.remove(&id)?;
         let state = self.at(row)?;

@@ -148,7 +148,7 @@ impl Port for Turns {
             return Ok(Wake::Stop);
         }
         self.now = match until {
-            // Nobody calls before that, if nothing is to be done.
+            // Without work there is no call before that.
             Some(until) if !busy && self.inbox.is_empty() => until.0.max(self.now),
             _ => self.now + TURN,
         };

@@ -28,7 +28,7 @@ const SHORT: u64 = 40 * MILLISECOND;
 const KEY: u64 = 1 << 40;
 const OTHER: u64 = 2 << 40;
 
-/// Two devices that are compared, and what becomes of their lease.
+/// Two devices that are compared, and their leases.
 struct Leased<R> {
     run: R,
     rng: Rng,

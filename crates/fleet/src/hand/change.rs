@@ -414,7 +414,7 @@ fn device(looked: &Looked, id: u32) -> Result<&DeviceSaid, String> {
     })
 }
 
-/// Whether all who stay answer. If not, all who are gone are named together: one alone could not be left out.
+/// Checks whether all devices that stay answer. If not, all who are gone are named together: one alone could not be left out.
 fn all_answer(looked: &Looked, stays: &[u32], leaves: &[u32]) -> Result<(), String> {
     let silent = |ids: &[u32]| {
         let ids = ids.iter().filter(|id| !looked.devices.contains_key(id));
@@ -444,7 +444,7 @@ fn answers(said: &DeviceSaid) -> String {
     )
 }
 
-/// Whether this device may leave.
+/// Checks whether this device may leave.
 fn leaver(looked: &Looked, now: &[u32], id: u32, is_stopped: bool) -> Result<(), String> {
     if !now.contains(&id) {
         return Err(format!("PM5116 device {id} is not in the chain {now:?}"));
@@ -464,7 +464,7 @@ fn leaver(looked: &Looked, now: &[u32], id: u32, is_stopped: bool) -> Result<(),
     }
 }
 
-/// Whether the chain is served as it is on record, and all of it hold everything.
+/// Checks whether the chain is served as it is on record, and all of it hold everything.
 fn settled(looked: &Looked, server: &ServerSaid) -> Result<(), String> {
     for id in &server.chain {
         let said = device(looked, *id)?;

@@ -71,7 +71,7 @@ impl DeviceDoor {
     /// Listens.
     ///
     /// # Errors
-    /// Somebody else listens there, or the system gives no thread or no random numbers.
+    /// Another process listens there, or the system gives no thread or no random numbers.
     pub fn open(config: DeviceDoorConfig) -> std::io::Result<DeviceDoor> {
         let memory = Memory {
             path: config.memory.clone(),
@@ -141,7 +141,7 @@ impl DeviceDoor {
 
     /// **The device has ended**: it acknowledges nothing any more. The command that asked for it is told so.
     pub fn left(self) {
-        // It is on record until the others are wired without it. As a spare it has that place no more.
+        // It is on record until the others are wired without it. A spare does not have that place any more.
         let order = self.shared.state().order;
         if let Some(Order { next, .. }) = order
             && let Err(error) = self.shared.memory.keep(next, true)

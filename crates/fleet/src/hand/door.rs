@@ -24,11 +24,11 @@ const LINE_MAX: usize = 16 * 1024;
 const LINE_SECONDS: Duration = Duration::from_secs(2);
 /// For a question: who has not asked in this time is let go.
 const QUESTION_SECONDS: Duration = Duration::from_millis(500);
-/// Connections that are listened to at a time.
+/// Most connections that are listened to at a time.
 const CALLERS_MAX: usize = 64;
 /// Connections taken in one turn: then those that are there have theirs.
 const TAKEN_MAX: usize = 16;
-/// Devices that are being waited for at a time, until they have ended.
+/// Most devices whose end is waited for at a time.
 const WAITING_MAX: usize = 4;
 /// A device has ended within this time, or says that it has not.
 pub(super) const END_MAX: Duration = Duration::from_secs(10);

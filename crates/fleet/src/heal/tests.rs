@@ -33,7 +33,7 @@ fn serving(id: u16, epoch: u32, chain: &[u16]) -> Row {
     }
 }
 
-/// Returns the same without a lease.
+/// Returns such a row without a lease.
 fn gone(id: u16, epoch: u32, chain: &[u16]) -> Row {
     Row {
         alive: 0,
@@ -429,7 +429,7 @@ fn what_does_not_fit_waits_for_a_person() {
     // A member that never registered.
     let look = shard(None, vec![(1, serving(1, 2, &[8, 1]))]);
     assert!(matches!(next(&look), Advice::Wait(text) if text.contains("device 8")));
-    // The last one is away, and it was never seen where the server is.
+    // The last device is away, and the server's address was never seen.
     let look = shard(None, vec![(1, serving(1, 2, &[1, 2])), (2, recovering(2))]);
     assert!(matches!(next(&look), Advice::Wait(text) if text.contains("server")));
     // Epochs that begin anew.

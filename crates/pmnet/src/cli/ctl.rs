@@ -222,7 +222,7 @@ fn read(etcd: &mut Etcd, names: &Names) -> anyhow::Result<Shard> {
 /// Longest time to wait, in seconds: a day.
 const WAIT_MAX: u64 = 24 * 3600;
 
-/// Looks until it is done, or the time is over; what is waited for then. It is told on stderr, too, each time that it is something else.
+/// Looks until it is done, or the time is over. Returns the reason for the wait then. Each new reason for the wait is also printed on stderr.
 fn until<T>(
     seconds: u64,
     pause: Duration,

@@ -60,7 +60,7 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     for name in &names {
         match Status::read(name) {
             Ok(status) => all.push(status),
-            // One that cannot be read does not hide the others.
+            // A device that cannot be read does not hide the others.
             Err(error) if args.name.is_none() => notice(&format!("{name}: {error}")),
             Err(error) => return Err(error.into()),
         }

@@ -123,7 +123,7 @@ pub(super) fn link(index: u32) -> Result<Link, Errno> {
     parse_link(&answer).ok_or(Errno::BADMSG)
 }
 
-/// Returns the same about an interface that another one is linked with. In another namespace it needs privilege there.
+/// Returns the facts about the interface at the other end of a link. In another namespace it needs privilege there.
 pub(super) fn linked(other: Linked) -> Result<Link, Errno> {
     let Some(namespace) = other.namespace else {
         return link(other.index);

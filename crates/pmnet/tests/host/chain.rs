@@ -210,7 +210,7 @@ impl Places {
         ]
     }
 
-    /// Returns the same, started.
+    /// Starts them, and returns them.
     pub fn start_all(&self, store: &str) -> [Running; 3] {
         let names = ["server.err", "device.err", "front.err"];
         let mut names = names.into_iter();

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::chain::{Client, Places, Running, eventually, pmnet, serves};
 use crate::redis::RedisServer;
 
-/// Returns the same command with these limits of open files: the one that it has, and the one that it may have.
+/// Returns the command with these limits of open files, soft and hard.
 fn limited(command: &Command, soft: u32, hard: u32) -> Command {
     let mut shell = Command::new("sh");
     shell

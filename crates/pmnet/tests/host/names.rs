@@ -8,12 +8,12 @@ use rustix::process::Signal;
 use crate::chain::{Client, Places, Running, eventually, serves};
 use crate::skip::skip;
 
-/// Returns the same command, where names are looked up in this file alone.
+/// Returns the command with names that are looked up in this file alone.
 fn with_hosts(command: &Command, places: &Places) -> Command {
     with_resolver(command, places, "127.0.0.9", 1)
 }
 
-/// Returns the same; the resolver asks this address for names that are not in the file, for `seconds`.
+/// Returns the command with such names; the resolver asks this address for names that are not in the file, for `seconds`.
 fn with_resolver(command: &Command, places: &Places, at: &str, seconds: u32) -> Command {
     let resolver = places.path("resolv.conf");
     let text = format!("nameserver {at}\noptions timeout:{seconds} attempts:1\n");

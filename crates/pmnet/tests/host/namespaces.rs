@@ -63,7 +63,7 @@ impl Two {
         two
     }
 
-    /// Returns the same command in one of them.
+    /// Returns the command for one of the namespaces.
     pub fn inside(&self, place: usize, command: &Command) -> Command {
         // Unlike nsenter it shows the namespace's own /sys.
         let mut inside = Command::new("ip");
@@ -74,7 +74,7 @@ impl Two {
         inside
     }
 
-    /// Returns the same, and with the machine's own mounts.
+    /// Returns the command for one of the namespaces, with the machine's own mounts.
     pub fn in_network(&self, place: usize, command: &Command) -> Command {
         let mut inside = Command::new("nsenter");
         inside

@@ -277,7 +277,7 @@ impl RedisStore {
     }
 }
 
-/// Whether an acknowledged update failed while others ran.
+/// Checks whether an acknowledged update failed while others ran.
 ///
 /// # Errors
 /// `Fatal` with the first one.

@@ -205,7 +205,7 @@ impl Node {
 }
 
 impl RedisStore {
-    /// Looks whether the node serves the slots of its shard. A server that starts refuses one that does not. One that runs goes on: what
+    /// Looks whether the node serves the slots of its shard. A server that starts refuses a master that does not. One that runs goes on: what
     /// meets such a slot waits.
     pub(super) fn check_slots(&mut self, link: &mut Connection) -> Result<(), StoreError> {
         let Some(Wanted::Slots(wanted)) = self.url.guides.as_ref().map(|guides| &guides.wanted)

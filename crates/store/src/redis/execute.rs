@@ -337,7 +337,7 @@ impl RedisStore {
         let probes: Vec<Vec<u8>> = slots.iter().map(|slot| probe(*slot)).collect();
         let count = probes.len().to_string();
         let mut head: Vec<&[u8]> = vec![b"EVALSHA", &link.request_sha];
-        // Of the hash a Redis that is not its master says so.
+        // A Redis that does not serve the slot of the hash says so.
         match self.home {
             None => head.push(b"0"),
             Some(_) => head.extend([&b"1"[..], &self.hash]),
@@ -461,7 +461,7 @@ impl RedisStore {
         }
         if wrote {
             link.read_wait(WaitFor::Reply, self.url.wait_replicas)?;
-            // The others may have written none.
+            // The other commands may have written none.
             self.seen_records |= scripts > unsettled.len();
         }
         if !unsettled.is_empty() {

@@ -40,7 +40,7 @@ pub enum Wanted {
 /// Processes to ask for a master, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guides {
-    /// Each with a port.
+    /// Their hosts and ports.
     pub places: Vec<(String, u16)>,
     /// The master.
     pub wanted: Wanted,

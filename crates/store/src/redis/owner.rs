@@ -293,7 +293,7 @@ impl Link {
         Err(records_changed())
     }
 
-    /// Whether writes may be sent.
+    /// Checks whether writes may be sent.
     ///
     /// # Errors
     /// `Retry` if the records were read without becoming their owner.

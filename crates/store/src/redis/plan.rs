@@ -40,7 +40,7 @@ pub struct Plan<'a> {
     pub database: u32,
     /// The commands.
     pub items: Vec<Item<'a>>,
-    /// Of a pack: how many of its parts this is at most. The reply is the array of theirs.
+    /// Of a pack: how many of its parts this is at most. The reply is the array of their replies.
     pub parts: Option<usize>,
 }
 

@@ -11,7 +11,7 @@ use super::config::WaitFor;
 use super::owner::{FENCED, RECORDS_LUA, taken_over};
 use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 
-/// Bytes of what is owed that one call writes, if there are several records: it must end within the deadline of a call.
+/// Bytes that one call writes of the records that are owed, if there are several: it must end within the deadline of a call.
 const CALL_BYTES_MAX: usize = 16 << 20;
 
 /// A change of a record that belongs to what a Redis has executed.

@@ -135,7 +135,7 @@ local function add_integer(n)
     add(':' .. string.format('%.0f', n < 0 and math.ceil(n) or math.floor(n)) .. '\r\n')
   end
 end
--- Valkey's version, or 0; Redis's, which Valkey has, too.
+-- Version of Valkey, or 0; then that of Redis, which Valkey has, too.
 local VALKEY = redis.SERVER_NAME == 'valkey' and (redis.VALKEY_VERSION_NUM or 0x80000) or 0
 -- Redis 7.2 and newer write the shortest number that is this one, in their own way; before, 17 digits.
 local SHORTEST = (redis.REDIS_VERSION_NUM or 0) >= 0x70200

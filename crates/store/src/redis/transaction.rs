@@ -104,7 +104,7 @@ impl<'a> Transaction<'a> {
         slot: Option<u16>,
     ) -> Result<Transaction<'a>, StoreError> {
         let connection = &mut link.connection;
-        // Redis does not check the rights of what a script does when it is queued.
+        // When a script is queued, Redis does not check the rights that its commands need.
         connection.add(&[b"EVAL", MAY_RECORD_LUA.as_bytes(), b"1", hash]);
         if database != 0 {
             connection.add(&[b"SELECT", database.to_string().as_bytes()]);

@@ -68,7 +68,7 @@ pub fn at_least(text: &[u8], least: i64, why: &'static str) -> Outcome<i64> {
         .ok_or(error(why))
 }
 
-/// Returns a number of things, 0 included.
+/// Returns a count, which may be 0.
 pub fn positive(text: &[u8]) -> Outcome<u64> {
     at_least(text, 0, "ERR value is out of range, must be positive").map(i64::unsigned_abs)
 }

@@ -16,7 +16,7 @@ use crate::rows::{About, Fault, Order, Row, Rows, Update};
 
 /// Members that are removed at once with their collection; more are left to [`Keyspace::sweep`].
 const REMOVED_AT_ONCE: u64 = 64;
-/// Keys that one transaction looks at for those whose time is over.
+/// Keys that one transaction checks for expiry.
 const LOOKED_AT: usize = 16;
 /// Longest string that commands may make of several arguments, in bytes: `GET` can return it, alone and in a transaction.
 pub const STRING_BYTES_MAX: usize = crate::REPLY_BYTES_MAX - 64;
@@ -574,7 +574,7 @@ impl<'r> Keyspace<'r> {
         self.members_from(id, part, range, order, 0, visit)
     }
 
-    /// Returns these keys, without the first ones in this order.
+    /// Visits the members of a collection, without the first ones in this order.
     pub fn members_from(
         &self,
         id: u64,

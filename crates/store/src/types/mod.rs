@@ -89,7 +89,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Returns the same, with a new and empty one if there is none.
+    /// Returns the head of the collection, or that of a new and empty one.
     fn find_or_create(&mut self, key: &[u8], kind: Kind) -> Outcome<Head> {
         match self.find(key, kind)? {
             Some(head) => Ok(head),

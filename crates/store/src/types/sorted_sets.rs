@@ -84,7 +84,7 @@ impl Call<'_, '_> {
         self.in_order_from(set, range, order, 0, visit)
     }
 
-    /// Returns the same, without the first ones in this order.
+    /// Visits these members, without the first ones in this order.
     pub(super) fn in_order_from(
         &self,
         set: &Head,

@@ -293,7 +293,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
         Ok(0)
     );
     assert_eq!(change(&mut *store, single("FCALL good 1 n")), ":1\r\n");
-    // Neither do reads run code that writes.
+    // Reads do not run code that writes, either.
     for (form, command) in [
         (Form::Single, "FCALL good 1 n"),
         (Form::Single, "EVAL return(1) 0"),

@@ -1,4 +1,4 @@
-//! A packet store, or a region of a device, that becomes larger: whatever is its last moment, one of both is there.
+//! A packet store, or a region of a device, that becomes larger: at every moment the old file or the new one exists, whole.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};

@@ -19,7 +19,7 @@ fn open(redis: &Redis, sync: StoreSync) -> Box<dyn Store> {
     pmnet_store::open_with(&redis.url(), None, Some(sync), 0).unwrap()
 }
 
-/// Executes a state-changing request; its reply, which the caller would pass on.
+/// Executes a state-changing request. Returns its reply, which the caller would pass on.
 fn ask(store: &mut dyn Store, command: &str) -> String {
     ask_for(store, single(command))
 }

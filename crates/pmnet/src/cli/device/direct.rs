@@ -90,7 +90,7 @@ impl DirectSettings {
         }
     }
 
-    /// Returns the same settings for each of several shards.
+    /// Returns these settings for each of several shards.
     pub fn divided(&self, shards: u16) -> Result<Vec<DirectSettings>, ConfigError> {
         let parts = Part::all(shards, &self.interfaces);
         let parts = parts.map_err(|error| ConfigError(format!("--shards {shards}: {error}")))?;
@@ -102,7 +102,7 @@ impl DirectSettings {
     }
 }
 
-/// Returns the same size as packet buffers. On a file one buffer is one block, because blocks are what is written.
+/// Returns this size as packet buffers. On a file one buffer is one block, because blocks are what is written.
 pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
     let bytes = match kind {
         Kind::File => 4096,

@@ -31,7 +31,7 @@ pub struct FleetSettings {
 }
 
 impl FleetSettings {
-    /// Returns the same for another shard of the fleet.
+    /// Returns these settings for another shard of the fleet.
     pub fn of_shard(&self, shard: u32) -> Result<FleetSettings, ConfigError> {
         Ok(FleetSettings {
             names: Names::new(&self.fleet, shard).map_err(ConfigError)?,

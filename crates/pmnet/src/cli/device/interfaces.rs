@@ -17,7 +17,7 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Says when one is not the one any more that it was, and, if `answers`, how many answers of the kernel their drivers did
+    /// Warns when an interface is another one than before, and, if `answers`, how many answers of the kernel their drivers did
     /// not take, whenever these become more. `None`: there is no thread for it, which is said.
     pub fn watch(names: Vec<String>, answers: bool) -> Option<Interfaces> {
         let (sender, over) = channel();

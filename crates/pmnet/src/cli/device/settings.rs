@@ -67,7 +67,7 @@ impl Settings {
         self.usual_of(FRAME_BYTES)
     }
 
-    /// Returns the same of a log with less space for frames, and again with less, where there is no room for the usual one.
+    /// Returns smaller and smaller sizes of a log, for a place without room for the usual one.
     pub fn smaller(&self) -> impl Iterator<Item = Parameters> {
         let half = |size: &u64| (*size > FRAME_BYTES_LEAST).then(|| size / 2);
         let sizes = std::iter::successors(half(&FRAME_BYTES), half);

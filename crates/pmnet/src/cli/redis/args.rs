@@ -89,11 +89,11 @@ pub struct RedisArgs {
     /// Which databases may answer reads that the head does not [default: master].
     #[arg(long, value_enum)]
     pub(super) read_from: Option<ReadFromArg>,
-    /// How much of its replies a client may leave unread; beyond that its commands wait, and who reads nothing for a second
+    /// How much of its replies a client may leave unread; beyond that its commands wait, and a client that reads nothing for a second
     /// is closed [default: 1G].
     #[arg(long, value_name = "SIZE")]
     pub(super) unread_max: Option<String>,
-    /// The same for all clients together; who has left most unread is closed [default: 2G].
+    /// Limit of --unread-max for all clients together; the one that has left most unread is closed [default: 2G].
     #[arg(long, value_name = "SIZE")]
     pub(super) unread_total_max: Option<String>,
 }
