@@ -62,7 +62,7 @@ pub(crate) struct Relay {
     socket: Socket,
     bursts: Bursts,
     paths: Paths,
-    /// Where clients send, and the interface that has that address.
+    /// Address to which clients send, and the interface that has it.
     listen: Peer,
     interface: Interface,
     clock: Clock,
@@ -314,7 +314,7 @@ pub fn run_with<N: Served>(
     })
 }
 
-/// Where a device is: the epoch that it serves, or 0; whether it holds everything; the epoch in which it is ready to join, or 0.
+/// State of a device: the epoch that it serves, or 0; whether it holds everything; the epoch in which it is ready to join, or 0.
 type Place = (u32, bool, u32);
 
 /// Tells the agent what the device needs, and its state, if that is new. `told`: the last message.

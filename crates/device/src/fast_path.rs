@@ -31,7 +31,7 @@ pub trait FastPath: Send {
     fn hold(&mut self) -> io::Result<Box<dyn Hold + '_>>;
 
     /// Forgets wake-ups until now, and returns what it has done with the hops beside it. Call it before
-    /// [`FastPath::last`], which is then at least the orders that others are reported to hold.
+    /// [`FastPath::last`]: that is then at least as high as the orders that it reports of others.
     fn look(&mut self) -> HopWork;
 
     /// Everything up to here is applied.

@@ -10,7 +10,7 @@ use pmnet_wire::packet::Append;
 use pmnet_wire::{HEADER_LEN, Header, Packet, Reject};
 use std::ops::Range;
 
-/// Why a device ended.
+/// Reason why a device ended.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The log failed.
@@ -61,7 +61,7 @@ pub struct DeviceNode<M> {
     next: Peer,
     out: Outbox,
     rejects: Rejects,
-    /// Where the last datagram came from that is not ours: answers to it go back there.
+    /// Sender of the last foreign datagram: answers to it go back there.
     foreign: Option<Peer>,
     stopped: Option<String>,
     /// The sender takes frames out of the log by itself.

@@ -7,7 +7,7 @@ use pmnet_proto::{FragmentSize, Outbox, Peer, Time};
 use std::io;
 use std::ops::Range;
 
-/// Why [`Port::wait`] returned.
+/// Reason why [`Port::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// Something may have arrived, or the time has come.
@@ -19,7 +19,7 @@ pub enum Wake {
 /// The lease store gave or renewed the device's lease ([`DeviceNode::renewed`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewal {
-    /// For this epoch.
+    /// Epoch of the lease.
     pub epoch: u32,
     /// Time of the port's clock before the agent asked.
     pub sent_at: Time,
@@ -102,7 +102,7 @@ pub trait Port {
         Ok(())
     }
 
-    /// Where the hop before is, as far as that is known: told before each burst is sent. Only a port that does not speak to
+    /// Tells the address of the hop before, if it is known, before each burst is sent. Only a port that does not speak to
     /// hops as it does to clients needs that.
     fn hop_before(&mut self, peer: Option<Peer>) {
         let _nothing = peer;

@@ -42,7 +42,7 @@ pub struct AgentConfig {
     pub names: Names,
     /// The device.
     pub id: u32,
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
     /// Length of its leases.
     pub seconds: u64,
@@ -202,7 +202,7 @@ struct Held {
     sent_at: Time,
 }
 
-/// Why there is no lease now.
+/// Reason why there is no lease now.
 enum Not {
     /// It may be had later.
     Yet(String),

@@ -23,7 +23,7 @@ const FULL: &str = "database space exceeded";
 /// The call for alarms.
 const ALARM: &str = "maintenance/alarm";
 
-/// Why etcd did not answer, or not as it should.
+/// Reason why etcd did not answer, or not as it should.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
     /// This endpoint cannot be reached, or not in time.
@@ -74,7 +74,7 @@ pub struct Put {
 pub struct Etcd {
     http: ureq::Agent,
     endpoints: Vec<String>,
-    /// Which one answered last.
+    /// Number of the endpoint that answered last.
     at: usize,
     /// The highest revision that was heard of.
     revision: u64,

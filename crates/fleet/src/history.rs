@@ -15,7 +15,7 @@ use crate::etcd::{Etcd, EtcdError};
 const NOTED_EVERY: Nanos = 60 * SECOND;
 /// Time for which it keeps the history.
 const KEPT: Nanos = 300 * SECOND;
-/// One that does not looks so often, also at its start.
+/// Time between the looks of a controller that does not compact.
 const LOOKED_EVERY: Nanos = 600 * SECOND;
 /// No other user of an etcd needs a longer history than this.
 const OLD: Nanos = 3 * 3600 * SECOND;
@@ -32,7 +32,7 @@ pub struct History {
 }
 
 impl History {
-    /// One that has seen nothing yet. `compacts`: it was told to compact.
+    /// Returns a history that has seen nothing yet. `compacts`: the controller was told to compact.
     #[must_use]
     pub const fn new(compacts: bool) -> History {
         History {

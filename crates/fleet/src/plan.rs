@@ -13,7 +13,7 @@ pub(crate) const CHAIN_MAX: usize = 8;
 pub struct Place {
     /// Device id.
     pub id: u32,
-    /// Where the one before sends to.
+    /// Address to which the device before it sends.
     pub at: SocketAddr,
     /// It was seen to hold everything that a head must.
     pub whole: bool,
@@ -31,7 +31,7 @@ pub struct Plan {
     pub places: Vec<Place>,
     /// The last one is no member of that chain, and is to join.
     pub joins: bool,
-    /// Where the last device sends to.
+    /// Address to which the last device sends.
     pub server: SocketAddr,
     /// Length of the longest chain so far: what spares are taken for.
     pub copies: usize,

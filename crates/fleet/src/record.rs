@@ -89,7 +89,7 @@ impl Names {
 /// A device, as it registered with its last lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRecord {
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
     /// Identity of its log, in hexadecimal digits.
     pub log: String,
@@ -119,7 +119,7 @@ pub struct MemberRecord {
 /// Record of a server about its store. That is never wrong later: the chain of an epoch never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerRecord {
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
     /// The epoch that its store has on record; 0: it has not read it yet, or there is none.
     pub epoch: u32,

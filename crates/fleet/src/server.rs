@@ -33,7 +33,7 @@ pub struct ServerAgentConfig {
     pub endpoints: Vec<String>,
     /// The shard's keys.
     pub names: Names,
-    /// Where the server listens.
+    /// Address at which the server listens.
     pub address: SocketAddr,
     /// Length of the leases that show that it is there.
     pub seconds: u64,
@@ -138,9 +138,9 @@ struct Keeper {
     length: Nanos,
     /// Name of this process.
     process: String,
-    /// When its lease was renewed last.
+    /// Time of the last renewal of its lease.
     renewed: Option<Time>,
-    /// When it was said last that something goes wrong.
+    /// Time of the last message about a failure.
     said: Option<Time>,
 }
 

@@ -13,7 +13,7 @@ use crate::record::{
 /// State of one device in etcd.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// How it registered with its last lease.
+    /// Its record with its last lease.
     pub record: Option<MemberRecord>,
     /// Number of its last lease; 0: it never had one.
     pub lease: u64,

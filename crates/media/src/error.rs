@@ -1,4 +1,4 @@
-//! Why a medium could not be made or opened; every text names the path and says what to do.
+//! Reasons why a medium could not be made or opened; every text names the path and says what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -47,7 +47,7 @@ pub use uring::io_uring_works;
 /// Longest time that one persist may take before the medium is given up, in seconds.
 pub const PERSIST_SECONDS_MAX: u64 = 30;
 
-/// Which kind of medium.
+/// Kind of medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Ordinary file; acknowledgements survive loss of power.

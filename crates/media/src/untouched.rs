@@ -15,7 +15,7 @@ use crate::image::{BLOCK, PIECE, offset};
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Untouched {
-    /// Of each block, whether it is.
+    /// Whether each block is untouched.
     blocks: Vec<bool>,
     left: usize,
     /// Zeros, at the beginning of a page. Nobody writes to them, so they take no memory.

@@ -1,8 +1,8 @@
 //! `pmnet doctor`: will it work well here, and what to do if not.
 //!
 //! Purpose: one line for each thing that matters, `ok`, `warn` or `fail`, with advice. Invariants:
-//! changes nothing, needs no privilege, ends within seconds. May not: fail silently; what cannot be
-//! found out is a `warn` that says so.
+//! changes nothing, needs no privilege, ends within seconds. May not: fail silently. A fact that
+//! cannot be found out gives a `warn` that says so.
 
 mod etcd;
 pub(crate) mod interface;

@@ -1,9 +1,9 @@
-//! How much memory this process may use: the limit of its control group, as a container has one. Above it the kernel kills a
+//! Memory that this process may use: the limit of its control group, as a container has one. Above it the kernel kills a
 //! process without a word, also for what it puts into /dev/shm.
 
 use std::path::{Path, PathBuf};
 
-/// Where control groups are.
+/// Folder of the control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// Returns the smallest limit of memory that holds for this process, in bytes; `None`: there is none, or it cannot be seen.

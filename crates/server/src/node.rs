@@ -12,7 +12,7 @@ const PAUSE_MAX: Nanos = 500 * MILLISECOND;
 /// A store that has work of its own does some of it so often, and sooner while there is more.
 const TIDY_EVERY: Nanos = 100 * MILLISECOND;
 const TIDY_ON_AFTER: Nanos = 10 * MILLISECOND;
-/// So often it is looked whether the store is still there, if nothing else shows it.
+/// Time between checks that the store is still there, if nothing else shows it.
 const LOOK_EVERY: Nanos = 500 * MILLISECOND;
 /// Time after which the same failure is logged again.
 const TOLD_EVERY: Nanos = 5 * SECOND;
@@ -23,9 +23,9 @@ pub struct ServerNode<S> {
     store: S,
     pause: Nanos,
     resume_at: Option<Time>,
-    /// When a store that has work of its own does some of it.
+    /// Time at which a store with work of its own does some of it.
     tidy_at: Option<Time>,
-    /// When it is looked whether the store is still there; `None`: it cannot go.
+    /// Time of the next check that the store is still there; `None`: it cannot go.
     look_at: Option<Time>,
     /// The failure that was told last, and when.
     told: Option<(String, Time)>,

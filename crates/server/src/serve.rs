@@ -30,7 +30,7 @@ pub struct ServeConfig {
     pub words: Option<Arc<ServerWords>>,
 }
 
-/// Why a server ended without being asked to.
+/// Reason why a server ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// A socket call failed.
@@ -41,7 +41,7 @@ pub enum DriverError {
     Stopped(#[from] pmnet_proto::server::Stop),
 }
 
-/// Why a loop ended that nothing is wrong with.
+/// Reason why a loop ended without a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// It was asked to.

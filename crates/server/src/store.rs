@@ -20,7 +20,7 @@ pub type RecordChange = (RecordKey, Option<Bytes>);
 pub struct Batch {
     /// Whole update payloads (`docs/spec/wire.md` §6), in the order in which they take effect.
     pub effects: Vec<Bytes>,
-    /// Where each of them came from, as far as that is one entry of the log; for a store that has the log as well. Empty: from
+    /// Entry of the log from which each of them came, if it was a single one; for a store that has the log as well. Empty: from
     /// none.
     pub origins: Vec<Option<Origin>>,
     /// Order up to which the store is with this batch, if that changes. The records say it, too.
@@ -39,11 +39,11 @@ pub struct Request {
     pub record: Option<(RecordKey, Bytes)>,
 }
 
-/// How a store begins its [`StoreError::Fatal`] if another server process owns the records now: nothing is wrong with them.
+/// Beginning of the text of [`StoreError::Fatal`] if another server process owns the records now. The records are in order then.
 pub const TAKEN_OVER: &str =
     "PM2005 another pmnet server process has taken over this shard's records";
 
-/// Why a store could not do what it was asked.
+/// Reason why a store could not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Nothing was done, or it is unknown whether it was done: the caller reloads the records

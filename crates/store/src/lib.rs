@@ -26,7 +26,7 @@ use bytes::Bytes;
 use pmnet_server::Store;
 pub(crate) use pmnet_wire::REPLY_BYTES_MAX;
 
-/// Why a store could not be opened; the text says what to do.
+/// Reason why a store could not be opened; the text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The scheme is not one of ours.

@@ -14,7 +14,7 @@ use pmnet_server::Origin;
 pub struct Row<'a> {
     /// Kind of the value; the store only keeps it.
     pub kind: u8,
-    /// When it ends, in milliseconds since 1970; 0: never. Only kept, as the kind: a store neither hides nor
+    /// Time of expiry, in milliseconds since 1970; 0: never. Only kept, as the kind: a store neither hides nor
     /// removes a row whose time is over.
     pub expires_at_ms: u64,
     /// The value.
@@ -28,7 +28,7 @@ pub struct Update {
     pub origin: Origin,
     /// Its payload.
     pub payload: Bytes,
-    /// Where the key is in it that its one command is about.
+    /// Place of the key of its one command in it.
     pub key: std::ops::Range<usize>,
 }
 
@@ -49,7 +49,7 @@ pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
 /// Facts about a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// How large it is, in bytes.
+    /// Its size, in bytes.
     pub bytes: u64,
     /// How many of them are in use.
     pub used_bytes: u64,
@@ -71,7 +71,7 @@ pub enum Order {
 /// Keys of a scan: from one bound to the other.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// Why the rows could not be used.
+/// Reason why the rows could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// Input or output failed; nothing of the transaction happened.

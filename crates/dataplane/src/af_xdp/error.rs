@@ -1,8 +1,8 @@
-//! Why an AF_XDP socket cannot be had or used, and what to do.
+//! Reasons why an AF_XDP socket cannot be had or used, and what to do.
 
 use std::io;
 
-/// Why an AF_XDP socket cannot be set up, or what it did wrong.
+/// Reason why an AF_XDP socket cannot be set up, or what it did wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum AfXdpError {
     /// Sizes that the kernel does not take.

@@ -78,7 +78,7 @@ pub(super) fn read(transport: Transport, packet: &[u8]) -> Option<Came> {
     })
 }
 
-/// From where to where a packet goes.
+/// Source and destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub from: SocketAddr,

@@ -46,7 +46,7 @@ pub struct DirectConfig {
     pub part: Part,
 }
 
-/// Why a device cannot receive into the buffers of its log.
+/// Reason why a device cannot receive into the buffers of its log.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectError {
     /// A socket.

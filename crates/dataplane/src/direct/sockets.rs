@@ -21,7 +21,7 @@ use crate::interface::mtu;
 /// Packets taken from a queue at once.
 const BURST: usize = 64;
 
-/// Which datagrams.
+/// Kind of datagrams.
 #[derive(Clone, Debug)]
 pub struct SocketsConfig {
     /// Network interfaces by which they come.
@@ -43,7 +43,7 @@ pub struct SocketsConfig {
 /// A datagram that has arrived. It must be given to [`Sockets::done`].
 #[derive(Debug)]
 pub struct Arrived {
-    /// Where it is in the frame space.
+    /// Its place in the frame space.
     pub place: Range<usize>,
     /// Its buffer.
     frame: Frame,

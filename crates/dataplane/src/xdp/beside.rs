@@ -73,7 +73,7 @@ impl Member {
     }
 }
 
-/// Where a link is to be made, if there is none.
+/// Place for a new link, if there is none.
 struct Place<'a> {
     interface: &'a str,
     generic: bool,

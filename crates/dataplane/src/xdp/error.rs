@@ -1,4 +1,4 @@
-//! Why the pipeline in the kernel, or the device that it belongs to, cannot be had; and what to do.
+//! Reasons why the pipeline in the kernel, or the device that it belongs to, cannot be had; and what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use aya::programs::ProgramError;
 use pmnet_log::LogError;
 use rustix::io::Errno;
 
-/// Why the kernel's part of a device cannot be set up, used or removed.
+/// Reason why the kernel's part of a device cannot be set up, used or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// Built where there was no compiler for it.
@@ -40,7 +40,7 @@ pub enum KernelError {
     /// The BPF file system, where maps outlive their process, cannot be used.
     #[error("PM1405 {path}: {source}: {}", advice(source))]
     FileSystem {
-        /// Where it should be.
+        /// Its path.
         path: PathBuf,
         /// The system's answer.
         source: std::io::Error,
@@ -48,7 +48,7 @@ pub enum KernelError {
     /// A map could not be made, pinned or mapped.
     #[error("PM1406 {what}: {source} (maps need root, or CAP_BPF and CAP_NET_ADMIN)")]
     Map {
-        /// Which one, and what was tried.
+        /// Its name, and the operation that failed.
         what: String,
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -59,7 +59,7 @@ pub enum KernelError {
     /// A program could not be loaded, run or attached.
     #[error("PM1408 program {name}: {source}")]
     Program {
-        /// Which one.
+        /// Its name.
         name: &'static str,
         /// Why.
         source: ProgramError,
@@ -70,7 +70,7 @@ pub enum KernelError {
         rights(source)
     )]
     Refused {
-        /// Which one.
+        /// Its name.
         name: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -88,7 +88,7 @@ pub enum KernelError {
         question(interface, source)
     )]
     Attach {
-        /// Which one.
+        /// Its name.
         interface: String,
         /// Why.
         source: Box<KernelError>,
@@ -99,7 +99,7 @@ pub enum KernelError {
          --detach"
     )]
     PortTaken {
-        /// Which interface.
+        /// The interface.
         interface: String,
         /// The port.
         port: u16,
@@ -128,14 +128,14 @@ pub enum KernelError {
     /// A program returned a verdict that it does not have.
     #[error("PM1417 program {name} answered {answer}: map and program do not belong together")]
     Answer {
-        /// Which one.
+        /// Its name.
         name: &'static str,
         /// Its answer.
         answer: u32,
     },
 }
 
-/// Why a device in the kernel cannot be opened, saved or removed.
+/// Reason why a device in the kernel cannot be opened, saved or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The kernel's part.
@@ -150,7 +150,7 @@ pub enum OpenError {
     /// The file of a saved log.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The system's answer.
         source: std::io::Error,

@@ -10,7 +10,7 @@ use super::error::KernelError;
 use super::links;
 use super::names::IMAGE;
 
-/// Where the BPF file system usually is.
+/// Usual place of the BPF file system.
 const USUAL: &str = "/sys/fs/bpf";
 /// `f_type` of a BPF file system (linux/magic.h).
 const MAGIC: u64 = 0xcafe_4a11;

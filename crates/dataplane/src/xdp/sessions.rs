@@ -26,11 +26,11 @@ use super::words::{address_words, port_word};
 /// Checksums of a session's headers in which the fields that vary are zero. The pipeline adds these fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BaseCrcs {
-    /// Of an update.
+    /// Of an update's header.
     pub update: u32,
-    /// Of an update's entry.
+    /// Of the header of an update's entry.
     pub append: u32,
-    /// Of an acknowledgement.
+    /// Of an acknowledgement's header.
     pub ack: u32,
 }
 

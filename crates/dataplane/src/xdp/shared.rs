@@ -151,7 +151,7 @@ shared! {
         told_floor: AtomicU64,
         /// Writes at or below this order are not shown. User space.
         shown_above: AtomicU64,
-        /// Until when the pipeline answers clients, by `CLOCK_BOOTTIME`: the deadline of the device's lease, or [`FOR_EVER`]. 0: it
+        /// Time until which the pipeline answers clients, by `CLOCK_BOOTTIME`: the deadline of the device's lease, or [`FOR_EVER`]. 0: it
         /// has had no lease. User space.
         answers_until: AtomicU64,
         /// Not 0: something is outstanding that may change any key. User space.

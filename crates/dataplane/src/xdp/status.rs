@@ -36,7 +36,7 @@ pub struct Status {
     pub incarnation: u32,
     /// See above.
     pub epoch: u32,
-    /// Until when the pipeline answers clients, by `CLOCK_BOOTTIME`: the end of the device's lease. `None`: it needs none.
+    /// Time until which the pipeline answers clients, by `CLOCK_BOOTTIME`: the end of the device's lease. `None`: it needs none.
     pub answers_until: Option<Time>,
     /// Devices of the chain.
     pub copies: u32,

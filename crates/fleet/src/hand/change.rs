@@ -59,9 +59,9 @@ pub enum HandStep {
 /// The device that something is asked of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doing {
-    /// Where it is asked.
+    /// Address at which it is asked.
     pub at: SocketAddr,
-    /// Which one is meant.
+    /// The device, in this life.
     pub to: Meant,
 }
 

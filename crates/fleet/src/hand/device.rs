@@ -14,7 +14,7 @@ use crate::plan::Order;
 /// Settings of a device's door.
 #[derive(Clone, Debug)]
 pub struct DeviceDoorConfig {
-    /// Where it listens, by TCP: the address of the device itself.
+    /// TCP address at which it listens: that of the device itself.
     pub listen: SocketAddr,
     /// Shard.
     pub shard: u32,
@@ -28,7 +28,7 @@ pub struct DeviceDoorConfig {
     pub joins: bool,
     /// It is in the kernel.
     pub in_kernel: bool,
-    /// Where it remembers how it was wired last; `None`: nowhere.
+    /// File that remembers its last next hop; `None`: none does.
     pub memory: Option<PathBuf>,
 }
 
@@ -42,7 +42,7 @@ struct Run {
 #[derive(Debug, Default)]
 struct State {
     run: Option<Run>,
-    /// How it is to be wired, if a person has said so.
+    /// Order of an operator, if there is one.
     order: Option<Order>,
     /// That was said in an earlier life of its process.
     remembered: bool,

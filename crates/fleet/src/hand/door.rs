@@ -20,9 +20,9 @@ use super::{Answered, Asked};
 
 /// Longest line, in bytes.
 const LINE_MAX: usize = 16 * 1024;
-/// To connect, and for each line, except for an answer that waits until a device has ended.
+/// Time to connect, and for each line, except for an answer that waits until a device has ended.
 const LINE_SECONDS: Duration = Duration::from_secs(2);
-/// For a question: who has not asked in this time is let go.
+/// Time for a question: a caller that has not asked by then is disconnected.
 const QUESTION_SECONDS: Duration = Duration::from_millis(500);
 /// Most connections that are listened to at a time.
 const CALLERS_MAX: usize = 64;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Longest record, in bytes.
 const RECORD_MAX: u64 = 4096;
 
-/// As it is written.
+/// Form of the record in its file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     shard: u32,

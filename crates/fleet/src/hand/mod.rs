@@ -76,7 +76,7 @@ pub struct DeviceSaid {
     /// Shard, id and process.
     #[serde(flatten)]
     pub who: Meant,
-    /// Where it listens.
+    /// Address at which it listens.
     pub listen: SocketAddr,
     /// The next hop that its command line names.
     pub flag: SocketAddr,
@@ -107,7 +107,7 @@ pub struct ServerSaid {
     pub shard: u32,
     /// Name of its process.
     pub process: String,
-    /// Where it listens.
+    /// Address at which it listens.
     pub listen: SocketAddr,
     /// The epoch that its store has on record; 0: there is none, or the store was not read yet.
     pub epoch: u32,

@@ -31,7 +31,7 @@ pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, Con
     })
 }
 
-/// Of a command that works on one shard of a fleet.
+/// Flags of a command that works on one shard of a fleet.
 #[derive(Clone, Debug, Args)]
 pub struct InFleet {
     /// The fleet.

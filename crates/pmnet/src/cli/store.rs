@@ -74,7 +74,7 @@ enum What {
     Grow {
         /// File of the store.
         path: PathBuf,
-        /// How large, with K, M or G: what size= is in the address of the store.
+        /// Size of the file, with K, M or G: as size= in the address of the store.
         #[arg(long, value_name = "BYTES")]
         size: String,
         /// One JSON object on stdout.

@@ -30,7 +30,7 @@ const NLA_TYPE_MASK: u16 = 0x3fff;
 const RTM_GETLINK: u16 = 18;
 const IFLA_LINK: u16 = 5;
 const IFLA_LINKINFO: u16 = 18;
-/// In which network namespace the other end is, and in which one a question is about.
+/// Attributes for the network namespace of the other end, and for that of a question.
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_TARGET_NETNSID: u16 = 46;
 const IFLA_INFO_KIND: u16 = 1;

@@ -21,7 +21,7 @@ const SUFFIX: &str = ".growing";
 /// A store begins with one block of this length, which is zero until the rest is there, in bytes.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Why a store did not grow. The old one is there as it was.
+/// Reason why a store did not grow. The old one is there as it was.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct GrowError(pub String);

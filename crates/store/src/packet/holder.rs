@@ -114,7 +114,7 @@ pub trait Holder: Send {
     fn kept(&mut self, _linked: u64, _copied: u64) {}
 }
 
-/// Why a store is not open again.
+/// Reason why a store is not open again.
 pub enum Reopen {
     /// It may be later.
     Later(String),

@@ -86,10 +86,10 @@ pub struct Served<H> {
     holder: H,
     told: Told,
     cursors: Cursors,
-    /// As last found out; see [`Store::is_short`], [`Store::is_crowded`].
+    /// Last finding; see [`Store::is_short`], [`Store::is_crowded`].
     short: bool,
     crowded: bool,
-    /// When room was last looked for in vain, in ms since 1970.
+    /// Time of the last vain search for room, in ms since 1970.
     cleared: u64,
 }
 

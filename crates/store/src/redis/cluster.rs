@@ -102,7 +102,7 @@ pub fn one_slot(
 /// Asks a node for the master that serves this slot.
 ///
 /// # Errors
-/// Why there is no answer.
+/// Reason why there is no answer.
 pub fn ask(
     place: &(String, u16),
     slot: u16,
@@ -131,7 +131,7 @@ pub fn ask(
 /// Connects, and logs in as `url` says.
 ///
 /// # Errors
-/// Why there is no connection.
+/// Reason why there is no connection.
 pub fn open((host, port): &(String, u16), url: &RedisUrl) -> Result<Connection, String> {
     let url = RedisUrl {
         host: host.clone(),

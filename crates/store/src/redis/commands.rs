@@ -17,10 +17,10 @@ pub const SCRIPT_ARGUMENTS_MAX: usize = 4000;
 /// Longest command or subcommand name that is read, in bytes; longer names count as unknown.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Why a command that was given another name is not possible: all that pmnet knows of commands, it knows by their own names.
+/// Reason why a command that was given another name is not possible: all that pmnet knows of commands, it knows by their own names.
 const RENAMED: &str = "the store's configuration gave it this name (rename-command), and pmnet knows commands by their own names only: \
      send it to the Redis server itself";
-/// Why a command with such a name is not possible.
+/// Reason why a command with such a name is not possible.
 const LONG_NAME: &str = "a name of a command has at most 1,024 bytes here";
 
 /// Upper-case copy of a name; empty if it is too long to be one.

@@ -61,7 +61,7 @@ pub enum Persistence {
 }
 
 impl Persistence {
-    /// One line for people.
+    /// Returns a line for operators.
     #[must_use]
     pub fn describe(self, wait_replicas: u32) -> String {
         let own = match self {
@@ -191,7 +191,7 @@ impl Persistence {
 pub struct Facts {
     /// Changes with every start of the server process.
     pub run_id: String,
-    /// How durable an effect is when the server replies.
+    /// Durability of an effect when the server replies.
     pub persistence: Persistence,
     /// Whether the AOF holds everything, as far as INFO can tell.
     pub aof_is_whole: bool,

@@ -87,7 +87,7 @@ impl Write for Wire {
 pub struct Connection {
     stream: Wire,
     name: String,
-    /// Where to ask whether Redis runs a script; `None`: that is what this connection asks.
+    /// Address at which to ask whether Redis runs a script; `None` for the connection that asks this.
     url: Option<RedisUrl>,
     /// The address that the name had.
     pub peer: SocketAddr,

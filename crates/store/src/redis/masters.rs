@@ -1,4 +1,4 @@
-//! Which Redis is the master now: a thread of its own asks those who know, again and again.
+//! The address of the master: a thread of its own asks the Sentinels or nodes, again and again.
 //!
 //! Whom, and what: Sentinels for the master of a name (`super::sentinel`), or nodes of a Redis Cluster for the master that serves a slot
 //! (`super::cluster`). What counts is what a majority of them has answered lately, and of
@@ -23,12 +23,12 @@ use crate::OpenError;
 pub const ASKED_MAX: usize = 16;
 /// Pause between two rounds of questions.
 const PAUSE: Duration = Duration::from_millis(250);
-/// One question to one of them, in seconds.
+/// Time for one question to one of them, in seconds.
 pub const ASK_SECONDS: u64 = 1;
 /// How long a store waits for the first answers before it says that there are none.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
-/// Which master is meant.
+/// The wanted master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Sentinels know it by this name.

@@ -171,7 +171,7 @@ struct Link {
     apply_sha: Vec<u8>,
     /// Value of the field `owner` with which this link's writes take effect.
     owner: Bytes,
-    /// Why Redis accepts no writes: then the records were only read, and nothing may be written.
+    /// Reason why Redis accepts no writes: then the records were only read, and nothing may be written.
     writes_refused: Option<String>,
     /// If it is a master of a Redis Cluster: the slot of the records.
     home: Option<u16>,

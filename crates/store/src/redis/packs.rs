@@ -1,4 +1,4 @@
-//! How much of a pack is executed in one step.
+//! The part of a pack that is executed in one step.
 //!
 //! A script runs it as far as it can: up to what must run between MULTI and EXEC, or as far as its replies and its time go
 //! (`request.lua`). If that comes first, it runs with the commands after it; a transaction runs alone. The front sends the rest again.

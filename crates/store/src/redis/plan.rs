@@ -203,7 +203,7 @@ pub struct Nature {
 /// Checks an update. `by_slots`: it must run in a script, since the store is a Redis Cluster.
 ///
 /// # Errors
-/// Why it must not be sent, for the log.
+/// Reason why it must not be sent, for the log.
 pub fn check_effect(
     commands: &Commands<'_>,
     table: &CommandTable,

@@ -36,7 +36,7 @@ struct Seen {
     offset: i64,
     /// Updates up to this order are applied here; 0: none.
     applied: u64,
-    /// Which load by a server claimed the records last; empty: none.
+    /// Name of the server's load that claimed the records last; empty: none.
     owner: Vec<u8>,
 }
 
@@ -65,7 +65,7 @@ pub struct Promotion {
     owner: Vec<u8>,
 }
 
-/// How far it is.
+/// Progress of the promotion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// A sentence about what is waited for.

@@ -259,7 +259,7 @@ local function call_guarded(name, arguments, ...)
       user_wrote = has_flag('write', name, arguments[2])
     end
   end
-  -- Not by unpack, which takes fewer.
+  -- This avoids unpack, which takes fewer elements.
   local reply = redis.pcall(...)
   local failed = type(reply) == 'table' and reply.err
   if name == 'SELECT' and not failed then current = tostring(arguments[2]) end

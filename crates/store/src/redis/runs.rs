@@ -92,7 +92,7 @@ pub struct Runs<'a> {
     runs: Vec<Run<'a>>,
     /// Arguments of all commands, without their names.
     arguments: Vec<&'a [u8]>,
-    /// Of which effect each command is.
+    /// Effect of each command.
     effects: Vec<usize>,
 }
 

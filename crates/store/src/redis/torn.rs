@@ -6,7 +6,7 @@
 //! after that, these effects take place although they were never part of the data, and what pmnet applied anew takes
 //! place once more. (Redis up to 8, Valkey up to pull request 4342. If no `EXEC` follows, all that follows is dropped.)
 //!
-//! So nothing is written behind such an end:
+//! So nothing is written after such an end:
 //! - Redis 7 and newer begin another file when a rewrite starts. At the end of its file the open transaction is dropped,
 //!   whether the rewrite ends or not. (If it does not: the next start of Redis fails once, because the file that is cut is
 //!   not the last; it is cut then, and the start after that succeeds.)

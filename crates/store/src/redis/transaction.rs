@@ -20,7 +20,7 @@ use super::pending::expect_ok;
 use super::record::add_records;
 use super::{FLUSH_LUA, Link};
 
-/// To whom the command of a slot belongs.
+/// Owner of the command in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     /// A write of ours whose result says nothing.

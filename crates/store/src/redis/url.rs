@@ -29,14 +29,14 @@ pub struct RedisUrl {
     pub password: Option<String>,
     /// How many replicas must hold a batch before it counts as durable; 0: none.
     pub wait_replicas: u32,
-    /// How to speak TLS, if that is to be.
+    /// Settings of TLS, if it is used.
     pub tls: Option<ClientTls>,
     /// Processes that are asked for host and port.
     pub guides: Option<Guides>,
 }
 
 impl RedisUrl {
-    /// One without a password and TLS.
+    /// Returns an address without a password and TLS.
     pub fn plain(host: &str, port: u16) -> RedisUrl {
         RedisUrl {
             host: host.to_owned(),

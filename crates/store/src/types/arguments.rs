@@ -8,7 +8,7 @@ use super::float;
 use super::long_double::Long;
 use crate::rows::Fault;
 
-/// Why a command ends without its reply.
+/// Reason why a command ends without its reply.
 #[derive(Debug)]
 pub enum Stop {
     /// This error is its reply; it has changed nothing.

@@ -96,7 +96,7 @@ impl Big {
         (out, lost.compare(&half))
     }
 
-    /// Which of two is larger.
+    /// Compares two numbers.
     pub fn compare(&self, other: &Big) -> std::cmp::Ordering {
         let lengths = self.0.len().cmp(&other.0.len());
         lengths.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))

@@ -1,4 +1,4 @@
-//! When keys end: options of other commands, and the `EXPIRE` and `TTL` families.
+//! Expiry of keys: options of other commands, and the `EXPIRE` and `TTL` families.
 
 use super::Call;
 use super::arguments::{Options, Outcome, SYNTAX, Stop, error, integer, is};

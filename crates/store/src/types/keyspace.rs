@@ -48,7 +48,7 @@ pub struct Keyspace<'r> {
     rows: &'r mut dyn Rows,
     /// Milliseconds since 1970.
     now: u64,
-    /// Where iterations are.
+    /// Positions of iterations.
     pub cursors: &'r mut Cursors,
     /// Key spaces of databases, as far as they are known.
     spaces: [Cell<Option<u64>>; DATABASES as usize],

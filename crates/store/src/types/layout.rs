@@ -101,7 +101,7 @@ impl Part {
 pub struct Head {
     /// Its type.
     pub kind: Kind,
-    /// When it ends, in ms since 1970; 0: never.
+    /// Time of expiry, in ms since 1970; 0: never.
     pub expires: u64,
     /// Number of the collection; 0 for a string.
     pub id: u64,
@@ -293,7 +293,7 @@ pub enum RowOf<'k> {
         id: u64,
         /// As [`Part`].
         part: u8,
-        /// Which member.
+        /// Name of the member.
         name: &'k [u8],
     },
     /// The number of a database's key space.

@@ -70,7 +70,7 @@ struct Call<'c, 'r> {
     database: u32,
     /// Its name in small letters.
     name: &'static str,
-    /// Its arguments behind the name.
+    /// Its arguments after the name.
     arguments: &'c [&'c [u8]],
     reply: Reply,
 }

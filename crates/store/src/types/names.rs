@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::layout::{self, Head, Kind, MEMBER_PREFIX, RowOf};
 use crate::rows::Row;
 
-/// Which key each collection belongs to, and which database each key space is, as far as rows said so.
+/// Keys of collections, and databases of key spaces, as far as rows name them.
 #[derive(Debug, Default)]
 pub struct Names {
     /// Key space and key of a collection.

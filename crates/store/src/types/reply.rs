@@ -10,7 +10,7 @@ pub struct Reply {
     resp3: bool,
 }
 
-/// Where an array begins whose length is not known yet.
+/// Begin of an array with a length that is not known yet.
 #[must_use]
 pub struct Deferred(usize);
 
@@ -79,7 +79,7 @@ impl Reply {
         }
     }
 
-    /// Nothing there.
+    /// Writes a null.
     pub fn null(&mut self) {
         write_null(&mut self.out, self.resp3);
     }
@@ -137,7 +137,7 @@ impl Reply {
         }
     }
 
-    /// Begins an array whose length is said at its end.
+    /// Begins an array. Its length is given at its end.
     pub fn deferred(&self) -> Deferred {
         Deferred(self.out.len())
     }

@@ -22,7 +22,7 @@ const CURSOR_BYTES_MAX: usize = 16 << 20;
 /// Elements of a page if the client does not say.
 const COUNT: i64 = 10;
 
-/// Where an iteration is: in which collection or database, and the next name.
+/// Position of an iteration: its collection or database, and the next name.
 #[derive(Debug)]
 struct Position {
     cursor: u64,

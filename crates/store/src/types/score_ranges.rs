@@ -184,7 +184,7 @@ fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
         .map(u64::to_be_bytes)
 }
 
-/// Where the members of a range are.
+/// Place of the members of a range.
 enum Place<'a> {
     /// There are none.
     Nowhere,

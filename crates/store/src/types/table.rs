@@ -17,7 +17,7 @@ use crate::rows::Fault;
 /// Longest arguments text that an error repeats, in bytes, as in Redis.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// For whom a command runs.
+/// Client for which a command runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     /// Database.

@@ -118,7 +118,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// One more.
+    /// Adds one.
     pub fn note(&mut self, arrival: i64) {
         self.count += 1;
         self.last.push_back(arrival);

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(25);
 const LOST: Duration = Duration::from_secs(3);
 /// After this time the chain is woken: perhaps no client sends anything.
 const WAKE: Duration = Duration::from_secs(1);
-/// For each connection: at first, and while something is done.
+/// Time for each connection: at first, and while something is done.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_THEN: Duration = Duration::from_millis(250);
 

@@ -19,7 +19,7 @@ use crate::cli::redis::{Settings, Shards, is_same, located, look};
 /// Longest wait for one shard, whatever --wait is: the others are to be seen as well.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// Which map.
+/// Name of the map.
 #[derive(Debug, Args)]
 pub(super) struct ShardsArgs {
     /// The file, as `pmnet redis --shards` has it.
@@ -104,7 +104,7 @@ fn same_redis(answers: &[Option<Answer>]) -> Vec<(usize, usize)> {
     found
 }
 
-/// Which slots go from whom to whom, in sentences.
+/// Returns a sentence for each move of slots from one shard to another.
 fn moves(map: &Shards, new: &Shards) -> anyhow::Result<Vec<String>> {
     if let Some(at) = (0..map.settings.len()).find(|&at| {
         !new.settings

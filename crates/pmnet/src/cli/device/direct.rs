@@ -32,7 +32,7 @@ pub struct DirectSettings {
     pub interfaces: Vec<String>,
     pub copying: Copying,
     pub busy_poll: Option<BusyPoll>,
-    /// Which of the shards of this process.
+    /// Part of this shard in its process.
     pub part: Part,
 }
 

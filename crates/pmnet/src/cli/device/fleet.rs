@@ -105,7 +105,7 @@ struct Run {
 pub struct FleetOrders {
     agent: Agent,
     clock: Clock,
-    /// Of a lease.
+    /// Length of a lease.
     length: Nanos,
     id: u32,
     run: Run,

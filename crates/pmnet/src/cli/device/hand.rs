@@ -60,7 +60,7 @@ pub struct HandOrders {
     door: Option<DeviceDoor>,
     next: Option<MovingHop>,
     id: u32,
-    /// Of the present run.
+    /// Messages to the present run.
     words: Arc<LeaseWords>,
 }
 

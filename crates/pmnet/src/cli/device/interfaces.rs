@@ -44,9 +44,9 @@ impl Interfaces {
 
 struct Watched {
     name: String,
-    /// Its number at first.
+    /// Number of the interface at first.
     first: Option<u32>,
-    /// Its number lately.
+    /// Number of the interface at the last look.
     number: Option<u32>,
     refused: u64,
 }

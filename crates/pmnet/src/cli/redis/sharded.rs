@@ -105,7 +105,7 @@ fn understand(text: &str, common: &RedisArgs) -> Result<Shards, ConfigError> {
     })
 }
 
-/// One entry.
+/// An entry of the file.
 fn shard(
     entry: Value,
     common: &RedisArgs,
