@@ -32,7 +32,7 @@ Without etcd:
       remove 2 --is-stopped
   pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000 drain
   pmnet ctl promote \\
-      --store redis+sentinel://10.0.0.4:26379,10.0.0.5:26379/mymaster
+      --store redis+sentinel://s1:26379,s2:26379,s3:26379/mymaster
   pmnet ctl promote --store redis://10.0.0.4:6379 --to 10.0.0.5:6379 --dry-run
   pmnet ctl shards /etc/pmnet/shards.toml --new shards.toml
 

@@ -41,10 +41,10 @@ Examples:
       --store 'packet:/var/lib/pmnet/store?size=4G'
   pmnet server --listen 10.0.0.3:51500 --store redis://10.0.0.3:6379 \\
       --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
-  pmnet server --listen 10.0.0.3:51500 \\
-      --store 'redis+sentinel://10.0.0.4:26379,10.0.0.5:26379/mymaster'
-  pmnet server --listen 10.0.0.3:51500 \\
-      --store 'redis+cluster://10.0.0.4:6379,10.0.0.5:6379/0-5460'
+  pmnet server --listen 10.0.0.3:51500 --store \\
+      'redis+sentinel://s1:26379,s2:26379,s3:26379/mymaster?wait_replicas=2'
+  pmnet server --listen 10.0.0.3:51500 --store \\
+      'redis+cluster://n1:6379,n2:6379,n3:6379/0-5460?wait_replicas=1'
 
 Stores:
   redis://HOST:PORT      Redis or Valkey; durable with appendfsync always
