@@ -113,7 +113,7 @@ pub struct ServerArgs {
     /// Number of the shard [default: 0].
     #[arg(long)]
     shard: Option<u32>,
-    /// Read the log of the device in front of this server where it lies: the device's --name, or
+    /// Read the log of the device before this server directly: the device's --name, or
     /// IF-PORT. Both on one machine, the device in a kernel mode and with --server-reads-log.
     #[arg(long, value_name = "NAME")]
     device_log: Option<String>,

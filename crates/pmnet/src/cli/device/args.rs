@@ -25,7 +25,7 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ZeroCopy {
-    /// Without a copy if the driver can, else with one; which of them is said at the start.
+    /// Without a copy if the driver can, else with one; the ready line says which.
     Auto,
     /// Without a copy, or not at all.
     Always,

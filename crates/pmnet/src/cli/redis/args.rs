@@ -184,7 +184,7 @@ pub(super) enum CacheArg {
     /// As pending, and the head device also shows writes that the database has, as long as its log keeps them. Only where every
     /// program that writes to the database does so through pmnet: what others write is not seen.
     Log,
-    /// The database, behind everything acknowledged before. Only a GET right behind a SET of its key, in the same pipeline,
+    /// The database, after everything acknowledged before. Only a GET right after a SET of its key, in the same pipeline,
     /// is answered with that.
     Off,
 }
