@@ -115,7 +115,7 @@ pub trait Port {
     /// Errors that make the port unusable.
     fn send(&mut self, out: &Outbox) -> io::Result<()>;
 
-    /// Returns whether the device's process wants the next hop to be asked if it is there. Once for each time that it does.
+    /// Returns whether the device's process wants the next hop to be asked if it is there. Returns true once for each time that it does.
     fn asks_next(&mut self) -> bool {
         false
     }

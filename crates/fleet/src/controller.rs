@@ -66,7 +66,7 @@ impl Controller {
         }
     }
 
-    /// Looks after what etcd keeps, if that is due; to be called behind each turn. A sentence: what a person should know.
+    /// Looks after etcd's history, if that is due. Must be called after each turn. A sentence: what a person should know.
     pub fn look_after_etcd(&mut self) -> Option<String> {
         self.history.turn(self.clock.now(), &mut self.etcd)
     }

@@ -21,7 +21,7 @@ const PROCESSES: &str = "/proc/self/ns/pid";
 const FIRST_PROCESSES: &str = "pid:[4026531836]";
 /// First part of the name of a mark: a symbolic link to the interface's folder.
 const MARK: &str = "at-";
-/// First part of the name of a pinned link. Devices have none here, but others use such folders too.
+/// First part of the name of a pinned link. Folders of devices have none of these, but other programs use such folders, too.
 const LINK: &str = "link";
 
 /// One device's folder.

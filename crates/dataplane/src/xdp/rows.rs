@@ -32,7 +32,7 @@ pub fn preferred_mask(rows_max: u32) -> u32 {
 }
 
 impl Rows {
-    /// Returns all of `rows_max` rows are free; `mask` is the one that the pipeline uses.
+    /// Returns `rows_max` rows, all of them free; `mask` is the one that the pipeline uses.
     pub fn new(rows_max: u32, mask: u32) -> Rows {
         let free = State {
             taken: false,

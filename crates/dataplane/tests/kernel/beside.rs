@@ -16,7 +16,7 @@ use crate::world::{
     without_kept,
 };
 
-/// As many entries in both logs, and room for as many of the longest frames.
+/// Number of entries in both logs; there is room for that many of the longest frames.
 const ENTRIES: u64 = 64;
 const RING: Parameters = Parameters::ring(ENTRIES, 131_072);
 /// Buffers, of which one in 32, those for copies, are enough for all entries: the ENDs of many sessions are one turn's then.

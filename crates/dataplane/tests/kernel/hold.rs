@@ -60,7 +60,7 @@ fn a_session_that_is_new_is_told_under_a_hold_of_its_own() {
     }
     let scratch = Scratch::new();
     let mut kernel = pipeline(&scratch);
-    // Beside a hold it does not end that one.
+    // During another hold it does not end that one.
     kernel.refresh_session(1, Some(fresh())).unwrap();
     assert!(!kernel.admits());
     release(&mut kernel);

@@ -167,7 +167,7 @@ impl Reads {
         list.push((session, seq));
     }
 
-    /// Returns a READ for this key is sent; its id.
+    /// Sends a READ for this key. Returns its id.
     pub fn ask(&mut self, key: u64) -> u64 {
         let known = |key| self.acked.get(&key).map_or(0, Vec::len);
         self.asked.push(Asked {

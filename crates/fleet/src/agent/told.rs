@@ -11,7 +11,7 @@ const PATIENCE: Nanos = 5 * SECOND;
 /// Messages so far about the lease.
 #[derive(Default)]
 pub struct Told {
-    /// Since when there is none, and when that was said last.
+    /// Time since when there is no lease, and time of the last message about it.
     lacking: Option<(Time, Option<Time>)>,
     lived: bool,
 }

@@ -339,7 +339,7 @@ impl Change {
     }
 }
 
-/// Returns a device that does not serve, and sends elsewhere than the chain on record says, is wired as that says. Nobody states anything.
+/// Gives a device that does not serve, and whose next hop is not that of the chain on record, that next hop. No device states anything.
 fn as_on_record(looked: &Looked, server: &ServerSaid) -> Option<HandStep> {
     let mut next = server.listen;
     for id in server.chain.iter().rev() {

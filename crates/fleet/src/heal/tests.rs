@@ -78,7 +78,7 @@ fn plan(epoch: u32, says: Option<u32>, ids: &[u16]) -> Plan {
     }
 }
 
-/// Returns the last device of the plan is to join.
+/// Makes a plan whose last device is to join.
 fn joining(epoch: u32, ids: &[u16]) -> Plan {
     let mut plan = plan(epoch, None, ids);
     plan.joins = true;
@@ -107,7 +107,7 @@ fn on_record(epoch: u32, chain: &[u16], mut shard: Shard) -> Shard {
     shard
 }
 
-/// Returns all leases that are gone are gone for long enough.
+/// Counts all leases that are gone as gone for long enough.
 fn next(shard: &Shard) -> Advice {
     let over = |id: u32| {
         let row = shard.rows.get(&id)?;
@@ -126,7 +126,7 @@ fn a_chain_that_is_seen_becomes_the_record_and_then_nothing_is_to_do() {
     );
     assert_eq!(next(&shard(Some(found), rows())), Advice::Well);
     assert_eq!(next(&Shard::default()), Advice::Well);
-    // It grew at its head since.
+    // The chain has grown at its head since then.
     let before = Plan {
         copies: 1,
         ..plan(1, None, &[2])

@@ -54,7 +54,7 @@ pub(super) enum Attached {
     Native,
     /// In the network stack.
     Generic,
-    /// In the hardware, or in several ways.
+    /// In the hardware, or in several modes.
     Otherwise,
 }
 

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// One page: where it links to, and the anchors of its headings, and of others that it names.
+/// Links of a page, anchors of its headings, and other anchors that it names.
 #[derive(Default)]
 struct Page {
     links: Vec<String>,

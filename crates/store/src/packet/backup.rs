@@ -2,7 +2,7 @@
 //!
 //! Nobody is asked to wait. The copy is read back: the last commit says how many records there are, and the sum over their lines, and
 //! each record has a checksum. So a copy during which the store changed is noticed, and made again; one that is kept is the store as
-//! of one commit. May not: keep a copy that was not proved so.
+//! of one commit. May not: keep a copy that was not proved to be whole.
 
 use std::fs;
 use std::path::Path;

@@ -17,7 +17,7 @@ pub struct ReadRows<'m, M> {
     pub refused: u64,
 }
 
-/// Inside a transaction that writes.
+/// Rows inside a transaction that writes.
 pub struct WriteRows<'t, W> {
     writing: &'t mut W,
     /// Room that new rows may take.

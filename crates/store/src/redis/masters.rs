@@ -71,7 +71,7 @@ impl Guides {
         }
     }
 
-    /// Returns all of it, for people.
+    /// Returns all of it as a text for operators.
     pub fn text(&self) -> String {
         format!(
             "{} of the {} at {}",

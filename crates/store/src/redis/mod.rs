@@ -133,7 +133,7 @@ pub struct RedisStore {
     url: RedisUrl,
     /// The processes that name the Redis of `url`, if they have to be asked.
     masters: Option<Masters>,
-    /// If it is a master of a Redis Cluster: the slot of the records.
+    /// Slot of the records, if it is a master of a Redis Cluster.
     home: Option<u16>,
     /// Last message about slots in the wrong place.
     unfit_slots: Option<String>,
@@ -173,7 +173,7 @@ struct Link {
     owner: Bytes,
     /// Reason why Redis accepts no writes: then the records were only read, and nothing may be written.
     writes_refused: Option<String>,
-    /// If it is a master of a Redis Cluster: the slot of the records.
+    /// Slot of the records, if it is a master of a Redis Cluster.
     home: Option<u16>,
 }
 
@@ -218,8 +218,8 @@ impl RedisStore {
         })
     }
 
-    /// Returns a fault that stops a server at its start only makes a running server wait: somebody changed Redis meanwhile,
-    /// and can change it back. The devices keep what was acknowledged.
+    /// Turns a fault that stops a server at its start into a wait of a running server: Redis was changed meanwhile,
+    /// and can be changed back. The devices keep what was acknowledged.
     fn patient(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Fatal(text) if self.served => StoreError::Retry(format!(

@@ -86,7 +86,7 @@ impl RedisStore {
         let name = self.owner.some_name();
         let key = match self.home {
             None => name,
-            // In the slot of the records, since all of a transaction must be in one.
+            // A key in the slot of the records, since all keys of a transaction must be in one slot.
             Some(home) => super::cluster::in_slot(home, &name),
         };
         let (key, hash) = (key.as_bytes(), &self.hash[..]);

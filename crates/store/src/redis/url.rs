@@ -143,7 +143,7 @@ impl RedisUrl {
         })
     }
 
-    /// Parses what follows `redis://`, or with `secure` what follows `rediss://`.
+    /// Parses the text after `redis://`, or with `secure` that after `rediss://`.
     ///
     /// # Errors
     /// [`OpenError::Url`] with what is wrong; the password is never repeated.

@@ -48,7 +48,7 @@ pub enum Rounded {
     Finite { mantissa: u64, low: i64 },
 }
 
-/// Reads a number at the start of a text, as `strtod` does, but without white space in front. Returns sign, number and
+/// Reads a number at the start of a text, as `strtod` does, but without white space before it. Returns sign, number and
 /// how many bytes belong to it; `None` if there is no number.
 pub fn scan(text: &[u8]) -> Option<(bool, Text, usize)> {
     let negative = text.first() == Some(&b'-');

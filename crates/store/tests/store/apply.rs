@@ -146,7 +146,7 @@ fn passing_errors_change_nothing() {
             // Waited for where it was promised; else it is the answer, as Redis gives it.
             return;
         }
-        // In a script, as a client's script, and by MULTI.
+        // The same commands in a script, in a client's script, and in MULTI.
         for command in [
             "INCR n",
             "EVAL return(redis.pcall('INCR','n')) 0",

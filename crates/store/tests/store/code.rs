@@ -334,7 +334,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
     }
 }
 
-/// A client's code that runs while its result is looked at: its words were taken for the store's own. "FENCED"
+/// A client's code that runs while its result is read: its error was taken for one of the store. "FENCED"
 /// ended the server, as often as it was started again.
 #[test]
 fn no_code_of_a_client_speaks_for_the_store() {

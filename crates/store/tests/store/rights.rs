@@ -115,7 +115,7 @@ fn wait_for_rights(missing: &str, says: &str, effects: &[Bytes]) -> Option<Rig> 
     Some(rig)
 }
 
-/// All of a batch was lost, also what was for database 0: only the right to SELECT 0 was looked at.
+/// A whole batch was lost, with its commands for database 0: only the right to SELECT 0 was checked.
 #[test]
 fn acknowledged_writes_wait_for_the_right_to_their_database() {
     for missing in ["-select +select|0", "-select +select|0 +select|2"] {

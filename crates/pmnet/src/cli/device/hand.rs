@@ -42,7 +42,7 @@ fn open(settings: &Settings) -> Option<DeviceDoor> {
     .ok()
 }
 
-/// Returns where it remembers how it was wired last: beside its log, if that is a file.
+/// Returns the file that remembers its last next hop: beside its log, if that is a file.
 fn memory(settings: &Settings) -> Option<PathBuf> {
     let is_device =
         std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());

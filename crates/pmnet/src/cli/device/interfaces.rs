@@ -62,7 +62,7 @@ impl Watched {
         }
     }
 
-    /// A program goes with its interface. Another one of the same name does not have it.
+    /// A program goes with its interface. A new interface of the same name does not have it.
     fn look_for_it(&mut self) {
         let now = number(&self.name);
         if now == self.number || now == self.first {

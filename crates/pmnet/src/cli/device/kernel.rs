@@ -175,7 +175,7 @@ pub fn run(
 }
 
 impl InKernel {
-    /// The process ends: what becomes of the device.
+    /// Decides what becomes of the device when the process ends.
     pub fn leave(
         self,
         settings: &Settings,

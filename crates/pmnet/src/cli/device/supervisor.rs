@@ -38,7 +38,7 @@ pub enum Then {
     End,
 }
 
-/// Nobody: the device is what its flags say, for one run.
+/// Orders of the flags alone: the device is as they say, for one run.
 struct ByFlags;
 
 impl Orders for ByFlags {

@@ -96,7 +96,7 @@ impl Proxy {
     }
 
     /// Waits until a connection is held and has sent all of a call that ends with `end`; then the
-    /// store sees the connection closed. On a thread of its own, as the store waits meanwhile.
+    /// store sees the connection closed. Runs on a thread of its own, as the store waits meanwhile.
     pub fn cut_after(&self, end: &str) -> JoinHandle<Late> {
         let shared = Arc::clone(&self.shared);
         let end = end.as_bytes().to_vec();

@@ -171,7 +171,7 @@ impl Pair {
         self.start_over();
     }
 
-    /// Watches a key, runs a command, and then a transaction: whether it runs.
+    /// Watches a key, runs a command, and then a transaction. Returns whether that runs.
     pub fn watch(&mut self, random: &mut Random, database: u32, command: &Command) {
         let name = command[0].to_ascii_uppercase();
         if name == b"SPOP" || name == b"MOVE" || may_be_chance(command) {
