@@ -244,7 +244,7 @@ impl<M: Media> DeviceNode<M> {
             && self.machine.may_close(&packet.header)
             && !std::mem::replace(&mut fast.reads_up, true)
         {
-            // Before the machine looks what was admitted: nothing after the barrier is answered meanwhile.
+            // This comes before the machine reads what was admitted, so that nothing after the barrier is answered meanwhile.
             fast.path.hand_reads_up();
         }
         self.follow(now)?;

@@ -94,7 +94,7 @@ impl Rejections {
 }
 
 /// Applies updates in order; returns why each rejected one was rejected. A rejected update has no effect where
-/// its commands had none; the commands of a transaction that Redis would execute take effect one by one, as there.
+/// its commands had none; in a transaction, as in Redis, each command takes effect or fails alone.
 ///
 /// # Errors
 /// A [`Fault`] of the rows; the transaction must be given up.

@@ -77,7 +77,7 @@ pub enum Fault {
     /// Input or output failed; nothing of the transaction happened.
     #[error("{0}")]
     Storage(String),
-    /// The reply is longer than can be handed on; nothing of the transaction happened.
+    /// The reply is longer than a reply may be; nothing of the transaction happened.
     #[error("the reply is larger than 16 MiB")]
     ReplyTooLong,
     /// There is no room for what was to be written; nothing of the transaction happened.

@@ -189,7 +189,7 @@ impl Side {
         }
     }
 
-    /// Everybody takes what has arrived. Returns what came for the last client.
+    /// Both devices, the server and the clients take the packets that have arrived. Returns what came for the last client.
     fn take(&mut self) -> Vec<Vec<u8>> {
         self.serve();
         let mut buffer = [0; 2048];

@@ -102,7 +102,7 @@ impl RedisUrl {
         })
     }
 
-    /// Parses hosts (`port` for those without one), and after them what is wanted of them.
+    /// Parses hosts (`port` for those without one), and the name or slots after them.
     fn parse_guided(
         rest: &str,
         port: u16,

@@ -396,7 +396,7 @@ fn no_room_for_the_server_is_waited_for() {
     let mut store = redis.store();
     store.load().unwrap();
     redis.call(&["CONFIG", "SET", "maxclients", "1"]);
-    // The connection that it has takes the only place.
+    // Its present connection is the only one that is allowed.
     let Err(StoreError::Retry(text)) = redis.store().load() else {
         panic!("there is room")
     };

@@ -218,7 +218,7 @@ fn watch(
     })
 }
 
-/// Tells a front which addresses the Redis of `--direct` has, whenever they are others.
+/// Tells a front the addresses of the Redis of `--direct`, each time that they have changed.
 fn watch_direct(named: Named, mover: DirectMover) -> anyhow::Result<Watch> {
     let mut known: Vec<SocketAddr> = Vec::new();
     Watch::start(vec![named], move |found| {
