@@ -68,7 +68,7 @@ pub(super) fn findings(name: &str) -> Vec<Finding> {
 }
 
 fn look(name: &str) -> Option<Interface> {
-    // A name that would lead elsewhere is none.
+    // A name with a path in it is not one of an interface.
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
         return None;
     }

@@ -594,7 +594,7 @@ local function run(name, first, last)
   end
 end
 -- Runs a transaction of `count` commands. Redis discards every transaction when memory is short. One of scripts and reads runs
--- nevertheless, since it is not asked before it changes something. Returns what is behind it.
+-- nevertheless, since it is not asked before it changes something. Returns the rest after it.
 local function transaction(at, count)
   local changes = false
   local after = each_command(at, count, function(name)

@@ -79,7 +79,7 @@ const SETTINGS: [(&str, &str, &str, &[&str]); 5] = [
     ),
 ];
 
-/// Rights of the server's own user that are too few: rules, what is said.
+/// Rights that are too few for the server's own user: the rules, and the error.
 const RIGHTS: [(&str, &[&str]); 7] = [
     ("-watch", &["may not run WATCH", "+@all"]),
     ("-hmget", &["may not run HMGET"]),
