@@ -302,7 +302,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
         (&["add"][..], "where is the shard?"),
         (
             &["--via", "127.0.0.1:1", "add"],
-            "nobody answers at 127.0.0.1:1",
+            "nothing answers at 127.0.0.1:1",
         ),
         (&["--via", "127.0.0.1:1", "status"], ""),
         (&["--via", "x", "add"], "--via"),

@@ -23,7 +23,7 @@ pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     })
 }
 
-/// The error and its causes in one line. A cause that the text before it already contains is left out.
+/// Returns the error and its causes in one line. A cause that the text before it already contains is left out.
 fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -55,7 +55,7 @@ pub fn finish(
     let done = work();
     if let Some(error) = output::failure() {
         output::notice(&format!(
-            "{name}: stdout cannot be written: {error}; what was to be done was not stopped by that"
+            "{name}: PM6011 stdout cannot be written: {error}; the command itself went on"
         ));
     }
     match done {

@@ -11,6 +11,7 @@ mod error;
 mod files;
 mod limits;
 mod logs;
+mod message;
 mod output;
 mod programs;
 mod secrets;

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// How many files this process may have open; `None`: there is no limit.
+/// Returns how many files this process may have open; `None`: there is no limit.
 #[must_use]
 pub fn open_files() -> Option<u64> {
     getrlimit(Resource::Nofile).current
@@ -21,6 +21,6 @@ pub(crate) fn raise_open_files() {
     };
     // It may always be raised so far; if not, less is possible, and who needs more says so.
     if let Err(error) = setrlimit(Resource::Nofile, wanted) {
-        tracing::warn!(?current, ?maximum, %error, "the limit of open files cannot be raised");
+        tracing::warn!(?current, ?maximum, %error, "PM6010 the limit of open files cannot be raised");
     }
 }

@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 use crate::error::ConfigError;
+use crate::message::WithId;
 use crate::output::{self, LogLines};
 
 /// Environment variable with the filter.
@@ -26,7 +27,7 @@ pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
         .with_ansi(std::io::stderr().is_terminal());
     output::logs_are_json(json);
     if json {
-        builder.json().init();
+        builder.json().map_event_format(WithId).init();
     } else {
         builder.init();
     }

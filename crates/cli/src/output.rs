@@ -12,6 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::message;
+
 /// A pipe with any room takes this many bytes at once (`PIPE_BUF` of POSIX, on Linux).
 const PIECE_BYTES: usize = 4096;
 /// How long a log line waits for room. Those that follow one that was lost do not wait.
@@ -53,7 +55,7 @@ pub(crate) fn logs_are_json(json: bool) {
     JSON.store(json, Ordering::Relaxed);
 }
 
-/// Why something could not be written to stdout. A reader that wanted no more is no reason.
+/// Returns why something could not be written to stdout. A reader that wanted no more is no reason.
 pub(crate) fn failure() -> Option<ErrorKind> {
     *FAILURE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -113,16 +115,18 @@ fn log_line(bytes: &[u8]) {
     }
 }
 
-/// The line about lost lines, written once lines can be written again.
+/// Returns the line about lost lines, written once lines can be written again.
 fn lost(count: u64, why: Errno) -> String {
     let why = if why == Errno::AGAIN {
         "nobody read it".to_owned()
     } else {
         io::Error::from(why).to_string()
     };
-    let text = format!("{count} lines of this log were lost: stderr could not be written ({why})");
+    let text =
+        format!("PM6012 {count} lines of this log were lost: stderr could not be written ({why})");
     if JSON.load(Ordering::Relaxed) {
-        format!("{{\"level\":\"WARN\",\"fields\":{{\"message\":\"{text}\"}}}}\n")
+        let id = message::id(&text).unwrap_or_default();
+        format!("{{\"id\":\"{id}\",\"level\":\"WARN\",\"fields\":{{\"message\":\"{text}\"}}}}\n")
     } else {
         format!(" WARN {text}\n")
     }
@@ -218,13 +222,13 @@ mod tests {
     fn what_was_lost_is_told_in_the_form_of_the_log() {
         assert_eq!(
             lost(3, Errno::NOSPC),
-            " WARN 3 lines of this log were lost: stderr could not be written (No space left on device (os error 28))\n"
+            " WARN PM6012 3 lines of this log were lost: stderr could not be written (No space left on device (os error 28))\n"
         );
         assert!(lost(1, Errno::AGAIN).contains("nobody read it"));
         logs_are_json(true);
         let line = lost(1, Errno::PIPE);
         assert!(
-            line.starts_with("{\"level\":\"WARN\"") && line.ends_with("}}\n"),
+            line.starts_with("{\"id\":\"PM6012\",\"level\":\"WARN\"") && line.ends_with("}}\n"),
             "{line}"
         );
     }

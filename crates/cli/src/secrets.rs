@@ -11,7 +11,7 @@ const FILE_BYTES_MAX: u64 = 1024;
 /// Permissions of everybody but the owner.
 const OTHERS: u32 = 0o077;
 
-/// The password in the first line of this file. Warns if others may read the file.
+/// Returns the password in the first line of this file. Warns if others may read the file.
 ///
 /// # Errors
 /// It cannot be read, is longer than 1024 bytes, or its first line is empty.
@@ -22,7 +22,7 @@ pub fn password(flag: &str, path: &Path) -> Result<String, ConfigError> {
     let about = file.metadata().map_err(|error| bad(&error))?;
     if about.is_file() && about.mode() & OTHERS != 0 {
         tracing::warn!(
-            "{flag} {}: others may read or change it: chmod 600",
+            "PM6008 {flag} {}: others may read or change it: chmod 600",
             path.display()
         );
     }
@@ -41,7 +41,7 @@ pub fn warn_of_password(flag: &str, url: &str, instead: &str) {
     let text = credentials.map(|text| text.split_once("://").map_or(text, |(_, rest)| rest));
     if text.is_some_and(|text| !text.ends_with(':')) {
         tracing::warn!(
-            "{flag}: its password is in the process list, where everybody on this machine can read it: {instead}"
+            "PM6009 {flag}: its password is in the process list, where every user of this machine can read it: {instead}"
         );
     }
 }

@@ -14,7 +14,7 @@ pub fn address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
     Ok(found[0])
 }
 
-/// The two parts of `host:port`. An IPv6 address is in brackets there, and without them here.
+/// Returns the two parts of `host:port`. An IPv6 address is in brackets there, and without them here.
 ///
 /// # Errors
 /// It is not one.
@@ -31,7 +31,7 @@ pub fn host_and_port<'a>(flag: &str, text: &'a str) -> Result<(&'a str, u16), Co
     parts().ok_or_else(|| ConfigError(format!("{flag} {text}: host:port is needed")))
 }
 
-/// All addresses of a host; one at least.
+/// Returns all addresses of a host; one at least.
 ///
 /// # Errors
 /// A sentence: there is none, or not now.
@@ -49,7 +49,7 @@ pub fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     Ok(found)
 }
 
-/// Whether this is a name, which may have other addresses later.
+/// Returns whether this is a name, which may have other addresses later.
 #[must_use]
 pub fn is_name(host: &str) -> bool {
     host.parse::<std::net::IpAddr>().is_err() && !host.contains('%')
@@ -74,7 +74,7 @@ fn scoped(host: &str, port: u16) -> Option<Result<SocketAddr, String>> {
     Some(Ok(SocketAddrV6::new(ip, port, 0, scope).into()))
 }
 
-/// A number of bytes: `4096`, `64K`, `64M`, `2G` (powers of 1024).
+/// Returns a number of bytes: `4096`, `64K`, `64M`, `2G` (powers of 1024).
 ///
 /// # Errors
 /// It is not one, or is zero or beyond 64 bits.

@@ -70,7 +70,7 @@ impl ClientNode {
         self.whereabouts = Some(whereabouts);
     }
 
-    /// Whether the descriptor was replaced since the last call. This happens when no answer has come for long: a load balancer
+    /// Returns whether the descriptor was replaced since the last call. This happens when no answer has come for long: a load balancer
     /// before the device may still send all packets from the old port to the device's former place. Sessions go on from the new port.
     pub fn take_other_socket(&mut self) -> bool {
         std::mem::take(&mut self.is_other)
@@ -95,7 +95,7 @@ impl ClientNode {
         }
     }
 
-    /// The descriptor to poll for readability.
+    /// Returns the descriptor to poll for readability.
     #[must_use]
     pub fn raw_fd(&self) -> RawFd {
         self.socket.io().as_raw_fd()
@@ -203,7 +203,7 @@ impl ClientNode {
         self.machine.flush(now, &mut self.out);
         if self.machine.take_large_lost() {
             tracing::warn!(
-                "large packets to the device do not arrive, and small ones do: the path carries less than the system knows. From now on this \
+                "PM3004 large packets to the device do not arrive, and small ones do: the path carries less than the system knows. From now on this \
                  client sends packets of {} bytes at most. Let ICMP pass, or set the MTU of the route or --mtu",
                 FragmentSize::MTU_MIN
             );
@@ -225,12 +225,12 @@ impl ClientNode {
         self.machine.set_path(size);
     }
 
-    /// The next thing that happened.
+    /// Returns the next thing that happened.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.machine.poll_event()
     }
 
-    /// When [`ClientNode::flush`] must be called at the latest.
+    /// Returns when [`ClientNode::flush`] must be called at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         self.machine.next_timeout()

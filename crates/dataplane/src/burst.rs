@@ -17,7 +17,7 @@ use pmnet_proto::Peer;
 const MESSAGES: usize = 32;
 /// Buffer of one message in bytes: as much as the kernel merges.
 const SLOT_BYTES: usize = 65_536;
-/// Words for the control messages of one message: more than all that are asked for here.
+/// Words for the control messages of one message: more than those that are asked for here need.
 const CONTROL_WORDS: usize = 64;
 
 /// Where the kernel writes the sender and the control messages of one message.
@@ -34,7 +34,7 @@ pub(crate) struct Bursts {
     heard: Vec<(Peer, IpAddr)>,
 }
 
-/// What the control messages say.
+/// Content of the control messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
     /// To which address of this machine it was sent, if that was asked for.
@@ -67,7 +67,7 @@ impl Bursts {
         })
     }
 
-    /// The senders of the last burst, and the address of this machine that each sent to, as far as the socket tells.
+    /// Returns the senders of the last burst, and the address of this machine that each sent to, as far as the socket tells.
     pub(crate) fn heard(&self) -> &[(Peer, IpAddr)] {
         &self.heard
     }
@@ -138,7 +138,7 @@ impl Bursts {
     }
 }
 
-/// The datagrams of a message. One without any bytes is a datagram, too.
+/// Returns the datagrams of a message. A datagram without any bytes counts, too.
 fn pieces(bytes: &[u8], stride: usize) -> impl Iterator<Item = &[u8]> {
     let empty = bytes.is_empty().then_some(bytes);
     empty.into_iter().chain(bytes.chunks(stride.max(1)))
@@ -167,7 +167,7 @@ fn set(socket: &UdpSocket, level: c_int, option: c_int) -> io::Result<()> {
     }
 }
 
-/// The sender; `None`: an address of another family, which a UDP socket never gives.
+/// Returns the sender; `None`: an address of another family, which a UDP socket never gives.
 fn peer(name: &libc::sockaddr_storage) -> Option<Peer> {
     match c_int::from(name.ss_family) {
         libc::AF_INET => {

@@ -52,7 +52,7 @@ impl Interface {
         }
     }
 
-    /// Its MTU. `None`: the address is that of every interface, or of none that is known.
+    /// Returns its MTU. `None`: the address is that of every interface, or of none that is known.
     pub(crate) fn mtu(&mut self) -> Option<usize> {
         if self.address.is_unspecified() {
             return None;
@@ -84,7 +84,7 @@ pub(crate) fn mtu(interface: &str) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// The number of an interface. One that is removed and made anew has another one. `None`: there is no such interface.
+/// Returns the number of an interface. One that is removed and made anew has another one. `None`: there is no such interface.
 #[must_use]
 pub fn number(interface: &str) -> Option<u32> {
     nix::net::if_::if_nametoindex(interface).ok()
@@ -105,7 +105,7 @@ pub(crate) fn receive_queues(interface: &str) -> u32 {
     }
 }
 
-/// How many packets the programs at an interface have sent that its driver did not take: the sum of its own counters of that. `None`:
+/// Returns how many packets the programs at an interface have sent that its driver did not take: the sum of its own counters of that. `None`:
 /// it has none.
 #[must_use]
 pub fn refused_by_driver(interface: &str) -> Option<u64> {
@@ -148,7 +148,7 @@ pub fn refused_by_driver(interface: &str) -> Option<u64> {
     refused.reduce(u64::saturating_add)
 }
 
-/// Whether a counter of this name is about packets that a program sent and the driver did not take. Each driver has its own names.
+/// Returns whether a counter of this name is about packets that a program sent and the driver did not take. Each driver has its own names.
 fn counts_refused(name: &[u8]) -> bool {
     let name = String::from_utf8_lossy(name);
     let name = name.trim_end_matches('\0');

@@ -33,14 +33,14 @@ pub struct RelayConfig {
     pub device: DeviceConfig,
     /// Microseconds to poll after activity before blocking.
     pub spin_micros: u64,
-    /// Who may end the loop, and hears where the device is; with `device.leased`: where its leases come from.
+    /// Handle that can end the loop, and hears the device's state; with `device.leased`: source of its leases.
     pub lease: Option<Lease>,
 }
 
 /// A device's side of its lease, or of who wires it.
 #[derive(Clone, Debug)]
 pub struct Lease {
-    /// What it and its agent tell each other.
+    /// Messages between it and its agent.
     pub words: Arc<LeaseWords>,
     /// The clock of both.
     pub clock: Clock,
@@ -49,7 +49,7 @@ pub struct Lease {
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
-/// A device that has been out of service for so long warns.
+/// Time out of service after which a device warns.
 const PATIENCE: Nanos = 5 * SECOND;
 const MEDIA_TOKEN: mio::Token = mio::Token(1);
 const FAST_PATH_TOKEN: mio::Token = mio::Token(2);
@@ -62,7 +62,7 @@ pub(crate) struct Relay {
     socket: Socket,
     bursts: Bursts,
     paths: Paths,
-    /// Where clients send, and the interface that has that address.
+    /// Address to which clients send, and the interface that has it.
     listen: Peer,
     interface: Interface,
     clock: Clock,
@@ -120,22 +120,22 @@ impl Relay {
             .register(&mut SourceFd(&fd), token, interest)
     }
 
-    /// The clock of this port.
+    /// Returns the clock of this port.
     pub(crate) const fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Whether the last wait asked the system: then something may be in the socket. A turn of spinning tells nothing.
+    /// Returns whether the last wait asked the system: then something may be in the socket. A turn of spinning tells nothing.
     pub(crate) const fn asked(&self) -> bool {
         self.asked
     }
 
-    /// The address that is listened on.
+    /// Returns the address that is listened on.
     pub(crate) fn address(&self) -> io::Result<Peer> {
         self.socket.local_address()
     }
 
-    /// The device's machine and log, with a window that the receive buffer holds.
+    /// Returns the device's machine and log, with a window that the receive buffer holds.
     pub(crate) fn node<M: Media>(
         &self,
         mut device: DeviceConfig,
@@ -243,7 +243,7 @@ impl Port for Relay {
     }
 }
 
-/// Whether only devices and servers say such a thing to each other: a device says it under its own address.
+/// Returns whether only devices and servers say such a thing to each other: a device says it under its own address.
 fn is_between_hops(datagram: &[u8]) -> bool {
     matches!(
         Header::kind_of(datagram),
@@ -292,7 +292,7 @@ pub fn run<M: Media>(
     serve(node, &mut relay, watch)
 }
 
-/// The same for a device with more beside it, which `make` makes of it. `observe` is called once a turn.
+/// Returns the same for a device with more beside it, which `make` makes of it. `observe` is called once a turn.
 ///
 /// # Errors
 /// [`DeviceError`].
@@ -314,10 +314,10 @@ pub fn run_with<N: Served>(
     })
 }
 
-/// Where a device is: the epoch that it serves, or 0; whether it holds everything; the epoch in which it is ready to join, or 0.
+/// State of a device: the epoch that it serves, or 0; whether it holds everything; the epoch in which it is ready to join, or 0.
 type Place = (u32, bool, u32);
 
-/// Tells the agent what the device needs, and where it is, if that is new. `told`: what was told last.
+/// Tells the agent what the device needs, and its state, if that is new. `told`: the last message.
 fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Place, Option<String>)>) {
     let epoch = if machine.is_serving() {
         machine.epoch()
@@ -355,7 +355,7 @@ fn tell_of_sessions(machine: &Device, told: &mut u64) {
             of_clients_started_again = counters.succeeded_sessions,
             silent_when_there_was_no_room = counters.crowded_out_sessions,
             refused_for_want_of_room = counters.crowded_opens,
-            "sessions were ended, or not begun (all since this device's start)"
+            "PM1113 sessions were ended, or not begun (all since this device's start)"
         );
     }
 }
@@ -379,7 +379,7 @@ pub(crate) fn watch<M: Media>(
         let machine = node.machine();
         if machine.loses_large() && !std::mem::replace(&mut large_lost, true) {
             tracing::warn!(
-                "large packets to {next} do not arrive, and small ones do: the path carries less than the system knows. New writes are sent in \
+                "PM1114 large packets to {next} do not arrive, and small ones do: the path carries less than the system knows. New writes are sent in \
                  packets of {} bytes; those in the log wait. Let ICMP pass, or set the MTU of the route (ip route replace … mtu 1280), then start this \
                  device again",
                 FragmentSize::MTU_MIN
@@ -400,7 +400,7 @@ pub(crate) fn watch<M: Media>(
             match machine.waits_for() {
                 Some(text) => tracing::warn!("still waiting, as the server said last: {text}"),
                 None => tracing::warn!(
-                    "no answer from the server through {next} for {} s: this device serves nobody. Is the next hop \
+                    "PM1111 no answer from the server through {next} for {} s: this device serves nobody. Is the next hop \
                      running, and the server after it?",
                     PATIENCE / SECOND
                 ),

@@ -1,4 +1,4 @@
-//! Whoever appends wakes a process that sleeps: a model of wake-ups (`docs/spec/pipeline.md` §3), in which two CPUs and the
+//! An append wakes a process that sleeps: a model of wake-ups (`docs/spec/pipeline.md` §3), in which two CPUs and the
 //! process take their steps in every possible order.
 //!
 //! It models `append` and `wake_me` in `bpf/` (`log.h`, `lock.h`, `pipeline.bpf.c`) and `Pipeline::rest`.
@@ -14,9 +14,9 @@ const UPDATES: u8 = 2;
 /// When the pipeline reads and clears the word by which a process says that it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
-    /// While it holds the lock under which it appends.
+    /// It looks while it holds the lock under which it appends.
     UnderTheLock,
-    /// Afterwards: reads it, and clears it in another step.
+    /// It looks afterwards: it reads the word, and clears it in another step.
     Outside,
 }
 
@@ -41,7 +41,7 @@ enum Process {
     Asks,
     Inside,
     Asked,
-    /// Has drained the ring once more, before it looks once more.
+    /// The process has drained the ring once more, and will look once more.
     Looks,
     Sleeps,
 }
@@ -73,7 +73,7 @@ impl State {
         }
     }
 
-    /// Nobody has a step left, and the process sleeps over an update.
+    /// No CPU has a step left, and the process sleeps although there is an update.
     fn is_lost(&self) -> bool {
         self.cpus.iter().all(|cpu| *cpu == (Cpu::Idle, UPDATES))
             && self.process == Process::Sleeps

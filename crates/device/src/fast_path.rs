@@ -9,18 +9,18 @@ use std::io;
 use std::os::fd::RawFd;
 
 /// Admits updates by the rules of the machine, or takes the entries of the hop before. It appends them to the
-/// machine's log and, when all devices of the chain hold them, acknowledges them. What it cannot do it hands to
+/// machine's log and, when all devices of the chain hold them, acknowledges them. It hands the rest to
 /// the node unchanged.
 ///
 /// Errors are those of the system; any of them ends the device, and the fast path stays as it is.
 pub trait FastPath: Send {
-    /// Whether it admits now. If it does at the start, an earlier process left it admitting.
+    /// Returns whether it admits now. If it does at the start, an earlier process left it admitting.
     fn admits(&self) -> bool;
 
-    /// Its last order: everything up to here is in the image, complete.
+    /// Returns its last order: everything up to here is in the image, complete.
     fn last(&self) -> u64;
 
-    /// The end of the log as it sees it: without orders that are being appended.
+    /// Returns the end of the log as it sees it: without orders that are being appended.
     fn tail(&self) -> Tail;
 
     /// Stops admission. When this returns nothing is being appended, and [`FastPath::last`] stands until
@@ -31,7 +31,7 @@ pub trait FastPath: Send {
     fn hold(&mut self) -> io::Result<Box<dyn Hold + '_>>;
 
     /// Forgets wake-ups until now, and returns what it has done with the hops beside it. Call it before
-    /// [`FastPath::last`], which is then at least the orders that others are reported to hold.
+    /// [`FastPath::last`]: that is then at least as high as the orders that it reports of others.
     fn look(&mut self) -> HopWork;
 
     /// Everything up to here is applied.
@@ -56,13 +56,13 @@ pub trait FastPath: Send {
     fn tell_reads(&mut self, state: &ReadState, changed: &[(usize, Bucket)]);
 
     /// From now on it gives answers that need a lease ([`Device::may_answer`]) only until this moment, by `CLOCK_BOOTTIME`. It
-    /// keeps to that by itself, also when nobody is there any more to tell it. A moment that is earlier than the one that it was
-    /// told before is not taken. `None`: as it was told before, by whomever; if it was to answer for ever, it is silent now.
+    /// keeps to that by itself, also when its process has died. A moment that is earlier than the one that it was
+    /// told before is not taken. `None`: as it was told before; if it was to answer for ever, it is silent now.
     ///
     /// [`Device::may_answer`]: pmnet_proto::device::Device::may_answer
     fn answers_until(&mut self, deadline: Option<Time>);
 
-    /// Whether it has answered a packet of this session since this was last asked.
+    /// Returns whether it has answered a packet of this session since this was last asked.
     fn heard(&mut self, id: u64) -> bool;
 
     /// Asks to be woken by its next admission, through [`FastPath::wakeup_fd`].
@@ -82,7 +82,7 @@ pub trait FastPath: Send {
 /// again. Dropped without [`Hold::release`] it stays held, and [`FastPath::hold`] gives the guard again: a device that is
 /// out of service holds for longer than a turn.
 pub trait Hold {
-    /// Sets the epoch and the names under which it is to admit, and its chain; whether it talks to the hops beside
+    /// Sets the epoch and the names under which it is to admit, and its chain. Returns whether it talks to the hops beside
     /// it. Before sessions are told.
     fn describe(&mut self, stamp: &Stamp, chain: &ChainState) -> bool;
 

@@ -10,7 +10,7 @@ use pmnet_wire::packet::Append;
 use pmnet_wire::{HEADER_LEN, Header, Packet, Reject};
 use std::ops::Range;
 
-/// Why a device ended.
+/// Reason why a device ended.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The log failed.
@@ -36,7 +36,7 @@ struct Fast {
     adopted: bool,
     /// Something was followed since the last rest.
     followed: bool,
-    /// What the machine knows of its work with the hops beside it.
+    /// State of the machine's work with the hops beside it.
     seen: HopWork,
     /// The hop before, as it was told.
     before: Option<Peer>,
@@ -50,7 +50,7 @@ struct Fast {
 /// in bursts anyway, and a wake-up for each update would cost more than the update.
 const FOLLOW_EVERY: Nanos = MILLISECOND;
 
-/// Hops that a datagram may make where nobody counts them.
+/// Hops that a datagram may make where they are not counted.
 const HOPS_USUAL: u8 = 64;
 
 /// One device over one log.
@@ -61,22 +61,22 @@ pub struct DeviceNode<M> {
     next: Peer,
     out: Outbox,
     rejects: Rejects,
-    /// Where the last datagram came from that is not ours: answers to it go back there.
+    /// Sender of the last foreign datagram: answers to it go back there.
     foreign: Option<Peer>,
     stopped: Option<String>,
-    /// Whoever sends takes frames out of the log by itself.
+    /// The sender takes frames out of the log by itself.
     sends_logged: bool,
     /// Entries that one [`DeviceNode::finish`] sends on, at most, besides as many as were appended since the last one.
     forwards_max: usize,
     /// End of the log when entries were sent on last.
     forwarded_at: u64,
-    /// A persist has completed while somebody else had the log.
+    /// A persist has completed while another part of the process had the log.
     persisted_away: bool,
     durable_before: u64,
 }
 
 impl<M: Media> DeviceNode<M> {
-    /// A device over a repaired log. Its incarnation has been raised durably by the repair.
+    /// Returns a device over a repaired log. Its incarnation has been raised durably by the repair.
     pub fn new(config: DeviceConfig, log: Log<M>, random: Random, now: Time) -> DeviceNode<M> {
         let state = LogState {
             log_uuid: log.identity().log_uuid,
@@ -104,7 +104,7 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// The same with a fast path beside it, which appends to the same image. It may be admitting
+    /// Adds a fast path beside it, which appends to the same image. It may be admitting
     /// already, for the same epoch and incarnation: then it goes on, even before the server has
     /// answered this device; and until the lease ends that it was told of, if the device answers by leases.
     pub fn with_fast_path(mut self, mut path: Box<dyn FastPath>) -> DeviceNode<M> {
@@ -130,25 +130,25 @@ impl<M: Media> DeviceNode<M> {
         self
     }
 
-    /// The same for a port that moves packets in the log's own buffers: they come by [`DeviceNode::receive_in_place`], and are
+    /// Prepares it for a port that moves packets in the log's own buffers: they come by [`DeviceNode::receive_in_place`], and are
     /// sent from where they lie ([`pmnet_proto::Place::logged`]).
     pub fn with_packet_buffers(mut self) -> DeviceNode<M> {
         self.sends_logged = true;
         self
     }
 
-    /// [`DeviceNode::finish`] sends on at most so many entries, and at least one, besides as many as were appended since the
+    /// [`DeviceNode::finish`] sends on at most `entries` entries, and at least one, besides as many as were appended since the
     /// last one: so what waits becomes less. If more wait, it says that it did something: it is to be called again at once.
     pub(crate) fn forward_at_most(&mut self, entries: usize) {
         self.forwards_max = entries.max(1);
     }
 
-    /// Whether packets can come by [`DeviceNode::receive_in_place`].
+    /// Returns whether packets can come by [`DeviceNode::receive_in_place`].
     pub fn has_packet_buffers(&self) -> bool {
         self.log.parameters().space != FrameSpace::Ring
     }
 
-    /// The protocol machine, for its state and counters.
+    /// Returns the protocol machine, for its state and counters.
     pub const fn machine(&self) -> &Device {
         &self.machine
     }
@@ -159,7 +159,7 @@ impl<M: Media> DeviceNode<M> {
             fast.path.answers_until(Some(deadline));
         }
     }
-    /// The log.
+    /// Returns the log.
     pub fn log(&self) -> &Log<M> {
         &self.log
     }
@@ -167,11 +167,11 @@ impl<M: Media> DeviceNode<M> {
     pub const fn rejects(&self) -> &Rejects {
         &self.rejects
     }
-    /// What is to be sent.
+    /// Datagrams to send.
     pub const fn out(&self) -> &Outbox {
         &self.out
     }
-    /// What [`DeviceNode::out`] held has been sent.
+    /// The caller has sent the datagrams of [`DeviceNode::out`].
     pub fn sent(&mut self) {
         self.out.clear();
     }
@@ -179,7 +179,7 @@ impl<M: Media> DeviceNode<M> {
     pub fn divert(&mut self, to: Peer, other: &mut Outbox) {
         self.out.divert(to, other);
     }
-    /// The medium back, as after the process died.
+    /// Returns the medium back, as after the process died.
     pub fn into_media(self) -> M {
         self.log.into_inner().into_media()
     }
@@ -193,7 +193,7 @@ impl<M: Media> DeviceNode<M> {
         self.log.hand_over()
     }
 
-    /// The log comes back. Whoever had it has not appended anything.
+    /// The log comes back. The other owner has not appended anything.
     ///
     /// # Panics
     /// It is here.
@@ -222,7 +222,7 @@ impl<M: Media> DeviceNode<M> {
         self.receive_with_hops(now, from, HOPS_USUAL, datagram)
     }
 
-    /// Takes in one datagram of a burst that may make so many more hops.
+    /// Takes in one datagram of a burst, which may make `hops` more hops.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -244,7 +244,7 @@ impl<M: Media> DeviceNode<M> {
             && self.machine.may_close(&packet.header)
             && !std::mem::replace(&mut fast.reads_up, true)
         {
-            // Before the machine looks what was admitted: what is behind the barrier is nobody's answer meanwhile.
+            // This comes before the machine reads what was admitted, so that nothing after the barrier is answered meanwhile.
             fast.path.hand_reads_up();
         }
         self.follow(now)?;
@@ -363,7 +363,7 @@ impl<M: Media> DeviceNode<M> {
             self.out.send(to, &miss, &[]);
             return;
         };
-        // What is damaged is not shown; the reader asks another way when its time is up.
+        // A damaged entry is not shown; the reader asks by another path when its time is up.
         if let Ok(entry) = Packet::parse(frame) {
             let shown = Header {
                 payload_len: entry.header.payload_len,
@@ -484,7 +484,7 @@ impl<M: Media> DeviceNode<M> {
         Ok(())
     }
 
-    /// From here on the machine admits, and nobody else, until [`DeviceNode::publish`].
+    /// From here on only the machine admits, until [`DeviceNode::publish`].
     fn hold(&mut self, now: Time) -> Result<(), DeviceError> {
         if let Some(fast) = self.fast.as_mut().filter(|fast| !fast.held) {
             fast.path.hold()?;
@@ -569,12 +569,12 @@ impl<M: Media> DeviceNode<M> {
         Ok(moved)
     }
 
-    /// When [`DeviceNode::finish`] must be called at the latest.
+    /// Returns when [`DeviceNode::finish`] must be called at the latest.
     pub fn next_timeout(&self) -> Option<Time> {
         self.machine.next_timeout()
     }
 
-    /// The same before a wait: asks the fast path for a wake-up, unless it is busy and will be checked
+    /// Returns the same time before a wait: asks the fast path for a wake-up, unless it is busy and will be checked
     /// soon in any case.
     ///
     /// # Errors
@@ -613,7 +613,7 @@ impl<M: Media> DeviceNode<M> {
         if applied > self.log.last() {
             if self.log.last() > 0 {
                 return Err(self.stop(format!(
-                    "the server has applied orders up to {}, but this log ends at {}: it is an old copy of a log. \
+                    "PM1019 the server has applied orders up to {}, but this log ends at {}: it is an old copy of a log. \
                      Put the newest log back, or treat the device as lost.",
                     applied,
                     self.log.last()
@@ -635,12 +635,12 @@ impl<M: Media> DeviceNode<M> {
     /// Discards the whole log, durably: what it holds is of a chain that goes on without this device
     /// (`docs/spec/protocol.md` §5, "Joining").
     fn erase(&mut self, now: Time) -> Result<(), DeviceError> {
-        // What was appended is read to its end, so that a reader of the whole log finds it complete.
+        // Reads all that was appended, so that a reader of the whole log finds it complete.
         self.hold(now)?;
         let went_on = self.fast.as_ref().is_some_and(|fast| fast.adopted);
         if went_on && self.log.last() > 0 {
             return Err(self.stop(
-                "the log in the kernel is one that was used, and it went on while this device asked the server. Take it out \
+                "PM1020 the log in the kernel is one that was used, and it went on while this device asked the server. Take it out \
                  with --detach --discard, then start this device with --join again."
                     .to_owned(),
             ));
@@ -659,14 +659,14 @@ impl<M: Media> DeviceNode<M> {
 
     fn stop(&mut self, text: String) -> DeviceError {
         if let Some(fast) = &mut self.fast {
-            // The shard stops, so nobody may admit. If even this fails, the text still counts.
+            // The shard stops, so nothing may be admitted. If even this fails, the text still counts.
             fast.held = fast.path.hold().is_ok();
         }
         self.stopped = Some(text.clone());
         DeviceError::Stopped(text)
     }
 
-    /// The packet buffers of the log, for the port that moves packets in them.
+    /// Returns the packet buffers of the log, for the port that moves packets in them.
     pub fn buffers(&mut self) -> &mut impl Buffers {
         &mut *self.log
     }

@@ -7,7 +7,7 @@ use pmnet_proto::{FragmentSize, Outbox, Peer, Time};
 use std::io;
 use std::ops::Range;
 
-/// Why [`Port::wait`] returned.
+/// Reason why [`Port::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// Something may have arrived, or the time has come.
@@ -19,34 +19,34 @@ pub enum Wake {
 /// The lease store gave or renewed the device's lease ([`DeviceNode::renewed`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewal {
-    /// For this epoch.
+    /// Epoch of the lease.
     pub epoch: u32,
-    /// What the port's clock showed before the agent asked.
+    /// Time of the port's clock before the agent asked.
     pub sent_at: Time,
-    /// For so long.
+    /// Length of the lease.
     pub length: Nanos,
 }
 
-/// What became of a packet in a lent buffer.
+/// Fate of a packet in a lent buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It was dropped: whoever sent it need not be who it says it is.
+    /// It was dropped: its sender may be forged.
     Refused,
-    /// It was heard, and is needed no longer.
+    /// It was taken in, and is needed no longer.
     Heard,
-    /// It was heard, and its buffer is the log's now.
+    /// It was taken in, and its buffer belongs to the log now.
     Kept,
 }
 
 /// The packet buffers of a device's log (`docs/spec/ordered-log.md` §11), for the port that moves packets in them.
 pub trait Buffers {
-    /// A buffer to receive into or to send from. `None`: the log needs the rest.
+    /// Returns a buffer to receive into or to send from. `None`: the log needs the rest.
     fn lend(&mut self) -> Option<u32>;
     /// A packet is stored into a lent buffer, at this place of the frame space: for networks in user space.
     fn deposit(&mut self, at: usize, packet: &[u8]);
     /// A buffer that was lent or released goes back.
     fn give_back(&mut self, number: u32);
-    /// The next buffer that the log no longer needs; it counts as lent.
+    /// Returns the next buffer that the log no longer needs; it counts as lent.
     fn poll_released(&mut self) -> Option<u32>;
     /// The log has fewer buffers for what it copies than it should.
     fn wants(&self) -> bool;
@@ -72,7 +72,7 @@ impl<M: Media> Buffers for Log<M> {
 
 /// A device's side of the network: UDP relay, AF_XDP, a simulated link.
 pub trait Port {
-    /// Receives one burst of at most a bounded number of datagrams without blocking; gives their
+    /// Receives one burst of at most a bounded number of datagrams without blocking. Returns their
     /// number. Each comes with the number of hops that it may still make, its own arrival being none (time to live of IPv4,
     /// hop limit of IPv6).
     ///
@@ -81,7 +81,7 @@ pub trait Port {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize>;
 
     /// Receives one burst of packets that lie in lent buffers of the log: sender, hops as above, and place in the frame space. `deliver` says
-    /// what became of each. Without packet buffers there are none.
+    /// the fate of each. A log without packet buffers has none.
     ///
     /// # Errors
     /// Errors that make the port unusable.
@@ -102,31 +102,31 @@ pub trait Port {
         Ok(())
     }
 
-    /// Where the hop before is, as far as that is known: told before each burst is sent. Only a port that does not speak to
+    /// Tells the address of the hop before, if it is known, before each burst is sent. Only a port that does not speak to
     /// hops as it does to clients needs that.
     fn hop_before(&mut self, peer: Option<Peer>) {
         let _nothing = peer;
     }
 
-    /// Sends a burst, and foreign datagrams with the number of hops given with them. What cannot be sent is dropped and
+    /// Sends a burst, and foreign datagrams with the number of hops given with them. A datagram that cannot be sent is dropped and
     /// counted: the protocol sends it again.
     ///
     /// # Errors
     /// Errors that make the port unusable.
     fn send(&mut self, out: &Outbox) -> io::Result<()>;
 
-    /// Whether the device's process wants the next hop to be asked if it is there. Once for each time that it does.
+    /// Returns whether the device's process wants the next hop to be asked if it is there. Returns true once for each time that it does.
     fn asks_next(&mut self) -> bool {
         false
     }
 
-    /// The last renewal of this device's lease, if it is new since the last turn.
+    /// Returns the last renewal of this device's lease, if it is new since the last turn.
     fn renewal(&mut self) -> Option<Renewal> {
         None
     }
 
-    /// How many entries are sent on in one turn, at most, besides as many as the turn has appended; the rest follows in the next
-    /// turns. What comes meanwhile waits for the end of the turn, so a port that needs time for each packet gives a small number.
+    /// Returns how many entries are sent on in one turn, at most, besides as many as the turn has appended; the rest follows in the next
+    /// turns. Packets that come meanwhile wait for the end of the turn, so a port that needs time for each packet gives a small number.
     fn forwards_max(&self) -> usize {
         usize::MAX
     }
@@ -137,7 +137,7 @@ pub trait Port {
         None
     }
 
-    /// The time, read before and behind what a turn receives.
+    /// Returns the time, read before and behind what a turn receives.
     fn now(&self) -> Time;
 
     /// Waits until something arrives, a persist completes, or `until`; may spin before it blocks.
@@ -148,15 +148,15 @@ pub trait Port {
     fn wait(&mut self, busy: bool, until: Option<Time>) -> io::Result<Wake>;
 }
 
-/// What a port serves: a device, alone or with more beside it.
+/// The machines that a port serves: a device, alone or with more beside it.
 pub trait Served: Sized {
     /// The medium of the device's log.
     type Medium: Media;
 
-    /// The device.
+    /// Returns the device.
     fn device(&self) -> &DeviceNode<Self::Medium>;
 
-    /// The device.
+    /// Returns the device.
     fn device_mut(&mut self) -> &mut DeviceNode<Self::Medium>;
 
     /// As [`DeviceNode::receive_with_hops`].
@@ -196,7 +196,7 @@ pub trait Served: Sized {
         self.device_mut().finish(now)
     }
 
-    /// What nobody waits for that is to be sent in this turn; true if something was done.
+    /// Sends what may leave last in this turn. Returns true if something was done.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.

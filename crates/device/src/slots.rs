@@ -37,12 +37,12 @@ pub struct Slots<Q> {
 }
 
 impl<Q: Media> Slots<Q> {
-    /// The ring: to post, and to say what the NIC has completed.
+    /// Returns the ring: to post, and to say what the NIC has completed.
     pub const fn queue(&mut self) -> &mut SlotQueue<Q> {
         &mut self.queue
     }
 
-    /// The events so far.
+    /// Returns the events so far.
     #[must_use]
     pub const fn counters(&self) -> SlotCounters {
         self.counters
@@ -83,7 +83,7 @@ impl<Q: Media> Slots<Q> {
         Ok(())
     }
 
-    /// Whether the oldest slot has been open for this long while later ones were complete: a client has died in the middle of a
+    /// Returns whether the oldest slot has been open for this long while later ones were complete: a client has died in the middle of a
     /// message. The caller must then break all connections that may have it ([`SlotQueue::is_cleared`]). Call this once a turn.
     pub fn is_blocked(&mut self, now: Time, deadline: Nanos) -> bool {
         let since = |number| match self.blocked {
@@ -116,7 +116,7 @@ impl<Q: Media> Slots<Q> {
         Ok(())
     }
 
-    /// The medium back, as after the process died.
+    /// Returns the medium back, as after the process died.
     #[must_use]
     pub fn into_media(self) -> Q {
         self.queue.into_media()
@@ -217,14 +217,14 @@ impl<Q: Media> SlotRecovery<Q> {
         })
     }
 
-    /// The medium back, as after the process died.
+    /// Returns the medium back, as after the process died.
     #[must_use]
     pub fn into_media(self) -> Q {
         self.scan.into_media()
     }
 }
 
-/// The packet in a slot, if it is whole and takes a seq: only these were acknowledged.
+/// Returns the packet in a slot, if it is whole and takes a seq: only these were acknowledged.
 fn logged(slot: &[u8]) -> Option<&[u8]> {
     let packet = Packet::parse_first(slot).ok()?;
     let bytes = slot.get(..pmnet_wire::HEADER_LEN + packet.payload.len())?;

@@ -26,9 +26,9 @@ use crate::plan::{Order, Plan};
 use crate::record::{MemberRecord, Names, bytes};
 use crate::shard::{Row, Shard};
 
-/// A lease is renewed so many times before it would end.
+/// Renewals of a lease before it would end.
 const RENEWALS: u64 = 3;
-/// The agent looks so many times in one lease, also at what the chain shall be.
+/// Looks of the agent in one lease, also at the chain that is wanted.
 const LOOKS: u64 = 16;
 /// One call of etcd ends within this part of a lease.
 const CALLS: u64 = 6;
@@ -42,7 +42,7 @@ pub struct AgentConfig {
     pub names: Names,
     /// The device.
     pub id: u32,
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
     /// Length of its leases.
     pub seconds: u64,
@@ -90,7 +90,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     run: Option<Run>,
-    /// What the chain in etcd says of it.
+    /// Its place in the chain in etcd.
     order: Option<Order>,
     /// The device is this process's.
     registered: bool,
@@ -126,7 +126,7 @@ impl Agent {
     }
 
     /// The device runs with this log, wired so. `words`: of this run alone. The run is ended by them when the device is to be
-    /// wired otherwise, or must not go on.
+    /// to get another next hop, or must not go on.
     pub fn attend(&self, facts: Facts, words: Arc<LeaseWords>, order: Order) {
         self.shared.state().run = Some(Run {
             facts,
@@ -138,31 +138,31 @@ impl Agent {
         }
     }
 
-    /// Whether etcd knows the device as this process's: it may run.
+    /// Returns whether etcd knows the device as this process's: it may run.
     #[must_use]
     pub fn is_registered(&self) -> bool {
         self.shared.state().registered
     }
 
-    /// How the device is to be wired; `None`: nothing is known of that in etcd. To be asked once it is registered.
+    /// Returns how the device is to be wired; `None`: nothing is known of that in etcd. To be asked once it is registered.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order
     }
 
-    /// Why the device must not go on, if so: a sentence.
+    /// Returns why the device must not go on, if so: a sentence.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.state().failed.clone()
     }
 
-    /// Whether the device is to end and to give its lease back: a person wants that, and the chain can go on without it.
+    /// Returns whether the device is to end and to give its lease back: a person wants that, and the chain can go on without it.
     #[must_use]
     pub fn leaves(&self) -> bool {
         self.shared.state().leaves
     }
 
-    /// Gives the lease back. **The device has ended**: nobody answers by this lease any more.
+    /// Returns the lease back. **The device has ended**: it answers nothing by this lease any more.
     ///
     /// # Errors
     /// A sentence: etcd does not answer. The lease then ends by itself.
@@ -194,7 +194,7 @@ impl Drop for Agent {
     }
 }
 
-/// What the last lease was given for, and when it was asked for.
+/// The last lease: the epoch and facts that it was given for, and the time when it was asked for.
 struct Held {
     epoch: Option<u32>,
     facts: Facts,
@@ -202,7 +202,7 @@ struct Held {
     sent_at: Time,
 }
 
-/// Why there is no lease now.
+/// Reason why there is no lease now.
 enum Not {
     /// It may be had later.
     Yet(String),
@@ -271,7 +271,7 @@ impl Keeper {
         }
     }
 
-    /// Whether there is a lease for this epoch.
+    /// Returns whether there is a lease for this epoch.
     fn lives(&self, epoch: Option<u32>) -> bool {
         self.held.as_ref().is_some_and(|held| {
             let deadline = lease::deadline(held.sent_at, self.length);
@@ -304,7 +304,7 @@ impl Keeper {
         let overruled = self.overruled == Some(shard.plans);
         if !overruled && has_lost_its_log(&shard, &row, self.config.id, facts) {
             return Err(Not::Yet(format!(
-                "device {} has another log than the one with which it is in the chain. Put that one back; if it is gone for \
+                "PM1611 device {} has another log than the one with which it is in the chain. Put that one back; if it is gone for \
                  good, wait: without a lease this device is left out, and may join anew (--join)",
                 self.config.id
             )));
@@ -340,7 +340,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Ends the run if the device is to be wired otherwise, or serves an epoch in which it was left out (the server then
+    /// Ends the run if the device is to get another next hop, or serves an epoch in which it was left out (the server then
     /// tells it), or was not heard when it stated who is stopped.
     fn follow(&mut self, shard: &Shard, row: &Row, run: &Run) {
         if self.config.by_hand && self.overruled.is_none() {
@@ -359,19 +359,19 @@ impl Keeper {
         if (otherwise || past || unheard) && !run.words.is_to_end() {
             if unheard {
                 tracing::warn!(
-                    "the path of this device led through a member that is stopped, when it said so: it says so again"
+                    "PM1602 this device told the server that a member is stopped while its own path still led through that member: it tells it again"
                 );
             } else if let Some(order) = order {
                 let Order { next, shrink } = order;
                 tracing::info!(%next, shrink, "the chain in etcd says how this device is wired");
             } else {
-                tracing::warn!("this device was left out of the chain: it asks the server");
+                tracing::warn!("PM1603 this device was left out of the chain: it asks the server");
             }
             run.words.end();
         }
     }
 
-    /// Whether the device is this process's: no other one holds a lease for it.
+    /// Checks whether the device is this process's: no other one holds a lease for it.
     fn may_claim(&mut self, row: &Row, facts: Facts) -> Result<(), Not> {
         let Some(process) = row.process.as_ref().filter(|one| **one != self.process) else {
             self.other = None;
@@ -389,13 +389,13 @@ impl Keeper {
         let address = address.map_or_else(|| "an unknown address".into(), |at| at.to_string());
         if seen != row.alive {
             return Err(Not::Ever(format!(
-                "device {} of this shard runs already, at {address}, and renews its lease in etcd: stop that process, or \
+                "PM1604 device {} of this shard runs already, at {address}, and renews its lease in etcd: stop that process, or \
                  give this one another --id",
                 self.config.id
             )));
         }
         Err(Not::Yet(format!(
-            "another process ({process}, at {address}) holds the lease of device {}",
+            "PM1612 another process ({process}, at {address}) holds the lease of device {}",
             self.config.id
         )))
     }
@@ -429,8 +429,8 @@ impl Keeper {
     }
 }
 
-/// Whether a member of the chain comes with another log, and nobody has said yet that it is stopped. The server would refuse it; and a
-/// lease would say that it is there, so that nobody could leave it out.
+/// Returns whether a member of the chain comes with another log, and it is not declared stopped yet. The server would refuse it; and a
+/// lease would say that it is there, so that no controller could leave it out.
 fn has_lost_its_log(shard: &Shard, row: &Row, id: u32, facts: Facts) -> bool {
     let is_member = shard.plan.as_ref().is_some_and(|plan| {
         let is_joining = plan.joiner() == Some(id);
@@ -443,7 +443,7 @@ fn has_lost_its_log(shard: &Shard, row: &Row, id: u32, facts: Facts) -> bool {
     is_member && another && row.word != Word::Stopped
 }
 
-/// Whether a device that states who is stopped serves that very epoch nevertheless, and the chain of it has such a member: another
+/// Returns whether a device that states who is stopped serves that very epoch nevertheless, and the chain of it has such a member: another
 /// device was not wired anew yet when it asked the server. By now it may be, and waits for this one to say it again.
 fn is_unheard(plan: &Plan, order: Order, standing: &Standing) -> bool {
     let ids = plan.ids();
@@ -451,7 +451,7 @@ fn is_unheard(plan: &Plan, order: Order, standing: &Standing) -> bool {
         && standing.chain.iter().any(|id| !ids.contains(id))
 }
 
-/// How the chain wires this device. A spare that is not in it asks the server.
+/// Returns how the chain wires this device. A spare that is not in it asks the server.
 fn wiring(plan: &Plan, id: u32, spare: bool) -> Option<Order> {
     let waits = Order {
         next: plan.server,
@@ -460,7 +460,7 @@ fn wiring(plan: &Plan, id: u32, spare: bool) -> Option<Order> {
     plan.order(id).or(Some(waits).filter(|_| spare))
 }
 
-/// Whether the word about a device lets it have a lease for this epoch. To be there without serving is less than that: only
+/// Checks whether the word about a device lets it have a lease for this epoch. To be there without serving is less than that: only
 /// who was declared stopped may not even be.
 fn allows(word: Word, epoch: Option<u32>) -> Result<(), String> {
     let allowed = match epoch {
@@ -469,8 +469,10 @@ fn allows(word: Word, epoch: Option<u32>) -> Result<(), String> {
     };
     match word {
         _ if allowed => Ok(()),
-        Word::LeftOut(since) => Err(format!("it was left out of the chain in epoch {since}")),
-        _ => Err("it was declared stopped, and must join anew".into()),
+        Word::LeftOut(since) => Err(format!(
+            "PM1606 it was left out of the chain in epoch {since}"
+        )),
+        _ => Err("PM1605 it was declared stopped, and must join anew".into()),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::plan::Plan;
 use crate::record::{Names, WordRecord, bytes};
 use crate::shard::Shard;
 
-/// It looks so many times in one lease.
+/// Looks of the controller in one lease.
 const LOOKS: u64 = 24;
 /// One call of etcd ends within this part of a lease.
 const CALLS: u64 = 3;
@@ -50,7 +50,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that has seen nothing yet.
+    /// Returns a controller that has seen nothing yet.
     #[must_use]
     pub fn new(config: ControllerConfig) -> Controller {
         let longest = crate::length(crate::LEASE_SECONDS_USUAL);
@@ -66,12 +66,12 @@ impl Controller {
         }
     }
 
-    /// Looks after what etcd keeps, if that is due; to be called behind each turn. A sentence: what a person should know.
+    /// Looks after etcd's history, if that is due. Must be called after each turn. A sentence: what a person should know.
     pub fn look_after_etcd(&mut self) -> Option<String> {
         self.history.turn(self.clock.now(), &mut self.etcd)
     }
 
-    /// How long to wait before the next turn.
+    /// Returns how long to wait before the next turn.
     #[must_use]
     pub fn pause(&self) -> Duration {
         let usual = self.longest / LOOKS;
@@ -82,7 +82,7 @@ impl Controller {
         })
     }
 
-    /// Looks once. [`Advice::Do`] is a step that was done; one that somebody else was faster with is [`Advice::Well`].
+    /// Looks once. [`Advice::Do`] is a step that was done; if another controller was faster, it is [`Advice::Well`].
     ///
     /// # Errors
     /// A sentence: etcd does not answer, or a key is not what it should be. A step may have been done.
@@ -92,7 +92,7 @@ impl Controller {
         let records = shard.rows.values().filter_map(|row| row.record.as_ref());
         let longest = records.map(|record| crate::length(record.seconds)).max();
         if let Some(longest) = longest.filter(|&longest| longest > self.longest) {
-            // What was seen with a shorter margin is waited for anew.
+            // Leases that were seen with a shorter margin are waited for anew.
             self.longest = longest;
             self.watch = Watch::new(longest);
         }
@@ -120,7 +120,7 @@ impl Controller {
         Ok(if done { advice } else { Advice::Well })
     }
 
-    /// One step in etcd, if nothing has changed of what it was decided from; whether it was done.
+    /// One step in etcd, if nothing has changed of what it was decided from. Returns whether it was done.
     fn act(&mut self, shard: &Shard, step: &Step) -> Result<bool, String> {
         let (are, put) = transaction(&self.names, shard, step);
         let done = self.etcd.put_if(&are, &[put]);
@@ -128,12 +128,12 @@ impl Controller {
     }
 }
 
-/// What must be as it was, and what is put then.
+/// Returns the keys that must be unchanged, and those to put then.
 fn transaction(names: &Names, shard: &Shard, step: &Step) -> (Vec<(String, u64)>, Put) {
     let mut are = vec![(names.chain(), shard.plans)];
     let put = match step {
         Step::Adopt(plan) | Step::Wire(plan) => {
-            // Who is left out was declared stopped, and that is still the last word about each of them.
+            // Each device that is left out was declared stopped, and no later word about it exists.
             for (id, row) in &shard.rows {
                 if row.word == Word::Stopped {
                     are.push((names.word(*id), row.words));

@@ -1,7 +1,7 @@
-//! What a person may want of a shard's chain, and whether it may be had now: pure functions of what etcd says
+//! Wishes of an operator about a shard's chain, and whether they can be met now: pure functions of what etcd says
 //! (`docs/spec/protocol.md` §14).
 //!
-//! What is wanted is written into etcd as a wish. It weakens no rule: a device gives its lease back, and controllers do what they do
+//! The wish is written into etcd. It weakens no rule: a device gives its lease back, and controllers do what they do
 //! about any device without a lease, under the same conditions.
 
 use crate::etcd::{Etcd, Put};
@@ -12,7 +12,7 @@ use crate::shard::{Row, Shard};
 
 use pmnet_proto::lease::Word;
 
-/// What is wanted.
+/// The wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// One copy more.
@@ -30,10 +30,10 @@ pub enum Want {
     Replace(u32),
 }
 
-/// What will be done, and what to wait for.
+/// A planned change, and the state to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// What is wanted.
+    /// The wish.
     pub want: Want,
     /// The chain as it is, head first.
     pub now: Vec<u32>,
@@ -53,7 +53,7 @@ impl Intent {
         self.now.len() - usize::from(self.leaves.is_some())
     }
 
-    /// Writes the wish, if what it was decided from is as it was read; whether it did.
+    /// Writes the wish, if what it was decided from is as it was read. Returns whether it did.
     ///
     /// # Errors
     /// A sentence: etcd does not answer. It may have been done.
@@ -67,7 +67,7 @@ impl Intent {
         etcd.put_if(&are, &puts).map_err(|error| error.to_string())
     }
 
-    /// Whether all is as it was wanted: the chain that is served is so long, without who was to leave, and all of it holds
+    /// Checks whether all is as it was wanted: the chain that is served has that length, without the device that was to leave, and all of it holds
     /// everything. Otherwise a sentence about what is waited for.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Intent {
         }
     }
 
-    /// The wish that a device leaves, taken back: nobody has acted on it in time. `None`: it is over, or there was none.
+    /// Takes back the wish that a device leaves, since no device or controller has acted on it in time. `None`: it is over, or there was none.
     #[must_use]
     pub fn taken_back(&self, names: &Names, shard: &Shard) -> Option<Intent> {
         let device = self.leaves?;
@@ -129,7 +129,7 @@ impl Intent {
     }
 }
 
-/// What is to be done for this, or why it cannot be done now: a sentence.
+/// Returns the plan for this wish, or a sentence that says why it cannot be met now.
 ///
 /// # Errors
 /// That sentence.
@@ -141,7 +141,7 @@ pub fn intend(names: &Names, shard: &Shard, want: Want) -> Result<Intent, String
     let now = plan.ids();
     if shard.server.is_some() && !shard.has_server() {
         return Err(
-            "the server is gone, or does not reach etcd: no chain changes without it. Start it first".into(),
+            "PM5017 the server is gone, or does not reach etcd: no chain changes without it. Start it first".into(),
         );
     }
     let leaves = match want {
@@ -163,7 +163,7 @@ pub fn intend(names: &Names, shard: &Shard, want: Want) -> Result<Intent, String
         && copies == 1
     {
         return Err(
-            "one copy would be left: an acknowledgement would survive the loss of no device. If that is meant: --to-one; to \
+            "PM5018 one copy would be left: an acknowledgement would survive the loss of no device. If that is meant: --to-one; to \
              keep as many as there are: pmnet ctl replace"
                 .into(),
         );
@@ -184,10 +184,12 @@ pub fn intend(names: &Names, shard: &Shard, want: Want) -> Result<Intent, String
     })
 }
 
-/// The chain, if it is served as it shall be, and all of it hold everything and have a lease.
+/// Returns the chain, if it is served as it shall be, and all of it hold everything and have a lease.
 fn settled(shard: &Shard) -> Result<&Plan, String> {
     let Some(plan) = &shard.plan else {
-        return Err("no controller has seen the chain yet: start one (pmnet controller)".into());
+        return Err(
+            "PM5010 no controller has seen the chain yet: start one (pmnet controller)".into(),
+        );
     };
     let away = plan
         .places
@@ -195,17 +197,17 @@ fn settled(shard: &Shard) -> Result<&Plan, String> {
         .find(|place| !shard.row(place.id).is_there());
     match away {
         Some(place) => Err(format!(
-            "device {} of the chain {:?} has no lease: the controllers leave it out, or it comes back by itself. Wait for that",
+            "PM5011 device {} of the chain {:?} has no lease: the controllers leave it out, or it comes back by itself. Wait for that",
             place.id,
             plan.ids()
         )),
         None if !is_settled(shard, plan) => Err(format!(
-            "the chain is to become {:?}, and is not yet: wait for that (pmnet ctl status)",
+            "PM5012 the chain is to become {:?}, and is not yet: wait for that (pmnet ctl status)",
             plan.ids()
         )),
         None => match plan.places.iter().find(|place| !place.whole) {
             Some(place) => Err(format!(
-                "device {} has joined and does not hold everything yet: wait for that",
+                "PM5013 device {} has joined and does not hold everything yet: wait for that",
                 place.id
             )),
             None => Ok(plan),
@@ -220,22 +222,24 @@ fn is_member(shard: &Shard, device: u32) -> bool {
 
 fn leaver(shard: &Shard, now: &[u32], device: u32) -> Result<(), String> {
     if !now.contains(&device) {
-        return Err(format!("device {device} is not in the chain {now:?}"));
+        return Err(format!(
+            "PM5019 device {device} is not in the chain {now:?}"
+        ));
     }
     if now.len() == 1 {
         return Err(format!(
-            "device {device} is the only one: what is not applied is there alone. Let another one join first (pmnet ctl add)"
+            "PM5014 device {device} is the only one: what is not applied is there alone. Let another one join first (pmnet ctl add)"
         ));
     }
     if may_leave(shard, device) {
         return Ok(());
     }
     Err(format!(
-        "device {device} cannot leave now: no other member that is to stay holds everything and has a lease"
+        "PM5015 device {device} cannot leave now: no other member that is to stay holds everything and has a lease"
     ))
 }
 
-/// A spare that is ready to join.
+/// Returns a spare that is ready to join.
 fn spare(shard: &Shard, plan: &Plan) -> Result<u32, String> {
     let ready = |(id, row): &(&u32, &Row)| {
         let record = row.record.as_ref().filter(|_| row.is_there());
@@ -245,7 +249,7 @@ fn spare(shard: &Shard, plan: &Plan) -> Result<u32, String> {
     };
     let found = shard.rows.iter().find(ready).map(|(id, _)| *id);
     found.ok_or_else(|| {
-        "no spare is ready to join: start a device with --join, --fleet and an empty log, and wait until it says that it is \
+        "PM5020 no spare is ready to join: start a device with --join, --fleet and an empty log, and wait until it says that it is \
          ready. One that was removed: pmnet ctl add --device ID"
             .into()
     })
@@ -254,7 +258,7 @@ fn spare(shard: &Shard, plan: &Plan) -> Result<u32, String> {
 fn take_back(names: &Names, shard: &Shard, want: Want, device: u32) -> Result<Intent, String> {
     let Some(row) = shard.rows.get(&device).filter(|row| row.wish.leaves) else {
         return Err(format!(
-            "nobody has removed device {device} with pmnet ctl: there is nothing to take back"
+            "PM5016 device {device} was not removed with pmnet ctl: there is nothing to take back"
         ));
     };
     let plan = shard.plan.as_ref();

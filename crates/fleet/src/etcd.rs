@@ -23,7 +23,7 @@ const FULL: &str = "database space exceeded";
 /// The call for alarms.
 const ALARM: &str = "maintenance/alarm";
 
-/// Why etcd did not answer, or not as it should.
+/// Reason why etcd did not answer, or not as it should.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
     /// This endpoint cannot be reached, or not in time.
@@ -34,14 +34,14 @@ pub enum EtcdError {
     Refused(String, String),
     /// It takes no writes: its database is as large as it may be.
     #[error(
-        "{0} takes no writes: its database has reached --quota-backend-bytes (alarm NOSPACE). Until that is mended no device gets a \
+        "PM4103 {0} takes no writes: its database has reached --quota-backend-bytes (alarm NOSPACE). Until that is mended no device gets a \
          lease, and nobody is answered; what was acknowledged is kept. In this order: etcdctl --endpoints {0} compact --physical REVISION \
          (etcdctl endpoint status -w json names it), etcdctl defrag at each member, etcdctl alarm disarm. Then let etcd compact by \
          itself: --auto-compaction-mode periodic --auto-compaction-retention 5m"
     )]
     Full(String),
     /// This is no answer of etcd 3.4 or later.
-    #[error("{0} does not answer as etcd 3.4 or later does ({1})")]
+    #[error("PM4104 {0} does not answer as etcd 3.4 or later does ({1})")]
     Foreign(String, &'static str),
 }
 
@@ -58,7 +58,7 @@ pub struct Entry {
     pub lease: i64,
 }
 
-/// What a transaction puts, if all that it compares holds.
+/// A key that a transaction writes if all its comparisons hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
     /// Name.
@@ -74,7 +74,7 @@ pub struct Put {
 pub struct Etcd {
     http: ureq::Agent,
     endpoints: Vec<String>,
-    /// Which one answered last.
+    /// Number of the endpoint that answered last.
     at: usize,
     /// The highest revision that was heard of.
     revision: u64,
@@ -99,7 +99,7 @@ pub struct Storage {
 const QUOTA_USUAL: u64 = 2 << 30;
 
 impl Storage {
-    /// Whether more than half of what it may be is reached.
+    /// Returns whether more than half of what it may be is reached.
     #[must_use]
     pub fn is_large(&self) -> bool {
         self.bytes > self.quota.unwrap_or(QUOTA_USUAL) / 2
@@ -107,7 +107,7 @@ impl Storage {
 }
 
 impl Etcd {
-    /// A client of these endpoints (`http://HOST:PORT`), each call of which ends within `timeout`.
+    /// Returns a client of these endpoints (`http://HOST:PORT`), each call of which ends within `timeout`.
     #[must_use]
     pub fn new(endpoints: Vec<String>, timeout: Duration) -> Etcd {
         let config = ureq::Agent::config_builder()
@@ -124,19 +124,19 @@ impl Etcd {
         }
     }
 
-    /// The highest revision of etcd that was heard of; 0: none.
+    /// Returns the highest revision of etcd that was heard of; 0: none.
     #[must_use]
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// How many endpoints there are.
+    /// Returns how many endpoints there are.
     #[must_use]
     pub fn endpoints(&self) -> usize {
         self.endpoints.len()
     }
 
-    /// All keys that begin with `prefix`, at one moment that is not before this call; at most [`LIMIT`].
+    /// Returns all keys that begin with `prefix`, at one moment that is not before this call; at most [`LIMIT`].
     ///
     /// # Errors
     /// [`EtcdError`]; another endpoint is asked the next time.
@@ -161,7 +161,7 @@ impl Etcd {
         entries.ok_or_else(|| self.foreign("a key is not understood"))
     }
 
-    /// A new lease of at least so many seconds.
+    /// Asks for a new lease of at least `seconds`.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -173,7 +173,7 @@ impl Etcd {
             .ok_or_else(|| self.foreign("a lease is shorter than asked for"))
     }
 
-    /// Lets a lease last for its whole length again; whether it was still there. **For people to see only**: no agreement of the members.
+    /// Lets a lease last for its whole length again. Returns whether it was still there. **For people to see only**: no agreement of the members.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -182,7 +182,7 @@ impl Etcd {
         Ok(number(&answer["TTL"]).is_some())
     }
 
-    /// Whether this revision can still be read: it was not compacted away.
+    /// Returns whether this revision can still be read: it was not compacted away.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -212,7 +212,7 @@ impl Etcd {
         }
     }
 
-    /// The database of the member that answered last.
+    /// Returns the database of the member that answered last.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -248,7 +248,7 @@ impl Etcd {
             .map(|_| ())
     }
 
-    /// Puts all this in one step if each of these keys was last put at this revision (0: is not there); whether it did.
+    /// Puts all this in one step if each of these keys was last put at this revision (0: is not there). Returns whether it did.
     ///
     /// # Errors
     /// [`EtcdError`]: then it may or may not be done.
@@ -316,7 +316,7 @@ impl Etcd {
             json = json["result"].take();
         }
         if let Some(text) = json["error"].as_str() {
-            // What it cannot do at the moment, another member may.
+            // Another member may be able to do what this one cannot do just now.
             let text = text.to_owned();
             return Err(match json["code"].as_i64() {
                 Some(4 | 14) => EtcdError::Unreachable(endpoint.clone(), text),
@@ -342,7 +342,7 @@ fn number(value: &Value) -> Option<u64> {
     value.as_str().and_then(|text| text.parse().ok())
 }
 
-/// The quota in etcd's metrics.
+/// Returns the quota in etcd's metrics.
 fn quota_in(metrics: &str) -> Option<u64> {
     let line = metrics
         .lines()
@@ -364,7 +364,7 @@ fn entry(value: &Value) -> Option<Entry> {
     })
 }
 
-/// What `--etcd` may be: `http://HOST:PORT[,…]`.
+/// Parses `--etcd`: `http://HOST:PORT[,…]`.
 ///
 /// # Errors
 /// A sentence.

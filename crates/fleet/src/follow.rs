@@ -1,6 +1,6 @@
 //! Where the devices of a shard are, for its clients: looked up in etcd again and again, in a thread of its own.
 //!
-//! What is found is a hint and nothing more: clients ask whoever is there, and the devices' epochs decide.
+//! The addresses are a hint and nothing more: clients ask the device there, and the devices' epochs decide.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::shard::Shard;
 const PAUSE: Duration = Duration::from_millis(400);
 /// One call of etcd ends within this time.
 const CALL_MAX: Duration = Duration::from_secs(1);
-/// What goes on is said again after this time.
+/// A message about a state that lasts is repeated after this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where to look.
@@ -30,7 +30,7 @@ pub struct FollowConfig {
     pub names: Names,
 }
 
-/// The addresses of a shard's devices: those of the chain as it shall be, head first, then those that are there besides (spares); at most
+/// Returns the addresses of a shard's devices: those of the chain as it shall be, head first, then those that are there besides (spares); at most
 /// as many as a chain can have, of the family of the first.
 #[must_use]
 pub fn whereabouts(shard: &Shard) -> Vec<SocketAddr> {
@@ -87,14 +87,19 @@ impl Follower {
         loop {
             let why = match Shard::read(&mut etcd, &config.names).map(|shard| whereabouts(&shard)) {
                 Ok(found) if !found.is_empty() => return Ok(found),
-                Ok(_) => "no device of this fleet and shard has registered in etcd".to_owned(),
+                Ok(_) => {
+                    "PM3007 no device of this fleet and shard has registered in etcd".to_owned()
+                }
                 Err(text) => format!("etcd: {text}"),
             };
             if Instant::now() >= deadline || stop.load(Ordering::Relaxed) {
                 return Err(why);
             }
             if !std::mem::replace(&mut said, true) {
-                tracing::warn!("{why}: waits for {} s at most", wait.as_secs());
+                tracing::warn!(
+                    "PM3005 {why}: this process waits for {} s at most",
+                    wait.as_secs()
+                );
             }
             std::thread::sleep(PAUSE);
         }
@@ -156,7 +161,9 @@ fn look(
                 }
             }
             Err(text) if said.is_none_or(|at| at.elapsed() >= PATIENCE) => {
-                tracing::warn!("etcd: {text}. The front goes on with the devices that it knows");
+                tracing::warn!(
+                    "PM3006 etcd: {text}. The front goes on with the devices that it knows"
+                );
                 said = Some(Instant::now());
             }
             Err(_) => {}

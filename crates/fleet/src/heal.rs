@@ -1,4 +1,4 @@
-//! What a controller does next: a pure function of what etcd says of a shard (`docs/spec/protocol.md` §14).
+//! The next step of a controller: a pure function of a shard's state in etcd (`docs/spec/protocol.md` §14).
 //!
 //! One step at a time. Each one names what it was decided from, so that the step in etcd can ask for exactly that: between the look
 //! and the step another controller may have acted.
@@ -14,7 +14,7 @@ use crate::shard::{Row, Shard};
 /// One step in etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The chain that is there becomes the record.
+    /// The chain that serves becomes the record.
     Adopt(Plan),
     /// The word *stopped* about a device whose last lease is this; `beside`: the member that goes on.
     Stop {
@@ -22,7 +22,7 @@ pub enum Step {
         device: u32,
         /// Number of its last lease.
         lease: u64,
-        /// Who holds everything and has a lease.
+        /// The device that holds everything and has a lease.
         beside: u32,
     },
     /// The devices that are left, or a spare with them, are wired anew.
@@ -36,7 +36,7 @@ pub enum Step {
     },
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// This step.
@@ -53,7 +53,7 @@ pub(crate) struct Present<'a> {
     pub(crate) chain: &'a [u32],
 }
 
-/// The record of a device that has a lease now.
+/// Returns the record of a device that has a lease now.
 fn alive(row: &Row) -> Option<&MemberRecord> {
     row.record.as_ref().filter(|_| row.alive != 0)
 }
@@ -65,7 +65,7 @@ fn is_stopped(shard: &Shard, id: u32) -> bool {
         .is_some_and(|row| row.word == Word::Stopped)
 }
 
-/// The latest epoch that a device with a lease serves, or that the server has said it has on record. The chain of an epoch never
+/// Returns the latest epoch that a device with a lease serves, or that the server has said it has on record. The chain of an epoch never
 /// changes. Until the chain is in etcd only the devices count: they know where they send to.
 pub(crate) fn present(shard: &Shard) -> Option<Present<'_>> {
     let records = shard.rows.values().filter_map(alive);
@@ -78,7 +78,7 @@ pub(crate) fn present(shard: &Shard) -> Option<Present<'_>> {
     Some(Present { epoch, chain })
 }
 
-/// What to do next. `may_stop` gives the number of a lease that is gone for long enough; `copies`: how long the chain shall be, if
+/// Returns the next step. `may_stop` gives the number of a lease that is gone for long enough; `copies`: how long the chain shall be, if
 /// that was said.
 pub fn advise(
     shard: &Shard,
@@ -113,7 +113,7 @@ pub fn advise(
     }
     match present {
         Some(present) if present.epoch < plan.epoch => Advice::Wait(format!(
-            "the devices serve epoch {}, and etcd knows that there was epoch {}: unless this is over in a moment, the server's \
+            "PM4010 the devices serve epoch {}, and etcd knows that there was epoch {}: unless this is over in a moment, the server's \
              store is another one, or an old copy. Restore it, or give the fleet another name",
             present.epoch, plan.epoch
         )),
@@ -121,7 +121,7 @@ pub fn advise(
     }
 }
 
-/// The record follows a chain that was made by devices that formed it, by a person, or as the record before said.
+/// Returns the record follows a chain that was made by devices that formed it, by a person, or as the record before said.
 fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice {
     let record = |id: &u32| shard.rows.get(id)?.record.as_ref();
     let serving = |id: &u32| record(id).filter(|record| record.epoch == present.epoch);
@@ -135,7 +135,7 @@ fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice 
             .or_else(own)
         else {
             return Advice::Wait(format!(
-                "device {id} is a member of the chain of epoch {}, and has never registered in etcd: does it run with \
+                "PM4011 device {id} is a member of the chain of epoch {}, and has never registered in etcd: does it run with \
                  --fleet? All devices of a shard need leases, or none",
                 present.epoch
             ));
@@ -150,7 +150,7 @@ fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice 
     }
     let Some(server) = reached.or_else(|| before.map(|plan| plan.server)) else {
         return Advice::Wait(format!(
-            "the last device of the chain of epoch {} has no lease, so it is not known where the server is",
+            "PM4012 the last device of the chain of epoch {} has no lease, so it is not known where the server is",
             present.epoch
         ));
     };
@@ -164,7 +164,7 @@ fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice 
     }))
 }
 
-/// Another one of several servers serves now: the last device sends there. Who is in the chain, and what is stated, stays.
+/// Another one of several servers serves now: the last device sends there. The members and the statement stay as they are.
 fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
     let there = shard.server.as_ref().filter(|_| shard.has_server());
     let moved = there.filter(|record| record.standby && record.address != plan.server)?;
@@ -174,7 +174,7 @@ fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
     }))
 }
 
-/// A device that was stopped, and is not in the chain that is served. The record may not leave anybody out of that chain any more:
+/// Returns a device that was stopped, and is not in the chain that is served. The record may not leave a device out of that chain any more:
 /// then no statement about this device is to come, and none counts in a later epoch.
 fn left_out(shard: &Shard, plan: &Plan, present: &Present<'_>) -> Option<Step> {
     let stopped = shard
@@ -189,7 +189,7 @@ fn left_out(shard: &Shard, plan: &Plan, present: &Present<'_>) -> Option<Step> {
     })
 }
 
-/// Somebody who had joined has everything now.
+/// Notes that a device that had joined has everything now.
 fn noted(shard: &Shard, plan: &Plan) -> Option<Step> {
     let mut noted = plan.clone();
     for place in &mut noted.places {
@@ -199,14 +199,14 @@ fn noted(shard: &Shard, plan: &Plan) -> Option<Step> {
     (noted != *plan).then_some(Step::Adopt(noted))
 }
 
-/// Whether the chain of this record is served, and nobody is on the way in or out.
+/// Returns whether the chain of this record is served, and no device is about to join or leave.
 pub(crate) fn is_settled(shard: &Shard, plan: &Plan) -> bool {
     let served = present(shard);
     let served = served.is_some_and(|now| now.epoch == plan.epoch && now.chain == plan.ids());
     served && plan.says.is_none() && !plan.joins
 }
 
-/// Whether the chain can go on without this device, as far as is known: it is a member, nobody else is on the way in or out, and
+/// Returns whether the chain can go on without this device, as far as is known: it is a member, no other device is about to join or leave, and
 /// another member that holds everything has a lease. Only to avoid a pause for nothing: whether it is left out, a controller decides
 /// as always.
 pub(crate) fn may_leave(shard: &Shard, device: u32) -> bool {
@@ -221,7 +221,7 @@ pub(crate) fn may_leave(shard: &Shard, device: u32) -> bool {
     })
 }
 
-/// A device whose lease is gone, beside one that holds everything.
+/// Returns a device whose lease is gone, beside one that holds everything.
 fn stop(
     shard: &Shard,
     plan: &Plan,
@@ -246,13 +246,13 @@ fn stop(
             beside: place.id,
         }),
         None => Advice::Wait(format!(
-            "device {device} has no lease, and no other member that holds everything has one: nobody may be left out. Start \
+            "PM4013 device {device} has no lease, and no other member that holds everything has one: no device may be left out. Start \
              a device of the chain again. If all are gone for good with their logs: --declare-data-loss"
         )),
     })
 }
 
-/// The devices that are left, if somebody in the record was stopped. `seen`: the chain of the record's epoch is served.
+/// Plans a chain of the devices that are left, if a device of the record was stopped. `seen`: the chain of the record's epoch is served.
 fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advice> {
     let stays = |place: &&Place| !is_stopped(shard, place.id);
     let places: Vec<Place> = plan.places.iter().filter(stays).cloned().collect();
@@ -263,7 +263,7 @@ fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advic
     let unstopped = |id: &&u32| !kept(id) && !is_stopped(shard, **id);
     if places.is_empty() || members.iter().any(|id| unstopped(&id)) {
         return Some(Advice::Wait(
-            "the record of the chain in etcd is not that of the chain that is served: somebody changed one of them by \
+            "PM4014 the record of the chain in etcd is not that of the chain that is served: one of them was changed by \
              hand. Start the devices as they shall be, with --shrink-chain at the head"
                 .into(),
         ));
@@ -271,7 +271,7 @@ fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advic
     let joiner = plan.joiner();
     let joins = joiner.is_some_and(|id| kept(&id));
     let says = if joiner.is_some() && !joins {
-        // Whether it has joined is not known: if so, that is the next epoch. If not, nobody is left out.
+        // Whether it has joined is not known: if so, that is the next epoch. If not, no device is left out.
         plan.epoch + 1
     } else if seen {
         plan.epoch
@@ -286,7 +286,7 @@ fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advic
     })))
 }
 
-/// A spare that is ready, if the chain is whole and shorter than it shall be.
+/// Returns a spare that is ready, if the chain is whole and shorter than it shall be.
 fn join(shard: &Shard, plan: &Plan, present: &Present<'_>, copies: Option<usize>) -> Option<Step> {
     let wanted = copies.unwrap_or(plan.copies).min(CHAIN_MAX);
     let serves = |place: &Place| {

@@ -2,7 +2,7 @@
 //!
 //! etcd keeps every value that a key ever had until its history is *compacted*, and takes no writes when its database has reached its quota.
 //! Each renewal of a lease is a new value. So either etcd compacts by itself (`--auto-compaction-retention`), or a controller does it when told to:
-//! compaction is for all users of an etcd. A controller that was not told looks whether somebody does, and says so if not.
+//! compaction is for all users of an etcd. A controller without that order looks whether etcd compacts, and warns if it does not.
 
 use std::collections::VecDeque;
 
@@ -13,13 +13,13 @@ use crate::etcd::{Etcd, EtcdError};
 
 /// A controller that compacts notes so often which revision there is.
 const NOTED_EVERY: Nanos = 60 * SECOND;
-/// For so long it keeps what was.
+/// Time for which it keeps the history.
 const KEPT: Nanos = 300 * SECOND;
-/// One that does not looks so often, also at its start.
+/// Time between the looks of a controller that does not compact.
 const LOOKED_EVERY: Nanos = 600 * SECOND;
 /// No other user of an etcd needs a longer history than this.
 const OLD: Nanos = 3 * 3600 * SECOND;
-/// An etcd with so many revisions that was never compacted is not going to be.
+/// An etcd that has this many revisions and was never compacted is not going to be.
 const MANY: u64 = 20_000;
 
 /// Looks after what etcd keeps.
@@ -32,7 +32,7 @@ pub struct History {
 }
 
 impl History {
-    /// One that has seen nothing yet. `compacts`: it was told to compact.
+    /// Returns a history that has seen nothing yet. `compacts`: the controller was told to compact.
     #[must_use]
     pub const fn new(compacts: bool) -> History {
         History {
@@ -91,7 +91,7 @@ fn look(then: Option<u64>, etcd: &mut Etcd) -> Result<Option<String>, EtcdError>
     };
     Ok((many || old).then(|| {
         format!(
-            "etcd keeps {what} ({} revisions): it takes no writes when that has reached its quota, and then no device \
+            "PM4101 etcd keeps {what} ({} revisions): it takes no writes when that has reached its quota, and then no device \
              has a lease. Start etcd with --auto-compaction-mode periodic --auto-compaction-retention 5m; or, if nobody else uses \
              this etcd, the controllers with --compact-etcd",
             etcd.revision()
@@ -99,7 +99,7 @@ fn look(then: Option<u64>, etcd: &mut Etcd) -> Result<Option<String>, EtcdError>
     }))
 }
 
-/// Whether the database is large for its quota.
+/// Returns whether the database is large for its quota.
 fn filled(etcd: &mut Etcd) -> Option<String> {
     const MIB: u64 = 1 << 20;
     let storage = etcd.storage().ok()?;
@@ -109,7 +109,7 @@ fn filled(etcd: &mut Etcd) -> Option<String> {
     );
     storage.is_large().then(|| {
         format!(
-            "the database of etcd has {} MiB, {} of them in use, and its quota is {quota} (--quota-backend-bytes): let its history be \
+            "PM4102 the database of etcd has {} MiB, {} of them in use, and its quota is {quota} (--quota-backend-bytes): let its history be \
              compacted, and then `etcdctl defrag` at each member",
             storage.bytes / MIB,
             storage.used / MIB

@@ -40,7 +40,7 @@ pub const LEASE_SECONDS: std::ops::RangeInclusive<u64> = 2..=60;
 /// Usual length of a lease, in seconds.
 pub const LEASE_SECONDS_USUAL: u64 = 3;
 
-/// A length in seconds as the protocol counts it.
+/// Returns a length in seconds as the protocol counts it.
 #[must_use]
 pub const fn length(seconds: u64) -> Nanos {
     seconds.saturating_mul(SECOND)

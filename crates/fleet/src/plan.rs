@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// A chain has at most so many devices.
+/// Most devices of a chain.
 pub(crate) const CHAIN_MAX: usize = 8;
 
 /// One device of the chain.
@@ -13,7 +13,7 @@ pub(crate) const CHAIN_MAX: usize = 8;
 pub struct Place {
     /// Device id.
     pub id: u32,
-    /// Where the one before sends to.
+    /// Address to which the device before it sends.
     pub at: SocketAddr,
     /// It was seen to hold everything that a head must.
     pub whole: bool,
@@ -31,7 +31,7 @@ pub struct Plan {
     pub places: Vec<Place>,
     /// The last one is no member of that chain, and is to join.
     pub joins: bool,
-    /// Where the last device sends to.
+    /// Address to which the last device sends.
     pub server: SocketAddr,
     /// Length of the longest chain so far: what spares are taken for.
     pub copies: usize,
@@ -47,7 +47,7 @@ pub struct Order {
 }
 
 impl Order {
-    /// Whether a device that runs with this must start again to do as `other` says. What it has stated, it need not take back: that
+    /// Returns whether a device that runs with this must start again to do as `other` says. What it has stated, it need not take back: that
     /// is over with the epoch.
     #[must_use]
     pub fn is_to_become(self, other: Order) -> bool {
@@ -62,14 +62,14 @@ impl Plan {
         self.places.iter().map(|place| place.id).collect()
     }
 
-    /// The device that is to join.
+    /// Returns the device that is to join.
     #[must_use]
     pub fn joiner(&self) -> Option<u32> {
         let last = self.places.last().filter(|_| self.joins);
         last.map(|place| place.id)
     }
 
-    /// What this device is to do; `None`: it is not in here.
+    /// Returns the order for this device; `None`: it is not in this plan.
     #[must_use]
     pub fn order(&self, id: u32) -> Option<Order> {
         let at = self.places.iter().position(|place| place.id == id)?;

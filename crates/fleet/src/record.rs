@@ -1,4 +1,4 @@
-//! What is in etcd, and under which names: `/pmnet/FLEET/SHARD/…`.
+//! Keys and values in etcd: `/pmnet/FLEET/SHARD/…`.
 //!
 //! | name | what | goes |
 //! |---|---|---|
@@ -21,11 +21,11 @@ const NAME_MAX: usize = 64;
 
 /// Name of the chain as it shall be.
 pub(crate) const CHAIN: &str = "chain";
-/// Name of what the server says.
+/// Key of the server's record.
 pub(crate) const SERVER: &str = "server";
 /// Name of the key that shows that the server is there.
 pub(crate) const SERVER_ALIVE: &str = "server-alive";
-/// Name of how long the chain is to be.
+/// Key of the wanted length of the chain.
 pub(crate) const COPIES: &str = "copies";
 
 /// The names of one shard's keys.
@@ -47,7 +47,7 @@ impl Names {
         Ok(Names(format!("/pmnet/{fleet}/{shard}/")))
     }
 
-    /// What all of them begin with.
+    /// Prefix of all of them.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.0
@@ -89,7 +89,7 @@ impl Names {
 /// A device, as it registered with its last lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRecord {
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
     /// Identity of its log, in hexadecimal digits.
     pub log: String,
@@ -116,10 +116,10 @@ pub struct MemberRecord {
     pub joins: u32,
 }
 
-/// What a server says of its store. That is never wrong later: the chain of an epoch never changes.
+/// Record of a server about its store. That is never wrong later: the chain of an epoch never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerRecord {
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
     /// The epoch that its store has on record; 0: it has not read it yet, or there is none.
     pub epoch: u32,
@@ -132,7 +132,7 @@ pub struct ServerRecord {
     pub standby: bool,
 }
 
-/// What a person wants of a device. It decides nothing: the device gives its lease back if it may, and the rest follows from that.
+/// Wish of an operator about a device. It decides nothing: the device gives its lease back if it may, and the rest follows from that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
     /// It is to leave its chain, and not to be taken as a spare.
@@ -156,7 +156,7 @@ impl From<WordRecord> for Word {
     }
 }
 
-/// The bytes of a record.
+/// Returns the bytes of a record.
 pub(crate) fn bytes(record: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(record).expect("records have no maps and no foreign types")
 }

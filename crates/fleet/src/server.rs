@@ -2,7 +2,7 @@
 //! (`docs/spec/protocol.md` §14).
 //!
 //! A server needs no lease to serve: its records in the store fence it. The key that goes with a lease only shows that it is there.
-//! What it says is never wrong later, since the chain of an epoch never changes; so a step that comes late does no harm.
+//! Its statement is never wrong later, since the chain of an epoch never changes; so a step that comes late does no harm.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::etcd::{Etcd, Put};
 use crate::record::{Names, ServerRecord, bytes};
 use crate::shard::Shard;
 
-/// The record is put so many times before its lease would end.
+/// Writes of the record before its lease would end.
 const RENEWALS: u64 = 3;
-/// The agent looks so many times in one lease.
+/// Looks of the agent in one lease.
 const LOOKS: u64 = 16;
 /// One call of etcd ends within this part of a lease.
 const CALLS: u64 = 6;
-/// What goes on is said again after this time.
+/// A message about a state that lasts is repeated after this time.
 const PATIENCE: Nanos = 5 * SECOND;
 
 /// Settings of a server's agent.
@@ -33,7 +33,7 @@ pub struct ServerAgentConfig {
     pub endpoints: Vec<String>,
     /// The shard's keys.
     pub names: Names,
-    /// Where the server listens.
+    /// Address at which the server listens.
     pub address: SocketAddr,
     /// Length of the leases that show that it is there.
     pub seconds: u64,
@@ -50,7 +50,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// An agent with these settings.
+    /// Returns an agent with these settings.
     ///
     /// # Errors
     /// The system gives no random numbers.
@@ -61,7 +61,7 @@ impl Candidate {
         })
     }
 
-    /// The same for a process whose turn is over.
+    /// Returns the candidate of a process whose turn is over.
     ///
     /// # Errors
     /// As [`Candidate::new`].
@@ -73,7 +73,7 @@ impl Candidate {
         })
     }
 
-    /// Takes the turn of the one server that serves, if no other one has it; whether it did. **Only so that not two begin**: who may
+    /// Takes the turn of the one server that serves, if no other one has it. Returns whether it did. **Only so that not two begin**: who may
     /// write, the store decides.
     ///
     /// # Errors
@@ -138,9 +138,9 @@ struct Keeper {
     length: Nanos,
     /// Name of this process.
     process: String,
-    /// When its lease was renewed last.
+    /// Time of the last renewal of its lease.
     renewed: Option<Time>,
-    /// When it was said last that something goes wrong.
+    /// Time of the last message about a failure.
     said: Option<Time>,
 }
 
@@ -180,7 +180,7 @@ impl Keeper {
             // Also if no server has it: another one may have had it in between, and has changed the records.
             self.words.end_turn();
             return Err(
-                "the turn of this server is over: another one has it now, or may have had it"
+                "PM2704 the turn of this server is over: another one has it now, or may have had it"
                     .into(),
             );
         }
@@ -190,7 +190,7 @@ impl Keeper {
             && on_record.epoch > 0
         {
             return Err(format!(
-                "the server at {} knew epoch {}, and the store of this one is in epoch {}: it is another store, or an old copy. \
+                "PM2705 the server at {} knew epoch {}, and the store of this one is in epoch {}: it is another store, or an old copy. \
                  Nothing is said in etcd",
                 before.address, before.epoch, on_record.epoch
             ));
@@ -243,7 +243,7 @@ impl Keeper {
             return Ok(());
         }
         Err(
-            "somebody else writes what etcd knows of this shard's server: does a second one run?"
+            "PM2707 another process writes the record of this shard's server in etcd: does a second server run?"
                 .into(),
         )
     }
@@ -267,13 +267,13 @@ impl Keeper {
             return;
         };
         if self.said.is_none_or(|at| now.since(at) >= PATIENCE) {
-            tracing::warn!("etcd: {text}. The server serves without it");
+            tracing::warn!("PM2706 etcd: {text}. The server serves without it");
             self.said = Some(now);
         }
     }
 }
 
-/// The epoch that the server is to end: the chain that is served is the one in etcd, and that states something about the next epoch,
+/// Returns the epoch that the server is to end: the chain that is served is the one in etcd, and that states something about the next epoch,
 /// which a device that was to join, and was lost, would have begun.
 fn to_end(shard: &Shard, on_record: &OnRecord) -> Option<u32> {
     let plan = shard.plan.as_ref()?;

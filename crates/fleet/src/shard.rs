@@ -1,4 +1,4 @@
-//! What etcd says of one shard, at one moment.
+//! State of one shard in etcd, at one moment.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::record::{
     CHAIN, COPIES, MemberRecord, Names, SERVER, SERVER_ALIVE, ServerRecord, Wish, WordRecord,
 };
 
-/// What etcd says of one device.
+/// State of one device in etcd.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// How it registered with its last lease.
+    /// Its record with its last lease.
     pub record: Option<MemberRecord>,
     /// Number of its last lease; 0: it never had one.
     pub lease: u64,
@@ -27,14 +27,14 @@ pub struct Row {
     pub word: Word,
     /// Number of the word; 0: there was none.
     pub(crate) words: u64,
-    /// What a person wants of it.
+    /// Wish of an operator about it.
     pub wish: Wish,
     /// Number of the wish; 0: there was none.
     pub(crate) wishes: u64,
 }
 
 impl Row {
-    /// Whether it has a lease, and nobody declared it stopped.
+    /// Returns whether it has a lease, and is not declared stopped.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.alive != 0 && self.word != Word::Stopped
@@ -50,7 +50,7 @@ pub struct Shard {
     pub plan: Option<Plan>,
     /// Number of that record; 0: there is none.
     pub(crate) plans: u64,
-    /// What the server said; `None`: no server of this shard knows of the fleet.
+    /// Record of the server; `None`: no server of this shard knows of the fleet.
     pub server: Option<ServerRecord>,
     /// Number of that record; 0: there is none.
     pub(crate) servers: u64,
@@ -60,7 +60,7 @@ pub struct Shard {
     pub(crate) server_process: Vec<u8>,
     /// Number that etcd gave the lease of that key.
     pub(crate) server_lease: i64,
-    /// How many devices a person wants in the chain; `None`: nobody said so.
+    /// Number of devices that an operator wants in the chain; `None`: no operator said so.
     pub copies: Option<usize>,
     /// Number of that; 0: there is none.
     pub(crate) copies_at: u64,
@@ -78,7 +78,7 @@ impl Shard {
         for entry in &entries {
             shard.take(names, entry).ok_or_else(|| {
                 format!(
-                    "the key {} in etcd is not what this version of pmnet writes: another version, or another program",
+                    "PM4105 the key {} in etcd is not what this version of pmnet writes: another version, or another program",
                     entry.key
                 )
             })?;
@@ -86,7 +86,7 @@ impl Shard {
         Ok(shard)
     }
 
-    /// The same for somebody who asks once: if one endpoint does not answer, the others are asked.
+    /// Reads the shard once: if one endpoint does not answer, asks the others.
     ///
     /// # Errors
     /// As [`Shard::read`]: what the last one said.
@@ -146,13 +146,13 @@ impl Shard {
         Some(())
     }
 
-    /// Whether the server is there, and reaches etcd.
+    /// Returns whether the server is there, and reaches etcd.
     #[must_use]
     pub const fn has_server(&self) -> bool {
         self.server_alive != 0
     }
 
-    /// What is known of this device.
+    /// Returns the state of this device.
     pub(crate) fn row(&self, id: u32) -> Row {
         self.rows.get(&id).cloned().unwrap_or_default()
     }

@@ -13,7 +13,7 @@ pub enum LogError {
     Parameters(#[from] BadParameters),
     /// The image is shorter than the log in it.
     #[error(
-        "the image has {image} bytes, the log needs {needed}: the file was truncated, or is too small. \
+        "PM1201 the image has {image} bytes, the log needs {needed}: the file was truncated, or is too small. \
          Restore it, or remove this device from the chain and make a new log"
     )]
     Truncated {
@@ -23,26 +23,28 @@ pub enum LogError {
         needed: usize,
     },
     /// All bytes are zero: no log was ever made here.
-    #[error("the image is blank: make a log in it first (format)")]
+    #[error("PM1202 the image is blank: make a log in it first (format)")]
     Blank,
     /// There is data in the image, but it is not a pmnet log.
-    #[error("this is not a pmnet log (no magic number found): check the path; nothing was changed")]
+    #[error(
+        "PM1203 this is not a pmnet log (no magic number found): check the path; nothing was changed"
+    )]
     Foreign,
     /// `format` was asked to write over something.
     #[error(
-        "the image is not blank, so no log was made in it: delete the file (zero the devdax device) if it may go; \
+        "PM1204 the image is not blank, so no log was made in it: delete the file (zero the devdax device) if it may go; \
          nothing was changed"
     )]
     NotBlank,
     /// Making the log was interrupted; there is nothing in it.
     #[error(
-        "the making of this log was interrupted before it held anything: delete the file (zero the devdax device) \
+        "PM1205 the making of this log was interrupted before it held anything: delete the file (zero the devdax device) \
          and start again"
     )]
     InterruptedFormat,
     /// Another format version.
     #[error(
-        "the log has format version {found}, this program knows version {known}: use the program that \
+        "PM1206 the log has format version {found}, this program knows version {known}: use the program that \
          made it to drain it; nothing was changed"
     )]
     Version {
@@ -53,7 +55,7 @@ pub enum LogError {
     },
     /// The log belongs to another device or shard.
     #[error(
-        "the log belongs to device {}, shard {}, but device {device}, shard {shard} was asked for: check \
+        "PM1207 the log belongs to device {}, shard {}, but device {device}, shard {shard} was asked for: check \
          the path and the configuration; nothing was changed", found.device, found.shard
     )]
     OtherDevice {
@@ -66,8 +68,8 @@ pub enum LogError {
     },
     /// The log was made with other parameters.
     #[error(
-        "the log was made with {found}, but {expected} were asked for: drain and delete it, or ask for nothing and get \
-         what it has; nothing was changed"
+        "PM1208 the log was made with {found}, but {expected} were asked for: drain and delete it, or leave the size out and get \
+         that of the log; nothing was changed"
     )]
     OtherParameters {
         /// Parameters in the image.
@@ -77,7 +79,7 @@ pub enum LogError {
     },
     /// Neither superblock can be trusted.
     #[error(
-        "the superblocks are damaged ({why}): remove this device from the chain and make a new log; \
+        "PM1209 the superblocks are damaged ({why}): remove this device from the chain and make a new log; \
          nothing was changed"
     )]
     Superblock {
@@ -86,7 +88,7 @@ pub enum LogError {
     },
     /// Orders that were durable and not yet applied cannot be read.
     #[error(
-        "the log is damaged: {total} orders that were durable cannot be read ({}). Remove this device \
+        "PM1210 the log is damaged: {total} orders that were durable cannot be read ({}). Remove this device \
          from the chain, another copy serves; nothing was changed", list(orders, *total)
     )]
     Damaged {
@@ -97,7 +99,7 @@ pub enum LogError {
     },
     /// An epoch may only grow.
     #[error(
-        "epoch {asked} is lower than {have}, which is durable here: a stale configuration was refused"
+        "PM1211 epoch {asked} is lower than {have}, which is durable here: a stale configuration was refused"
     )]
     EpochWentBack {
         /// Durable epoch.
@@ -106,14 +108,14 @@ pub enum LogError {
         asked: u32,
     },
     /// A 32-bit counter has reached its end.
-    #[error("the {what} counter of this log is exhausted: drain the log and make a new one")]
+    #[error("PM1212 the {what} counter of this log is exhausted: drain the log and make a new one")]
     Exhausted {
         /// Which counter.
         what: &'static str,
     },
     /// An entry in a shared image is not one that this log could have appended.
     #[error(
-        "the shared image holds something at order {order} that does not belong there: save it with `pmnet log`, \
+        "PM1213 the shared image holds something at order {order} that does not belong there: save it with `pmnet log`, \
          then detach the device and start it again"
     )]
     Followed {

@@ -71,7 +71,7 @@ pub enum MediaError {
     },
     /// A persist did not complete in time.
     #[error(
-        "the medium did not complete a persist within {seconds} s: check the disk, then restart the device"
+        "PM1214 the medium did not complete a persist within {seconds} s: check the disk, then restart the device"
     )]
     Stalled {
         /// The deadline that passed.
@@ -82,7 +82,7 @@ pub enum MediaError {
     ReadOnly,
     /// An earlier persist failed, so what the medium holds is unknown until it is scanned again.
     #[error(
-        "an earlier persist failed, so the log accepts no more: repair the medium, then restart the device"
+        "PM1215 an earlier persist failed, so the log accepts no more: repair the medium, then restart the device"
     )]
     Failed,
 }

@@ -14,7 +14,7 @@ pub enum Instruction {
 }
 
 impl Instruction {
-    /// Its name, in small letters.
+    /// Returns its name, in small letters.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -24,7 +24,7 @@ impl Instruction {
         }
     }
 
-    /// The best one that this processor has; `None` where pmnet knows none (known gap G74).
+    /// Returns the best one that this processor has; `None` where pmnet knows none (known gap G74).
     #[must_use]
     pub fn of_this_processor() -> Option<Instruction> {
         #[cfg(target_arch = "x86_64")]
@@ -34,7 +34,7 @@ impl Instruction {
         found
     }
 
-    /// The best one, by the bits of CPUID leaf 7, register EBX. Every x86-64 has `CLFLUSH`.
+    /// Returns the best one, by the bits of CPUID leaf 7, register EBX. Every x86-64 has `CLFLUSH`.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     fn best(features: u32) -> Instruction {
         const CLFLUSHOPT: u32 = 1 << 23;
@@ -86,7 +86,7 @@ pub(crate) fn store_fence() {
     unsafe { std::arch::asm!("sfence", options(nostack, preserves_flags)) }
 }
 
-/// Never reached: without an instruction of this processor no medium is made that would call it.
+/// Never reached: on a processor without a known instruction no such medium is made.
 ///
 /// # Safety
 /// None is needed.

@@ -59,7 +59,7 @@ impl DramMedia {
         let mut warnings = Vec::new();
         if !system.memory {
             warnings.push(format!(
-                "{}: on a disk file system, so the log is in its page cache: it survives the death of the \
+                "PM1321 {}: on a disk file system, so the log is in its page cache: it survives the death of the \
                  process and nothing more, and the disk is written as well; use tmpfs or hugetlbfs, or \
                  media file",
                 path.display()
@@ -94,7 +94,7 @@ impl DramMedia {
         Ok(())
     }
 
-    /// The memory of the image.
+    /// Returns the memory of the image.
     #[must_use]
     pub fn memory(&self) -> Memory {
         self.memory.clone()

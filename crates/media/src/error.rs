@@ -1,4 +1,4 @@
-//! Why a medium could not be made or opened; every text names the path and says what to do.
+//! Reasons why a medium could not be made or opened; every text names the path and says what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,31 +8,31 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// There is no such file, or no such folder to make it in.
-    #[error("{}: no such file or folder: check the path; a device makes a new log in a folder that is there", path.display())]
+    #[error("PM1301 {}: no such file or folder: check the path; a device makes a new log in a folder that is there", path.display())]
     NotFound {
         /// The path asked for.
         path: PathBuf,
     },
     /// `create` never overwrites a file.
-    #[error("{}: exists already; nothing was changed", path.display())]
+    #[error("PM1302 {}: exists already; nothing was changed", path.display())]
     Exists {
         /// The path asked for.
         path: PathBuf,
     },
     /// Another process has the log open.
-    #[error("{}: in use by another process: stop that device first, or give this one its own log", path.display())]
+    #[error("PM1303 {}: in use by another process: stop that device first, or give this one its own log", path.display())]
     Locked {
         /// The path asked for.
         path: PathBuf,
     },
     /// Another file came in the place of the one that was opened, before that could be locked.
-    #[error("{}: was replaced by another file while it was waited for (pmnet store grow?): start again", path.display())]
+    #[error("PM1304 {}: was replaced by another file while it was waited for (pmnet store grow?): start again", path.display())]
     Replaced {
         /// The path asked for.
         path: PathBuf,
     },
     /// The disk or the memory file system has not enough room.
-    #[error("{}: no room for {bytes} bytes: free space there, or make the log smaller", path.display())]
+    #[error("PM1305 {}: no room for {bytes} bytes: free space there, or make the log smaller", path.display())]
     NoSpace {
         /// The path asked for.
         path: PathBuf,
@@ -41,7 +41,7 @@ pub enum OpenError {
     },
     /// The size cannot be that of a log.
     #[error(
-        "{}: {bytes} bytes cannot be a log (a multiple of 4096, at least 16384): the file was truncated, or \
+        "PM1306 {}: {bytes} bytes cannot be a log (a multiple of 4096, at least 16384): the file was truncated, or \
          is something else; nothing was changed", path.display()
     )]
     Size {
@@ -52,15 +52,15 @@ pub enum OpenError {
     },
     /// Not an ordinary file.
     #[error(
-        "{}: not an ordinary file: give the path of a file (--media pmem: or of a devdax device)", path.display()
+        "PM1307 {}: not an ordinary file: give the path of a file (--media pmem: or of a devdax device)", path.display()
     )]
     NotAFile {
         /// The path asked for.
         path: PathBuf,
     },
-    /// What is stored there goes through the page cache, so no flush of the processor makes it durable.
+    /// Stores there go through the page cache, so no flush of the processor makes it durable.
     #[error(
-        "{}: not persistent memory that can be mapped directly ({source}): --media pmem takes a devdax device \
+        "PM1308 {}: not persistent memory that can be mapped directly ({source}): --media pmem takes a devdax device \
          (/dev/daxX.Y), or a file of ext4 or xfs mounted with -o dax on /dev/pmemX; for this path use --media file",
         path.display()
     )]
@@ -72,7 +72,7 @@ pub enum OpenError {
     },
     /// Reading there would kill the process.
     #[error(
-        "{}: {bytes} bytes of this persistent memory are known to be bad (badblocks in /sys), and reading them \
+        "PM1309 {}: {bytes} bytes of this persistent memory are known to be bad (badblocks in /sys), and reading them \
          kills a process: treat the device as lost; then `ndctl clear-errors`, and make a new log; nothing was \
          changed", path.display()
     )]
@@ -84,18 +84,18 @@ pub enum OpenError {
     },
     /// This processor has no flush instruction that pmnet knows.
     #[error(
-        "{}: pmnet flushes persistent memory on x86-64 only: on this processor use --media file", path.display()
+        "PM1310 {}: pmnet flushes persistent memory on x86-64 only: on this processor use --media file", path.display()
     )]
     NoFlush {
         /// The path asked for.
         path: PathBuf,
     },
     /// The operating system refused something else.
-    #[error("{}: cannot {what}: {source}", path.display())]
+    #[error("PM1311 {}: cannot {what}: {source}", path.display())]
     Io {
         /// The path asked for.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -103,7 +103,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// The error for `what` on `path`; a lack of space gets its own.
+    /// Returns the error for `what` on `path`; a lack of space gets its own.
     pub(crate) fn io(
         path: &Path,
         what: &'static str,

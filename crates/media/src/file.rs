@@ -69,7 +69,7 @@ impl FileMedia {
             Ok(file) => (file, true),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 warnings.push(format!(
-                    "{}: the file system refuses O_DIRECT: every persist goes through the page cache and \
+                    "PM1322 {}: the file system refuses O_DIRECT: every persist goes through the page cache and \
                      fdatasync, which is slower and blocks the device; use another file system",
                     path.display()
                 ));
@@ -89,7 +89,7 @@ impl FileMedia {
             .memory;
         if memory {
             warnings.push(format!(
-                "{}: on a file system in memory, so the log survives the death of the process only; for power \
+                "PM1323 {}: on a file system in memory, so the log survives the death of the process only; for power \
                  loss use a path on a disk",
                 path.display()
             ));
@@ -117,7 +117,7 @@ impl FileMedia {
                     .and_then(Result::err)
                     .map_or_else(String::new, |error| format!(" ({error})"));
                 warnings.push(format!(
-                    "{}: io_uring cannot be used{why}: every persist blocks the device while it lasts; \
+                    "PM1324 {}: io_uring cannot be used{why}: every persist blocks the device while it lasts; \
                      allow io_uring (kernel.io_uring_disabled, seccomp)",
                     path.display()
                 ));
@@ -145,7 +145,7 @@ impl FileMedia {
         &self.warnings
     }
 
-    /// The memory of the image.
+    /// Returns the memory of the image.
     #[must_use]
     pub fn memory(&self) -> Memory {
         self.image.clone()
@@ -165,7 +165,7 @@ impl FileMedia {
         }
         Err(MediaError::Io {
             what: format!(
-                "{path}: the file has {} bytes and not the {own} of the log: another program has truncated it \
+                "PM1312 {path}: the file has {} bytes and not the {own} of the log: another program has truncated it \
                  (logrotate?), and what it held is lost. Treat the device as lost; give the log a name and a folder \
                  without rotation",
                 about.len()
@@ -202,7 +202,7 @@ fn open_direct(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Whether the file at `path` can be opened so.
+/// Returns whether the file at `path` can be opened so.
 pub(crate) fn takes_direct(path: &Path) -> bool {
     open_direct(path).is_ok()
 }
@@ -210,7 +210,7 @@ pub(crate) fn takes_direct(path: &Path) -> bool {
 fn write_error(path: &Path, source: io::Error) -> MediaError {
     MediaError::Io {
         what: format!(
-            "{}: a write failed, check the disk and restart the device",
+            "PM1314 {}: a write failed, check the disk and restart the device",
             path.display()
         ),
         source,

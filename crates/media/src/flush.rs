@@ -19,7 +19,7 @@ pub trait Flush {
     fn fence(&mut self);
 }
 
-/// Flushes the lines of `ranges`, then fences once. Empty ranges count for nothing.
+/// Flushes the lines of `ranges`, then fences once. Empty ranges are skipped.
 pub fn persist(ranges: &[Range<usize>], flush: &mut impl Flush) {
     let mut last = None;
     for range in ranges.iter().filter(|range| !range.is_empty()) {

@@ -71,7 +71,7 @@ pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenEr
 }
 
 /// Puts the file `with`, which has another name in the same folder, in the place of the file `path`, with its owner and
-/// permissions; durable when it returns. The caller has locked both. What had `path` open before is without a name then: who waits for
+/// permissions; durable when it returns. The caller has locked both. A process that had `path` open before has a file without a name then: one that waits for
 /// its lock is refused ([`OpenError::Replaced`]).
 ///
 /// # Errors
@@ -105,7 +105,7 @@ fn fill(file: &File, kind: Kind, bytes: usize) -> io::Result<()> {
         (Ok(()), Kind::File | Kind::Pmem) => {}
         // Not offered by this file system: writing the zeros reserves the space too.
         (Err(error), Kind::File | Kind::Pmem) if error.kind() == io::ErrorKind::Unsupported => {}
-        // A store into a page without space behind it would kill the process later.
+        // A store into a page without space on the disk would kill the process later.
         (Err(error), _) => return Err(error),
     }
     // The zeros are written, not only reserved: overwriting written blocks changes no metadata of
@@ -156,7 +156,7 @@ pub(crate) fn check_size(path: &Path, bytes: usize) -> Result<(), OpenError> {
     })
 }
 
-/// A byte offset as the system calls want it.
+/// Returns a byte offset as the system calls want it.
 pub(crate) fn offset(at: usize) -> u64 {
     u64::try_from(at).expect("usize is at most 64 bits")
 }
@@ -184,7 +184,7 @@ pub(crate) fn read(file: &File, written: &[Range<usize>], image: &mut [u8]) -> i
     Ok(())
 }
 
-/// Whether every byte is zero.
+/// Returns whether every byte is zero.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)

@@ -47,7 +47,7 @@ pub use uring::io_uring_works;
 /// Longest time that one persist may take before the medium is given up, in seconds.
 pub const PERSIST_SECONDS_MAX: u64 = 30;
 
-/// Which kind of medium.
+/// Kind of medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Ordinary file; acknowledgements survive loss of power.
@@ -71,7 +71,7 @@ pub enum AnyMedia {
 
 /// Makes a new file of `image_bytes` zero bytes (space reserved, and for [`Kind::File`] written if it is not large),
 /// locks it and opens it. It appears under `path` only once it is whole; until then it is called
-/// `path` plus `.new`. A devdax device ([`Kind::Pmem`]) is there already: it is opened, and nothing of it is changed.
+/// `path` plus `.new`. A devdax device ([`Kind::Pmem`]) always exists: it is opened, and nothing of it is changed.
 ///
 /// # Errors
 /// [`OpenError::Exists`], [`OpenError::NoSpace`], [`OpenError::Size`] (not a multiple of 4096),
@@ -128,7 +128,7 @@ impl AnyMedia {
         }
     }
 
-    /// The memory of the image, for packet buffers that a network interface stores into. From then on the image is read part
+    /// Returns the memory of the image, for packet buffers that a network interface stores into. From then on the image is read part
     /// by part ([`Media::part`]).
     #[must_use]
     pub fn memory(&self) -> Memory {

@@ -16,7 +16,7 @@ use crate::error::OpenError;
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Locks `file` for this process alone. Somebody else who has the lock is waited for, 5 seconds at most.
+/// Locks `file` for this process alone. Waits at most 5 seconds for another process that has the lock.
 pub(crate) fn exclusive(file: &File, path: &Path) -> Result<(), OpenError> {
     let deadline = Instant::now() + LOCK_WAIT;
     loop {
@@ -37,7 +37,7 @@ pub(crate) fn exclusive(file: &File, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// The same for the file that `path` names. Whoever had the lock may have put another file in its place meanwhile
+/// Locks the file that `path` names. The process that had the lock may have put another file in its place meanwhile
 /// ([`replace`](crate::replace)): what was opened has no name any more then, and nothing may be kept in it.
 pub(crate) fn of_path(file: &File, path: &Path) -> Result<(), OpenError> {
     exclusive(file, path)?;
@@ -49,7 +49,7 @@ pub(crate) fn of_path(file: &File, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Whether `path` names this file.
+/// Returns whether `path` names this file.
 pub(crate) fn same_file(file: &File, path: &Path) -> bool {
     match (file.metadata(), std::fs::metadata(path)) {
         (Ok(ours), Ok(theirs)) => (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()),
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(
             refused.to_string(),
             format!(
-                "{}: in use by another process: stop that device first, or give this one its own log",
+                "PM1303 {}: in use by another process: stop that device first, or give this one its own log",
                 path.display()
             )
         );

@@ -20,7 +20,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `bytes` bytes. With `MAP_SYNC` a flushed store is durable although nobody calls fsync: the
+    /// Maps the first `bytes` bytes. With `MAP_SYNC` a flushed store is durable without fsync: the
     /// kernel makes the blocks of a page durable in the file system before the page can be stored into.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Mapping {
         )
     }
 
-    /// An ordinary shared mapping, for tests on machines without persistent memory.
+    /// Returns an ordinary shared mapping, for tests on machines without persistent memory.
     #[cfg(test)]
     pub(crate) fn of_page_cache(file: &File, bytes: usize) -> io::Result<Mapping> {
         Mapping::with(

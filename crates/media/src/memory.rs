@@ -1,7 +1,7 @@
 //! The memory of an image, which a network interface may share: its packet buffers are the log's frames
 //! (`docs/spec/ordered-log.md` §11).
 //!
-//! Invariants: as soon as somebody else has it, nobody makes references to the whole of it any more, but only to parts that
+//! Invariants: as soon as it is shared, no reference to the whole of it is made any more, but only to parts that
 //! have one holder: entries, frames of the log, and what was received and not given back yet. May not: know which parts
 //! these are; the log does.
 
@@ -18,7 +18,7 @@ use crate::mapping::Mapping;
 #[derive(Clone, Debug)]
 pub struct Memory(Arc<Mapped>);
 
-/// Who unmaps it.
+/// The owner, which unmaps it.
 #[derive(Debug)]
 pub(crate) enum Mapped {
     /// Memory of a process, or of a file.
@@ -69,13 +69,13 @@ impl Memory {
         }
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of it.
+    /// Returns all of it.
     ///
     /// # Panics
     /// Somebody else has it too.
@@ -88,7 +88,7 @@ impl Memory {
         self.part(0..self.len())
     }
 
-    /// A part.
+    /// Returns a part.
     ///
     /// # Panics
     /// It is not inside.
@@ -107,7 +107,7 @@ impl Memory {
     pub(crate) fn store(&mut self, offset: usize, bytes: &[u8]) {
         self.check(&(offset..offset.saturating_add(bytes.len())));
         // SAFETY: the range is inside the mapping, which may be written. `bytes` is not in it: references into it borrow the
-        // medium. Whoever shares the memory uses other parts of it (see `part`).
+        // medium. The other owners of the memory use other parts of it (see `part`).
         unsafe {
             let to = self.start().add(offset);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());

@@ -1,4 +1,4 @@
-//! What kind of place a path is for a log, found out without changing anything that stays.
+//! Examines a path as the place of a log, without leaving a change.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -8,7 +8,7 @@ use crate::error::OpenError;
 use crate::sysfs::{Backing, Domain, SYSFS, Sysfs};
 use crate::{Kind, file, pmem, sys};
 
-/// What is under a path.
+/// The medium under a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// A devdax device.
@@ -37,18 +37,18 @@ impl Class {
     }
 }
 
-/// What is known about a place for a log.
+/// Facts about a place for a log.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// What it is.
+    /// Kind of place.
     pub class: Class,
     /// The medium to choose there.
     pub kind: Kind,
     /// How that medium makes a log durable there.
     pub persist: String,
-    /// What an acknowledgement survives that rests on it alone.
+    /// Failures that an acknowledgement on it alone survives.
     pub survives: &'static str,
-    /// What is worse than it could be, or not known, and what to do; empty if nothing is.
+    /// Weaknesses and unknown facts, with advice; empty if there are none.
     pub advice: Vec<String>,
 }
 

@@ -57,7 +57,7 @@ impl Method {
         }
     }
 
-    /// What this processor needs for memory of that domain; `None` where it has no flush that pmnet knows.
+    /// Returns the method of this processor for memory of that domain; `None` where it has no flush that pmnet knows.
     #[must_use]
     pub fn for_domain(domain: Domain) -> Option<Method> {
         let instruction = Instruction::of_this_processor()?;
@@ -85,7 +85,7 @@ pub(crate) fn create(path: &Path, bytes: usize) -> Result<PmemMedia, OpenError> 
     Ok(media)
 }
 
-/// Whether `path` is a devdax device whose first 8 KiB are zero: where a log would begin, there is none. A file is
+/// Returns whether `path` is a devdax device whose first 8 KiB are zero: where a log would begin, there is none. A file is
 /// made with its log, so this is only about devices.
 ///
 /// # Errors
@@ -135,7 +135,7 @@ fn size(file: &File, metadata: &Metadata, path: &Path) -> Result<usize, OpenErro
     Ok(bytes)
 }
 
-/// The memory under what is opened.
+/// Returns the memory under what is opened.
 pub(crate) fn backing(metadata: &Metadata) -> Backing {
     let sysfs = Sysfs(Path::new(SYSFS));
     if metadata.file_type().is_char_device() {
@@ -177,21 +177,21 @@ fn refuse_bad(memory: &Backing, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// What is worse than it could be, a sentence each.
+/// Returns a sentence for each weakness.
 fn warnings(memory: &Backing, path: &Path) -> Vec<String> {
     let path = path.display();
     let mut found: Vec<String> = memory
         .unknown
         .iter()
-        .map(|what| format!("{path}: cannot find out {what}"))
+        .map(|what| format!("PM1325 {path}: cannot find out {what}"))
         .collect();
     match memory.domain {
         Domain::NotPersistent => found.push(format!(
-            "{path}: nothing says that this memory is persistent, so the log counts as lost in a power cut; use \
+            "PM1326 {path}: nothing says that this memory is persistent, so the log counts as lost in a power cut; use \
              an NVDIMM, or media file"
         )),
         Domain::Unsaid => found.push(format!(
-            "{path}: the machine does not say what its memory keeps in a power cut (no persistence_domain); every \
+            "PM1327 {path}: the machine does not say what its memory keeps in a power cut (no persistence_domain); every \
              persist flushes, which is all that can be done: ask the machine's manual"
         )),
         Domain::Memory | Domain::CpuCache => {}
@@ -236,19 +236,19 @@ impl PmemMedia {
         })
     }
 
-    /// How stores are made durable here.
+    /// Returns how stores are made durable here.
     #[must_use]
     pub fn method(&self) -> Method {
         self.method
     }
 
-    /// What a power cut leaves of this memory.
+    /// Persistence domain of this memory.
     #[must_use]
     pub fn domain(&self) -> Domain {
         self.domain
     }
 
-    /// The memory of the image.
+    /// Returns the memory of the image.
     #[must_use]
     pub fn memory(&self) -> Memory {
         self.memory.clone()

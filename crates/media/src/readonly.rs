@@ -40,7 +40,7 @@ pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
         .map_err(OpenError::io(path, "open the file", 0))?;
     let in_use = file.try_lock_shared().is_err();
     if in_use {
-        tracing::warn!(path = %path.display(), "the log is in use: what is read may be in the middle of a change");
+        tracing::warn!(path = %path.display(), "PM5302 the log is in use: what is read may be in the middle of a change");
     }
     if let Some(image) = pmem::read_device(&file, path)? {
         let image = Image::Whole(image);

@@ -18,8 +18,8 @@ pub(crate) fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// The parts of the file below `bytes` that something was written to, in order; the others are zero, durably, because no file system
-/// takes back what was written. Where it cannot say, all of it.
+/// Returns the parts of the file below `bytes` that something was written to, in order; the others are zero, durably, because no file system
+/// takes back what was written. If the file system cannot say which parts, returns all of it.
 pub(crate) fn written(file: &File, bytes: usize) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut at = 0;
@@ -84,7 +84,7 @@ pub(crate) fn file_system(file: &File) -> io::Result<FileSystem> {
     })
 }
 
-/// Waits until `fd` is readable or the deadline has passed; true when readable.
+/// Waits until `fd` is readable or the deadline has passed. Returns true when readable.
 pub(crate) fn wait_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline
@@ -114,7 +114,7 @@ pub(crate) fn wait_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
 }
 
 /// The sentence about a SIGBUS.
-const SIGBUS_SAYS: &[u8] = b"pmnet: SIGBUS: memory of a log is gone. Another program has truncated its file (logrotate?), or a \
+const SIGBUS_SAYS: &[u8] = b"pmnet: PM1313 SIGBUS: memory of a log is gone. Another program has truncated its file (logrotate?), or a \
 line of persistent memory went bad. This process ends here, and acknowledges nothing more. Treat the device as lost; give the log \
 a name and a folder without rotation\n";
 

@@ -1,4 +1,4 @@
-//! What the kernel tells about the memory under a device: its size, whether a power cut takes the caches, which
+//! Facts from the kernel about the memory under a device: its size, whether a power cut takes the caches, which
 //! blocks are known to be bad.
 //!
 //! Invariant: what sysfs does not say is never assumed in favour of durability; it becomes a warning.
@@ -16,18 +16,18 @@ const LAYERS_MAX: usize = 8;
 /// Up to where a power cut leaves what was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Domain {
-    /// No NVDIMM region is behind it: nothing says that this memory survives a power cut at all.
+    /// It is in no NVDIMM region: nothing says that this memory survives a power cut at all.
     NotPersistent,
     /// An NVDIMM region of which the machine does not say what it saves.
     Unsaid,
-    /// What was flushed is saved.
+    /// A power cut keeps what was flushed.
     Memory,
     /// The caches are saved too (eADR): a store that other processors can see is durable.
     CpuCache,
 }
 
 impl Domain {
-    /// What an acknowledgement survives that rests on this memory alone.
+    /// Returns the failures that an acknowledgement on this memory alone survives.
     #[must_use]
     pub fn survives(self) -> &'static str {
         match self {
@@ -50,14 +50,14 @@ impl Domain {
     }
 }
 
-/// What is known about the memory under a file or device.
+/// Facts about the memory under a file or device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backing {
-    /// What a power cut leaves.
+    /// Persistence domain: the part of the machine that a power cut leaves intact.
     pub domain: Domain,
     /// Bytes in blocks that are known to be bad.
     pub bad_bytes: u64,
-    /// What could not be found out, a sentence each.
+    /// Facts that could not be found out, a sentence each.
     pub unknown: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Sysfs<'a>(pub &'a Path);
 pub(crate) const SYSFS: &str = "/sys";
 
 impl Sysfs<'_> {
-    /// The folder of a device, by its number; `kind` is `block` or `char`.
+    /// Returns the folder of a device, by its number; `kind` is `block` or `char`.
     pub(crate) fn device(&self, kind: &str, number: u64) -> io::Result<PathBuf> {
         let (major, minor) = (libc::major(number), libc::minor(number));
         self.0
@@ -77,7 +77,7 @@ impl Sysfs<'_> {
             .canonicalize()
     }
 
-    /// Whether a character device is memory (devdax).
+    /// Returns whether a character device is memory (devdax).
     pub(crate) fn is_dax(&self, number: u64) -> bool {
         self.device("char", number)
             .is_ok_and(|folder| subsystem(&folder).as_deref() == Some("dax"))
@@ -90,7 +90,7 @@ impl Sysfs<'_> {
         size.trim().parse().map_err(invalid)
     }
 
-    /// The memory of a devdax device.
+    /// Returns the memory of a devdax device.
     pub(crate) fn dax_memory(&self, number: u64) -> Backing {
         let mut memory = Backing {
             domain: Domain::NotPersistent,
@@ -117,14 +117,14 @@ impl Sysfs<'_> {
             (Some(first), Some(start), Some(size)) if first >= start => {
                 first - start..(first - start).saturating_add(size)
             }
-            // Where it lies needs privilege to be read: every bad block of the region counts.
+            // Its place in the region can be read only with privilege. So every bad block of the region counts.
             _ => 0..u64::MAX,
         };
         memory.count_bad(&region.join("badblocks"), &ours);
         memory
     }
 
-    /// The memory under a block device that holds a file system.
+    /// Returns the memory under a block device that holds a file system.
     pub(crate) fn block_memory(&self, number: u64) -> Backing {
         let mut memory = Backing {
             domain: Domain::CpuCache,
@@ -199,7 +199,7 @@ impl Backing {
     }
 }
 
-/// The NVDIMM region that a device is in.
+/// Returns the NVDIMM region that a device is in.
 fn region(folder: &Path) -> Option<PathBuf> {
     let is_region = |folder: &Path| {
         let name = folder.file_name().and_then(|name| name.to_str());

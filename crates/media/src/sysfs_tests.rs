@@ -27,7 +27,7 @@ impl Tree {
         }
     }
 
-    /// The number of a device in that folder.
+    /// Returns the number of a device in that folder.
     fn number(&self, kind: &str, minor: u32, path: &str) -> u64 {
         let links = self.0.path().join("dev").join(kind);
         fs::create_dir_all(&links).unwrap();

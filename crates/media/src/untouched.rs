@@ -15,7 +15,7 @@ use crate::image::{BLOCK, PIECE, offset};
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Untouched {
-    /// Of each block, whether it is.
+    /// Whether each block is untouched.
     blocks: Vec<bool>,
     left: usize,
     /// Zeros, at the beginning of a page. Nobody writes to them, so they take no memory.
@@ -23,7 +23,7 @@ pub(crate) struct Untouched {
 }
 
 impl Untouched {
-    /// The blocks of an image of `bytes` bytes that are in none of the parts that were `written`.
+    /// Returns the blocks of an image of `bytes` bytes that are in none of the parts that were `written`.
     pub fn new(bytes: usize, written: &[Range<usize>]) -> io::Result<Untouched> {
         let mut blocks = vec![true; bytes / BLOCK];
         for part in written {

@@ -34,7 +34,7 @@ const SUBMIT_TRIES: usize = 1000;
 pub(crate) struct RingWriter {
     ring: ManuallyDrop<IoUring>,
     staging: ManuallyDrop<MmapMut>,
-    /// What each slot writes; empty when the slot is free.
+    /// Bytes that each slot writes; empty when the slot is free.
     slots: [Range<usize>; SLOTS],
     queue: VecDeque<Range<usize>>,
     in_flight: usize,
@@ -51,7 +51,7 @@ impl std::fmt::Debug for RingWriter {
     }
 }
 
-/// Whether this process may use io_uring: found out by using it. A rule of seccomp is in no file.
+/// Checks whether this process may use io_uring: found out by using it. A rule of seccomp is in no file.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -63,7 +63,7 @@ pub fn io_uring_works() -> io::Result<()> {
 }
 
 impl RingWriter {
-    /// A writer to `file`, which its owner keeps open for as long as the writer lives.
+    /// Returns a writer to `file`, which its owner keeps open for as long as the writer lives.
     pub(crate) fn new(file: &File) -> io::Result<RingWriter> {
         Ok(RingWriter {
             ring: ManuallyDrop::new(IoUring::new(DEPTH)?),
@@ -122,7 +122,7 @@ impl RingWriter {
         }
     }
 
-    /// Takes in all completions that are there; true if there were any.
+    /// Takes in all completions that are there. Returns true if there were any.
     fn reap(&mut self) -> io::Result<bool> {
         let mut any = false;
         let mut result = Ok(());
@@ -203,7 +203,9 @@ impl Drop for RingWriter {
             let _failed_anyway = self.reap();
             self.queue.clear();
             if self.in_flight > 0 && !matches!(sys::wait_readable(self.fd(), deadline), Ok(true)) {
-                tracing::error!("writes to the log did not end in time; their buffers are kept");
+                tracing::error!(
+                    "PM1219 writes to the log did not end in time; their buffers are kept"
+                );
                 return;
             }
         }

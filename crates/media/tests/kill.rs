@@ -75,7 +75,7 @@ fn killed_again_and_again(kind: Kind, path: &Path) {
             assert!(matches!(open(path, kind), Err(OpenError::Locked { .. })));
         }
         child.kill().unwrap();
-        // What it managed to report before it died counts as well.
+        // Its reports before it died count as well.
         for line in lines {
             if let Some((_, numbers)) = line.split_once("durable ")
                 && let Some((durable, applied)) = numbers.split_once(' ')
@@ -127,7 +127,7 @@ fn killed_in_shared_memory() {
     killed_again_and_again(Kind::Dram, &directory.path().join("log"));
 }
 
-/// The tail of a killed file log is cut off by the file system's own loss, not by ours: a file cut
+/// A log whose end the file system lost: a file cut
 /// short is refused and left as it is.
 #[test]
 fn a_log_cut_short_is_refused_and_not_changed() {

@@ -41,7 +41,7 @@ fn record(rounds: u64, path: &Path) {
     writeln!(out, "end").unwrap();
 }
 
-/// What is wrong with the log at `path`, of which `durable` was promised and at most `applied` reclaimed. The log is
+/// Returns the fault of the log at `path`, of which `durable` was promised and at most `applied` reclaimed. The log is
 /// repaired, as a device would.
 fn wrong(path: &Path, durable: u64, applied: u64) -> Result<(), String> {
     let log = try_recover(path, Kind::File)?;

@@ -1,4 +1,4 @@
-//! What only a loss of power could show is seen from the system calls here: that a new log is on the
+//! Properties that only a loss of power could show are seen from the system calls here: that a new log is on the
 //! disk before it has its name, its name before anybody uses it, and that every persist through the
 //! page cache is followed by its `fdatasync` (`docs/spec/ordered-log.md` §2).
 
@@ -38,7 +38,7 @@ fn child() {
     }
 }
 
-/// Whether processes can be traced here.
+/// Returns whether processes can be traced here.
 fn can_trace() -> bool {
     let can = Command::new("strace")
         .args(["-o", "/dev/null", "true"])
@@ -50,7 +50,7 @@ fn can_trace() -> bool {
     can
 }
 
-/// The calls of a child that does this, in the order in which they began, each with the paths of its
+/// Returns the calls of a child that does this, in the order in which they began, each with the paths of its
 /// files.
 fn calls(what: &str, path: &Path, trace: &Path) -> Vec<String> {
     let ran = Command::new("strace")
@@ -68,7 +68,7 @@ fn calls(what: &str, path: &Path, trace: &Path) -> Vec<String> {
     calls.map(str::to_owned).collect()
 }
 
-/// Where in `calls` the call `name` of the file `path` is, from `from` on.
+/// Returns where in `calls` the call `name` of the file `path` is, from `from` on.
 #[track_caller]
 fn find(calls: &[String], from: usize, name: &str, path: &Path) -> usize {
     let (call_of, file) = (format!(" {name}("), format!("<{}>", path.display()));

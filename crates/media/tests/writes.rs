@@ -1,4 +1,4 @@
-//! What a persist relies on: how the file is opened, that all of it was written, that the memory is
+//! Conditions of a persist: how the file is opened, that all of it was written, that the memory is
 //! there (`docs/spec/ordered-log.md` §2).
 
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ const LIMIT: usize = 32 * 1024;
 /// Length of that write, in bytes.
 const WRITE: usize = 64 * 1024;
 
-/// The flags of the descriptor by which this process has `path` open.
+/// Returns the flags of the descriptor by which this process has `path` open.
 fn open_flags(path: &Path) -> i32 {
     let path = path.canonicalize().unwrap();
     let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {

@@ -12,7 +12,9 @@ pub enum OpenError {
         why: String,
     },
     /// The image is shorter than the store in it.
-    #[error("truncated: {image} bytes, and the store in it has {needed}: copy the whole file")]
+    #[error(
+        "PM2407 truncated: {image} bytes, and the store in it has {needed}: copy the whole file"
+    )]
     Truncated {
         /// Bytes of the image.
         image: usize,
@@ -20,19 +22,19 @@ pub enum OpenError {
         needed: usize,
     },
     /// Nothing is in the image.
-    #[error("there is no store in it yet")]
+    #[error("PM2408 there is no store in it yet")]
     Blank,
     /// A crash interrupted [`format`](crate::format()); the store was never used.
-    #[error("making this store was interrupted: remove it, and make it again")]
+    #[error("PM2409 making this store was interrupted: remove it, and make it again")]
     Interrupted,
     /// Something is in the place where a store was to be made.
-    #[error("not empty: a store is made only where every byte is zero")]
+    #[error("PM2410 not empty: a store is made only where every byte is zero")]
     NotBlank,
     /// Something else than a packet store.
-    #[error("not a packet store of pmnet; it was left as it is")]
+    #[error("PM2412 not a packet store of pmnet; it was left as it is")]
     Foreign,
     /// Made by another version.
-    #[error("a packet store of format {found}; this program reads format {known}")]
+    #[error("PM2413 a packet store of format {found}; this program reads format {known}")]
     Version {
         /// Found in the image.
         found: u32,
@@ -43,7 +45,7 @@ pub enum OpenError {
     #[error("{0}")]
     Region(&'static str),
     /// Of another shard.
-    #[error("it belongs to shard {found}, not {wanted}: give each shard its own store")]
+    #[error("PM2414 it belongs to shard {found}, not {wanted}: give each shard its own store")]
     OtherShard {
         /// Found in the image.
         found: u32,
@@ -51,13 +53,13 @@ pub enum OpenError {
         wanted: u32,
     },
     /// No copy of a superblock or commit record can be read.
-    #[error("damaged: {what}; it was left as it is. Take the copy of a backup")]
+    #[error("PM2406 damaged: {what}; it was left as it is. Take the copy of a backup")]
     Unreadable {
         /// Which part, and how.
         what: String,
     },
     /// Records are missing.
-    #[error("damaged, and left as it is: {0}")]
+    #[error("PM2405 damaged, and left as it is: {0}")]
     Damaged(Box<Loss>),
     /// The medium failed.
     #[error(transparent)]

@@ -1,8 +1,8 @@
 //! `pmnet doctor`: will it work well here, and what to do if not.
 //!
 //! Purpose: one line for each thing that matters, `ok`, `warn` or `fail`, with advice. Invariants:
-//! changes nothing, needs no privilege, ends within seconds. May not: fail silently; what cannot be
-//! found out is a `warn` that says so.
+//! changes nothing, needs no privilege, ends within seconds. May not: fail silently. A fact that
+//! cannot be found out gives a `warn` that says so.
 
 mod etcd;
 pub(crate) mod interface;
@@ -48,7 +48,7 @@ Examples:
   pmnet doctor --log /var/lib/pmnet/d.pmlog --dev eth0 --peer 10.0.0.3:51500
   pmnet doctor --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
 
-Exit code 1 if anything is `fail`.";
+The exit code is 1 if anything is `fail`.";
 
 /// Options of `pmnet doctor`.
 #[derive(Debug, Args)]
@@ -123,7 +123,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything; false if something fails.
+/// Looks at everything. Returns false if something fails.
 ///
 /// # Errors
 /// The result cannot be printed.

@@ -1,12 +1,12 @@
-//! How much memory this process may use: the limit of its control group, as a container has one. Above it the kernel kills a
+//! Memory that this process may use: the limit of its control group, as a container has one. Above it the kernel kills a
 //! process without a word, also for what it puts into /dev/shm.
 
 use std::path::{Path, PathBuf};
 
-/// Where control groups are.
+/// Folder of the control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The smallest limit of memory that holds for this process, in bytes; `None`: there is none, or it cannot be seen.
+/// Returns the smallest limit of memory that holds for this process, in bytes; `None`: there is none, or it cannot be seen.
 pub fn memory_limit() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     within(Path::new(ROOT), &groups)
@@ -29,7 +29,7 @@ fn within(root: &Path, groups: &str) -> Option<u64> {
     of_old.chain(of_new).min()
 }
 
-/// The limits of a group and of all above it. Inside of a container its own group is the top.
+/// Returns the limits of a group and of all above it. Inside of a container its own group is the top.
 fn limits(top: &Path, group: &str, name: &'static str) -> impl Iterator<Item = u64> + use<> {
     let group = group.trim_matches('/');
     let own: PathBuf = top.join(group);

@@ -41,7 +41,7 @@ fn packages() -> Vec<Value> {
     metadata["packages"].as_array().unwrap().clone()
 }
 
-/// Whether a licence expression can be satisfied with allowed licences: all of its AND parts have
+/// Returns whether a licence expression can be satisfied with allowed licences: all of its AND parts have
 /// an allowed choice among their OR parts.
 fn permissive(expression: &str) -> bool {
     expression.replace('/', " OR ").split(" AND ").all(|part| {
@@ -84,7 +84,7 @@ fn nothing_banned_gets_in() {
     }
 }
 
-/// What `cargo build -p PACKAGE` builds, with features, one `NAME feature "FEATURE"` a line.
+/// Returns the packages that `cargo build -p PACKAGE` builds, with features, one `NAME feature "FEATURE"` a line.
 fn built(package: &str) -> String {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -115,7 +115,7 @@ fn the_product_is_built_without_rules_that_can_be_switched_off() {
     }
 }
 
-/// What shows progress, counts latencies, judges histories and draws loads from a seed stays outside: the product asks the
+/// Libraries that show progress, count latencies, judge histories and draw loads from a seed stay outside: the product asks the
 /// operating system for what must not be guessed or drawn twice.
 #[test]
 fn the_product_has_none_of_the_laboratory() {
@@ -127,7 +127,7 @@ fn the_product_has_none_of_the_laboratory() {
     }
 }
 
-/// What the packet store is compared with is in a workspace of its own.
+/// The library with which the packet store is compared is in a workspace of its own.
 #[test]
 fn nothing_here_depends_on_the_rivals() {
     let lockfile = include_str!("../../../bench/store/Cargo.lock");

@@ -67,7 +67,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    // What is around it; the product knows nothing of these.
+    // Crates around it; the product knows nothing of these.
     ("history", &[]),
     // The protocol in a model checker knows no code.
     ("model", &[]),

@@ -14,7 +14,7 @@ use pmnet_wire::{Kind, Packet};
 
 /// The log of a device in memory that this process can read.
 pub trait Feed {
-    /// The frame of an order, if the log holds it now: the bytes of an APPEND.
+    /// Returns the frame of an order, if the log holds it now: the bytes of an APPEND.
     fn frame(&mut self, order: u64) -> Option<&[u8]>;
 }
 
@@ -68,7 +68,7 @@ impl Reader {
                 core.receive(now, from, frame, out)?;
             }
             if core.machine().received() < next {
-                // Not there, or of another epoch: the device sends it in the present epoch.
+                // The entry is missing, or of another epoch: the device sends it in the present epoch.
                 self.asked = told;
                 self.told = None;
                 break;

@@ -12,9 +12,9 @@ const PAUSE_MAX: Nanos = 500 * MILLISECOND;
 /// A store that has work of its own does some of it so often, and sooner while there is more.
 const TIDY_EVERY: Nanos = 100 * MILLISECOND;
 const TIDY_ON_AFTER: Nanos = 10 * MILLISECOND;
-/// So often it is looked whether the store is still there, if nothing else shows it.
+/// Time between checks that the store is still there, if nothing else shows it.
 const LOOK_EVERY: Nanos = 500 * MILLISECOND;
-/// The same failure is told again after this time.
+/// Time after which the same failure is logged again.
 const TOLD_EVERY: Nanos = 5 * SECOND;
 
 /// A server of one shard over a store.
@@ -23,9 +23,9 @@ pub struct ServerNode<S> {
     store: S,
     pause: Nanos,
     resume_at: Option<Time>,
-    /// When a store that has work of its own does some of it.
+    /// Time at which a store with work of its own does some of it.
     tidy_at: Option<Time>,
-    /// When it is looked whether the store is still there; `None`: it cannot go.
+    /// Time of the next check that the store is still there; `None`: it cannot go.
     look_at: Option<Time>,
     /// The failure that was told last, and when.
     told: Option<(String, Time)>,
@@ -47,15 +47,15 @@ impl<S: Store> ServerNode<S> {
         }
     }
 
-    /// The machine, for its counters and state.
+    /// Returns the machine, for its counters and state.
     pub const fn machine(&self) -> &Server {
         &self.machine
     }
-    /// The machine, for its notices.
+    /// Returns the machine, for its notices.
     pub const fn machine_mut(&mut self) -> &mut Server {
         &mut self.machine
     }
-    /// The store.
+    /// Returns the store.
     pub const fn store(&self) -> &S {
         &self.store
     }
@@ -63,11 +63,11 @@ impl<S: Store> ServerNode<S> {
     pub const fn rejected_packets(&self) -> u64 {
         self.rejected_packets
     }
-    /// The store, to be woken by it.
+    /// Returns the store, to be woken by it.
     pub const fn store_mut(&mut self) -> &mut S {
         &mut self.store
     }
-    /// The store back, as after the process died.
+    /// Returns the store back, as after the process died.
     pub fn into_store(self) -> S {
         self.store
     }
@@ -205,7 +205,7 @@ impl<S: Store> ServerNode<S> {
         Ok(())
     }
 
-    /// When [`ServerNode::step`] has something to do again by itself.
+    /// Returns when [`ServerNode::step`] has something to do again by itself.
     pub fn next_timeout(&self) -> Option<Time> {
         let next = self.tidy_at.into_iter().chain(self.look_at).min();
         self.resume_at.or(next)

@@ -26,11 +26,11 @@ pub struct ServeConfig {
     pub server: ServerConfig,
     /// Microseconds to poll after activity before blocking.
     pub spin_micros: u64,
-    /// What is told to the agent of the fleet, if there is one, and what it wants.
+    /// Messages to and from the agent of the fleet, if there is one.
     pub words: Option<Arc<ServerWords>>,
 }
 
-/// Why a server ended without being asked to.
+/// Reason why a server ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// A socket call failed.
@@ -41,7 +41,7 @@ pub enum DriverError {
     Stopped(#[from] pmnet_proto::server::Stop),
 }
 
-/// Why a loop ended that nothing is wrong with.
+/// Reason why a loop ended without a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// It was asked to.
@@ -73,7 +73,7 @@ pub fn serve(
     ready: impl FnOnce(Peer, &str),
 ) -> Result<Ended, DriverError> {
     let mut socket = Socket::bind_patiently(config.listen, stop)?;
-    // What the socket cannot hold would be lost and asked for again: grant the tail less credit.
+    // Packets that the socket cannot hold would be lost and asked for again: grant the tail less credit.
     let holds = socket.receive_buffer_bytes() / DATAGRAM_COST_BYTES;
     config.server.queue_max = config.server.queue_max.min(holds.max(64));
     let clock = Clock::start();
@@ -162,7 +162,7 @@ pub fn serve(
         if took >= SLOW_STORE {
             tracing::warn!(
                 ms = took / MILLISECOND,
-                "the store needed this time for one step, and the server answered no client and no returning \
+                "PM2605 the store needed this time for one step, and the server answered no client and no returning \
                  device meanwhile. Is the store's disk slow, is it hard to reach, or did it run a long command?"
             );
         }

@@ -1,4 +1,4 @@
-//! `trait Store`: what a pmnet server needs from the database behind it (protocol.md §2 rules 6–8).
+//! `trait Store`: the database as a pmnet server needs it (protocol.md §2 rules 6–8).
 //!
 //! A store applies batches of updates, and with each batch, *in the same atomic durable step*, a
 //! few opaque records of the protocol (watermark, session table, stored replies, staged
@@ -20,7 +20,7 @@ pub type RecordChange = (RecordKey, Option<Bytes>);
 pub struct Batch {
     /// Whole update payloads (`docs/spec/wire.md` §6), in the order in which they take effect.
     pub effects: Vec<Bytes>,
-    /// Where each of them came from, as far as that is one entry of the log; for a store that has the log as well. Empty: from
+    /// Entry of the log from which each of them came, if it was a single one; for a store that has the log as well. Empty: from
     /// none.
     pub origins: Vec<Option<Origin>>,
     /// Order up to which the store is with this batch, if that changes. The records say it, too.
@@ -39,10 +39,11 @@ pub struct Request {
     pub record: Option<(RecordKey, Bytes)>,
 }
 
-/// How a store begins its [`StoreError::Fatal`] if another server process owns the records now: nothing is wrong with them.
-pub const TAKEN_OVER: &str = "another pmnet server process has taken over this shard's records";
+/// Beginning of the text of [`StoreError::Fatal`] if another server process owns the records now. The records are in order then.
+pub const TAKEN_OVER: &str =
+    "PM2005 another pmnet server process has taken over this shard's records";
 
-/// Why a store could not do what it was asked.
+/// Reason why a store could not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Nothing was done, or it is unknown whether it was done: the caller reloads the records
@@ -57,7 +58,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What went wrong, for somebody who asks once and tries nothing again.
+    /// Returns the reason, for a caller that does not try again.
     #[must_use]
     pub fn into_text(self) -> String {
         match self {
@@ -70,7 +71,7 @@ impl StoreError {
 ///
 /// Every call is bounded in time by the store's own deadlines (some seconds at most).
 pub trait Store: Send {
-    /// All records as last durably written (empty for a fresh store). Also reconnects.
+    /// Returns all records as last durably written (empty for a fresh store). Also reconnects.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -94,7 +95,7 @@ pub trait Store: Send {
     fn execute(&mut self, requests: &[Request], replies: &mut Vec<Bytes>)
     -> Result<(), StoreError>;
 
-    /// What the store that was loaded last calls itself: another one after each start of a store process, and another
+    /// Name of the store that was loaded last: another one after each start of a store process, and another
     /// one for each copy of it. `None`: there is only this one, or it takes no writes now.
     fn identity(&self) -> Option<Bytes> {
         None
@@ -105,38 +106,38 @@ pub trait Store: Send {
         drop(wake);
     }
 
-    /// Whether what was loaded last is not the store to use any more: the records are to be loaded again, from another one.
+    /// Returns whether what was loaded last is not the store to use any more: the records are to be loaded again, from another one.
     fn has_moved(&self) -> bool {
         false
     }
 
-    /// Whether the connection to what was loaded last has ended. Asked twice a second, also if there is nothing to do: no client is let in by a front
+    /// Returns whether the connection to what was loaded last has ended. Asked twice a second, also if there is nothing to do: no client is let in by a front
     /// whose Redis is another process than the server's, so no work would ever show it. Must not wait.
     fn is_gone(&mut self) -> bool {
         false
     }
 
-    /// Whether [`Store::is_gone`] can ever say so.
+    /// Returns whether [`Store::is_gone`] can ever say so.
     fn may_go(&self) -> bool {
         false
     }
 
-    /// Whether what the logs of the devices may hold could find no room: nothing more is to be acknowledged in advance.
+    /// Returns whether what the logs of the devices may hold could find no room: nothing more is to be acknowledged in advance.
     fn is_short(&self) -> bool {
         false
     }
 
-    /// Whether what room there is is for the sessions that are there, and for deletes: no new session is to begin.
+    /// Returns whether what room there is is for the sessions that are there, and for deletes: no new session is to begin.
     fn is_crowded(&self) -> bool {
         false
     }
 
-    /// Whether this store has work of its own: then [`Store::tidy`] is called now and then.
+    /// Returns whether this store has work of its own: then [`Store::tidy`] is called now and then.
     fn tidies(&self) -> bool {
         false
     }
 
-    /// Does a little of that; whether there may be more of it.
+    /// Does a little of that. Returns whether there may be more of it.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -16,7 +16,7 @@ const PACK_REPLIES_BYTES_MAX: usize = 256 * 1024;
 /// Longest reply of a read in a pack, in bytes.
 const PACK_READ_BYTES_MAX: usize = 16 * 1024;
 
-/// Keys that are looked at each time for those whose time is over, while nothing is written.
+/// Keys that are checked for expiry each time, while nothing is written.
 pub const TIDIED_KEYS: usize = 1_000;
 /// The error of Redis, and the way out here.
 const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
@@ -24,7 +24,7 @@ const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; 
 const REFUSED_TOO_LONG: &str =
     "ERR pmnet: the reply would be larger than 16 MiB, so nothing was done; ask for less at once";
 
-/// The keys in one transaction of rows, now.
+/// Returns the keys in one transaction of rows, now.
 ///
 /// # Errors
 /// [`Fault::Storage`]: the system gives no random numbers.
@@ -36,7 +36,7 @@ pub fn keyspace<'r>(
     Ok(Keyspace::new(rows, now(), cursors, seed))
 }
 
-/// The time, in ms since 1970.
+/// Returns the time, in ms since 1970.
 pub fn now() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -44,7 +44,7 @@ pub fn now() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Where iterations of clients begin.
+/// Returns where iterations of clients begin.
 ///
 /// # Errors
 /// [`OpenError::Random`].
@@ -57,18 +57,18 @@ pub fn cursors() -> Result<Cursors, OpenError> {
     Ok(cursors)
 }
 
-/// Counts what is told less and less often, so that a flood of it does not flood the log.
+/// Counts events that are logged less and less often, so that many of them do not flood the log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted(u64);
 
 impl Counted {
-    /// Counts one more; how many there are, if that is to be told.
+    /// Counts one more. Returns how many there are, if that is to be told.
     pub fn one_more(&mut self) -> Option<u64> {
         self.0 += 1;
         self.0.is_power_of_two().then_some(self.0)
     }
 
-    /// How many there were.
+    /// Returns how many there were.
     pub const fn total(self) -> u64 {
         self.0
     }
@@ -83,14 +83,18 @@ impl Rejections {
     pub fn note(&mut self, reasons: &[String]) {
         for why in reasons {
             if let Some(total) = self.0.one_more() {
-                tracing::warn!(total, why, "an update was rejected and has no effect");
+                tracing::warn!(
+                    total,
+                    why,
+                    "PM2411 an update was rejected and has no effect"
+                );
             }
         }
     }
 }
 
 /// Applies updates in order; returns why each rejected one was rejected. A rejected update has no effect where
-/// its commands had none; the commands of a transaction that Redis would execute take effect one by one, as there.
+/// its commands had none; in a transaction, as in Redis, each command takes effect or fails alone.
 ///
 /// # Errors
 /// A [`Fault`] of the rows; the transaction must be given up.
@@ -113,7 +117,7 @@ pub fn apply(keys: &mut Keyspace<'_>, batch: &Batch) -> Result<Vec<String>, Faul
     Ok(rejected)
 }
 
-/// The update, if it is one command, and about a key.
+/// Returns the update, if it is one command, and about a key.
 fn update(origin: Origin, payload: &Bytes, commands: &Commands<'_>) -> Option<Update> {
     let single = commands.form == Form::Single;
     let key = commands.iter().next().filter(|_| single)?.nth(1)?;
@@ -153,7 +157,7 @@ pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault
     }
 }
 
-/// A request for the first part of a pack that has several.
+/// Returns a request for the first part of a pack that has several.
 pub fn first_part(request: &Request) -> Option<Request> {
     let commands = Commands::parse(&request.payload).ok();
     let pack = commands.filter(|commands| commands.form == Form::Pack)?;
@@ -167,7 +171,7 @@ pub fn first_part(request: &Request) -> Option<Request> {
     })
 }
 
-/// The error that a client gets for a request that was given up with this fault; `None`: the store failed.
+/// Returns the error that a client gets for a request that was given up with this fault; `None`: the store failed.
 pub fn told(fault: &Fault) -> Option<String> {
     match fault {
         Fault::Full => Some(OUT_OF_MEMORY.to_owned()),
@@ -177,7 +181,7 @@ pub fn told(fault: &Fault) -> Option<String> {
     }
 }
 
-/// The reply to a request, of a pack to one with one part, that cannot be executed.
+/// Returns the reply to a request, of a pack to one with one part, that cannot be executed.
 pub fn refusal(request: &Request, why: &str) -> Bytes {
     let error = reply::error(why);
     match Commands::parse(&request.payload) {
@@ -242,7 +246,7 @@ fn answer_pack(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Bytes
     Ok(whole.into())
 }
 
-/// The reply of each command; of a transaction that Redis would not have queued, one error.
+/// Returns the reply of each command; of a transaction that Redis would not have queued, one error.
 fn run_all(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Vec<Bytes>, Fault> {
     let context = Context {
         database: commands.database,

@@ -26,42 +26,42 @@ use bytes::Bytes;
 use pmnet_server::Store;
 pub(crate) use pmnet_wire::REPLY_BYTES_MAX;
 
-/// Why a store could not be opened; the text says what to do.
+/// Reason why a store could not be opened; the text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The scheme is not one of ours.
     #[error(
-        "unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH or null:"
+        "PM2120 unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH or null:"
     )]
     Scheme {
-        /// What was given, without credentials.
+        /// The address as given, without credentials.
         url: String,
     },
     /// The URL has the right scheme, but something in it is wrong.
-    #[error("store address: {why}")]
+    #[error("PM2121 store address: {why}")]
     Url {
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// Two processes must not have the same name, and none could be drawn.
     #[error(
-        "the operating system gives no random numbers, which a server's name in its store is made of: {why}"
+        "PM2122 the operating system gives no random numbers, which a server's name in its store is made of: {why}"
     )]
     Random {
-        /// What the system says.
+        /// The system's answer.
         why: String,
     },
     /// The packet store cannot use this path.
-    #[error("store packet:{path}: {why}")]
+    #[error("PM2400 store packet:{path}: {why}")]
     Packet {
         /// Path as given.
         path: String,
-        /// What is wrong and what to do.
+        /// The reason, and what to do.
         why: String,
     },
     /// The store that pmnet once kept in a file of redb.
     #[error(
-        "store kv:{path}: pmnet has no kv: any more, packet:PATH takes its place. The file is left as it is: an earlier pmnet \
+        "PM2402 store kv:{path}: pmnet has no kv: any more, packet:PATH takes its place. The file is left as it is: an earlier pmnet \
          serves it, and clients can copy its keys from there"
     )]
     Kv {
@@ -83,7 +83,7 @@ pub fn open(url: &str, shard: u32) -> Result<Box<dyn Store>, OpenError> {
     open_with(url, None, None, shard)
 }
 
-/// The same; Redis has this password, in place of one in `url`, and this waits for its sync.
+/// Returns the same; Redis has this password, in place of one in `url`, and this waits for its sync.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -137,7 +137,7 @@ pub(crate) const REPLY_TOO_LONG: &[u8] = b"-ERR pmnet: the reply is larger than 
 /// Longest head of the reply to a pack, in bytes.
 pub(crate) const PACK_HEADER_BYTES_MAX: usize = 16;
 
-/// A state-changing request's reply as it is kept in this record.
+/// Returns a state-changing request's reply as it is kept in this record.
 pub(crate) fn bounded_reply(reply: Bytes, record: &[u8]) -> Bytes {
     if reply.len() <= REPLY_BYTES_MAX {
         return reply;
@@ -150,6 +150,6 @@ pub(crate) fn bounded_reply(reply: Bytes, record: &[u8]) -> Bytes {
 pub(crate) fn warn_too_long(record: &[u8]) {
     tracing::warn!(
         record = %record.escape_ascii(),
-        "the reply to a request is longer than can be handed on: an error is kept and answered in its place"
+        "PM2216 the reply to a request is longer than a reply may be: an error is kept and answered in its place"
     );
 }

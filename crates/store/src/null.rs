@@ -17,7 +17,7 @@ pub struct NullStore {
 }
 
 impl NullStore {
-    /// A store without records.
+    /// Returns a store without records.
     #[must_use]
     pub fn new() -> NullStore {
         NullStore::default()

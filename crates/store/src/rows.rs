@@ -9,12 +9,12 @@ use std::ops::{Bound, ControlFlow};
 use bytes::Bytes;
 use pmnet_server::Origin;
 
-/// A row's content, lent by the store while somebody looks at it.
+/// A row's content, lent by the store to its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
-    /// What the value is; the store only keeps it.
+    /// Kind of the value; the store only keeps it.
     pub kind: u8,
-    /// When it ends, in milliseconds since 1970; 0: never. Only kept, as the kind: a store neither hides nor
+    /// Time of expiry, in milliseconds since 1970; 0: never. Only kept, as the kind: a store neither hides nor
     /// removes a row whose time is over.
     pub expires_at_ms: u64,
     /// The value.
@@ -28,18 +28,18 @@ pub struct Update {
     pub origin: Origin,
     /// Its payload.
     pub payload: Bytes,
-    /// Where the key is in it that its one command is about.
+    /// Place of the key of its one command in it.
     pub key: std::ops::Range<usize>,
 }
 
 impl Update {
-    /// Where these bytes are in the payload, if they are a part of it and not a copy.
+    /// Returns where these bytes are in the payload, if they are a part of it and not a copy.
     pub fn place_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
         place_in(&self.payload, part)
     }
 }
 
-/// Where `part` is in `whole`, if it is a part of it and not a copy.
+/// Returns where `part` is in `whole`, if it is a part of it and not a copy.
 pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
     let end = start.checked_add(part.len())?;
@@ -49,7 +49,7 @@ pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
 /// Facts about a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// How large it is, in bytes.
+    /// Its size, in bytes.
     pub bytes: u64,
     /// How many of them are in use.
     pub used_bytes: u64,
@@ -71,23 +71,23 @@ pub enum Order {
 /// Keys of a scan: from one bound to the other.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// Why the rows could not be used.
+/// Reason why the rows could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// Input or output failed; nothing of the transaction happened.
     #[error("{0}")]
     Storage(String),
-    /// The reply is longer than can be handed on; nothing of the transaction happened.
+    /// The reply is longer than a reply may be; nothing of the transaction happened.
     #[error("the reply is larger than 16 MiB")]
     ReplyTooLong,
     /// There is no room for what was to be written; nothing of the transaction happened.
     #[error(
-        "full: what was acknowledged and finds no room waits, and all behind it, deletes too; nothing is lost. Stop this \
+        "PM2403 full: acknowledged writes that find no room wait, and so does everything after them, deletes too; nothing is lost. Stop this \
          process, make the store larger (pmnet store grow FILE --size BYTES), and start it again"
     )]
     Full,
     /// The content is not what was written.
-    #[error("the file is damaged: {0}")]
+    #[error("PM2404 the file is damaged: {0}")]
     Corrupted(String),
 }
 
@@ -105,7 +105,7 @@ pub trait Rows {
     /// [`Fault`].
     fn get(&self, key: &[u8], look: &mut dyn FnMut(Row<'_>)) -> Result<bool, Fault>;
 
-    /// Writes the row of `key`, in place of one that is there.
+    /// Writes the row of `key`, in place of an earlier one.
     ///
     /// # Errors
     /// [`Fault`]; always in a transaction that only reads, which need not have this method.
@@ -119,7 +119,7 @@ pub trait Rows {
         Err(Fault::Storage(READING.into()))
     }
 
-    /// What is written until the next call, this update writes; `None`: something else does, or nobody needs to know.
+    /// Tells which update is the author of all writes until the next call; `None`: no update is, or the store need not know.
     fn begin_update(&mut self, _update: Option<Update>) {}
 
     /// Short rows that are written from now on, until this is said again, are of a command that gives room back: they may

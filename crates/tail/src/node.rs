@@ -74,12 +74,12 @@ impl<M: Media + Send> StoreDevice<M> {
         }
     }
 
-    /// The server.
+    /// Returns the server.
     pub const fn server(&self) -> &ServerNode<RegionStore<M>> {
         &self.server
     }
 
-    /// The medium back, as after the process died.
+    /// Returns the medium back, as after the process died.
     pub fn into_media(mut self) -> M {
         let log = self.device.hand_over();
         let mut store = self.server.into_store();
@@ -157,7 +157,7 @@ impl<M: Media + Send> Served for StoreDevice<M> {
         Ok(worked)
     }
 
-    /// The server's part of a turn: it takes in what the device has sent on, and its store does the next work.
+    /// Returns the server's part of a turn: it takes in what the device has sent on, and its store does the next work.
     fn work(&mut self, now: Time) -> Result<bool, DeviceError> {
         let stopped = |stop: pmnet_server::Stop| DeviceError::Stopped(stop.0);
         let due = self.server.next_timeout().is_some_and(|at| now >= at);

@@ -39,7 +39,7 @@ impl KnownAs {
         self.addresses.insert(from, at);
     }
 
-    /// The address under which this one is sent to; `None`: nothing was heard of it.
+    /// Returns the address under which this one is sent to; `None`: nothing was heard of it.
     pub(crate) fn to(&self, peer: Peer) -> Option<IpAddr> {
         match self.last {
             Some((last, at)) if last == peer => Some(at),

@@ -78,7 +78,7 @@ impl LeaseWords {
         standing.clone()
     }
 
-    /// The last lease: its epoch, and when it was asked for.
+    /// Returns the last lease: its epoch, and when it was asked for.
     ///
     /// If the agent writes just now, the epoch may be that of the next lease. So the answer may be an epoch that has a lease, with
     /// a moment that is too early: this makes a deadline too early, never too late.
@@ -95,7 +95,7 @@ impl LeaseWords {
         }
     }
 
-    /// Whether something came from the next hop since the last call.
+    /// Returns whether something came from the next hop since the last call.
     pub fn next_spoke(&self) -> bool {
         self.next_spoke.swap(false, Ordering::Relaxed)
     }
@@ -106,13 +106,13 @@ impl LeaseWords {
         self.wake();
     }
 
-    /// Whether that was wanted since the last call.
+    /// Returns whether that was wanted since the last call.
     pub fn asks_next(&self) -> bool {
         // Looked at in each turn: mostly nothing is written.
         self.asks_next.load(Ordering::Relaxed) && self.asks_next.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether the agent wants the loop to end.
+    /// Returns whether the agent wants the loop to end.
     pub fn is_to_end(&self) -> bool {
         self.ends.load(Ordering::Acquire)
     }
@@ -122,7 +122,7 @@ impl LeaseWords {
         let _one = self.agent.set(std::thread::current());
     }
 
-    /// The epoch for which the loop needs a lease.
+    /// Returns the epoch for which the loop needs a lease.
     pub fn wanted(&self) -> Option<u32> {
         Some(self.wanted.load(Ordering::Acquire)).filter(|&epoch| epoch != 0)
     }

@@ -3,14 +3,14 @@
 use std::fs::read_link;
 use std::io::{BufRead, BufReader};
 
-/// A process that has such a port open, for people: `process 17 (dig)`; or what can be said without the right to see others' files.
+/// Returns a process that has such a port open, for people: `process 17 (dig)`; or what can be said without the right to see others' files.
 /// `protocol`: `udp` or `tcp`. `None`: it is free.
 #[must_use]
 pub fn owner_of_port(protocol: &str, port: u16) -> Option<String> {
     owner(|| inodes(protocol, port), process_with)
 }
 
-/// The inodes of the sockets at this port.
+/// Returns the inodes of the sockets at this port.
 fn inodes(protocol: &str, port: u16) -> Vec<String> {
     ["", "6"]
         .iter()
@@ -39,7 +39,7 @@ fn owner(
     })
 }
 
-/// A process that has one of these sockets, for people.
+/// Returns a process that has one of these sockets, for people.
 fn process_with(inodes: &[String]) -> Option<String> {
     let wanted: Vec<String> = inodes
         .iter()
@@ -68,7 +68,7 @@ fn process_with(inodes: &[String]) -> Option<String> {
     Some(format!("process {pid} ({name})"))
 }
 
-/// The inode of the socket in this line of the kernel's table, if it is at this port.
+/// Returns the inode of the socket in this line of the kernel's table, if it is at this port.
 fn inode(line: &str, port: u16) -> Option<String> {
     let mut fields = line.split_whitespace();
     let (_, local) = fields.nth(1)?.rsplit_once(':')?;

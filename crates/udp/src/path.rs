@@ -73,7 +73,7 @@ impl Paths {
         }
     }
 
-    /// Whether the system is to be asked, once it is told with which peers.
+    /// Returns whether the system is to be asked, once it is told with which peers.
     #[must_use]
     pub fn is_due(&self, now: Time, socket: &Socket) -> bool {
         now >= self.next_look
@@ -81,7 +81,7 @@ impl Paths {
                 && now.since(self.looked) >= LOOK_AGAIN)
     }
 
-    /// Whether the system was asked about this one last time.
+    /// Returns whether the system was asked about this one last time.
     #[must_use]
     pub fn knows(&self, peer: Peer) -> bool {
         self.peers.contains(&peer)
@@ -141,13 +141,13 @@ impl Paths {
             if shrank {
                 tracing::warn!(
                     %peer, mtu, fragment = size.bytes(),
-                    "the path to, or by, {peer} carries less than before: packets of {mtu} bytes. What begins from now on is cut into \
+                    "PM6002 the path to {peer}, or through it, carries less than before: packets of {mtu} bytes. What begins from now on is cut into \
                      smaller packets; what is under way, or in a log, is sent as IP fragments"
                 );
             } else {
                 tracing::info!(
                     %peer, mtu, fragment = size.bytes(),
-                    "the path to, or by, {peer} carries packets of {mtu} bytes, so a packet has {size} bytes of a message"
+                    "the path to {peer}, or through it, carries packets of {mtu} bytes, so a packet has {size} bytes of a message"
                 );
             }
         }
@@ -157,8 +157,8 @@ impl Paths {
         {
             tracing::warn!(
                 %peer, mtu,
-                "the path to, or by, {peer} carries packets of {mtu} bytes only, and pmnet needs {MTU_MIN}: larger ones are sent as IP \
-                 fragments, which is slow, and they are lost where somebody drops IP fragments. Set a larger MTU"
+                "PM6003 the path to {peer}, or through it, carries packets of {mtu} bytes only, and pmnet needs {MTU_MIN}: larger ones are sent as IP \
+                 fragments, which is slow, and they are lost where a router drops IP fragments. Set a larger MTU"
             );
         }
         self.too_small = too_small;
@@ -167,7 +167,7 @@ impl Paths {
         if self.fragmented > known && at.is_none_or(|at| now.since(at) >= TELL_EVERY) {
             tracing::warn!(
                 packets = self.fragmented - known,
-                "so many packets were longer than their path carries, and were sent as IP fragments. Did an MTU change, or does a \
+                "PM6004 packets were longer than their path carries, and were sent as IP fragments. Did an MTU change, or does a \
                  peer of an earlier version send them?"
             );
             self.told = (self.fragmented, Some(now));

@@ -51,7 +51,7 @@ impl ServerWords {
         place.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The epoch that is to end, if one is.
+    /// Returns the epoch that is to end, if one is.
     pub fn epoch_to_end(&self) -> Option<u32> {
         Some(self.ends.load(Ordering::Acquire)).filter(|&epoch| epoch != 0)
     }
@@ -68,7 +68,7 @@ impl ServerWords {
         self.wake_loop();
     }
 
-    /// Whether the loop is to end, since another server has or had its turn.
+    /// Returns whether the loop is to end, since another server has or had its turn.
     pub fn is_turn_over(&self) -> bool {
         self.turn_is_over.load(Ordering::Acquire)
     }
@@ -92,7 +92,7 @@ impl ServerWords {
         self.wake_agent();
     }
 
-    /// Whether the agent is to end.
+    /// Returns whether the agent is to end.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }

@@ -105,7 +105,7 @@ impl Socket {
         })
     }
 
-    /// The same for a device or a server. If another process has the port, this is logged, and waited for some seconds: ports that
+    /// Returns the same for a device or a server. If another process has the port, this is logged, and waited for some seconds: ports that
     /// programs get without asking for one may be among those of devices.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl Socket {
         }
     }
 
-    /// Whether [`Socket::heard`] does anything.
+    /// Returns whether [`Socket::heard`] does anything.
     #[must_use]
     pub const fn is_everywhere(&self) -> bool {
         self.known_as.is_some()
@@ -165,7 +165,7 @@ impl Socket {
                 io::Error::new(
                     error.kind(),
                     format!(
-                        "cannot speak for {address}: {error} (it needs root, or CAP_NET_ADMIN)"
+                        "PM6013 cannot speak for {address}: {error} (it needs root, or CAP_NET_ADMIN)"
                     ),
                 )
             })?;
@@ -197,7 +197,7 @@ impl Socket {
         self.limit = least.unwrap_or(usize::MAX);
     }
 
-    /// Whether a datagram is longer than the path carries.
+    /// Returns whether a datagram is longer than the path carries.
     fn is_too_long(&self, to: Peer, bytes: usize) -> bool {
         bytes > self.limit
             && self
@@ -206,7 +206,7 @@ impl Socket {
                 .any(|(peer, limit)| *peer == to && bytes > *limit)
     }
 
-    /// The address that the socket is bound to.
+    /// Returns the address that the socket is bound to.
     ///
     /// # Errors
     /// Whatever the system says.
@@ -214,7 +214,7 @@ impl Socket {
         self.io.local_addr()
     }
 
-    /// The socket itself, for registering it with a poll.
+    /// Returns the socket itself, for registering it with a poll.
     #[must_use]
     pub const fn io(&self) -> &UdpSocket {
         &self.io
@@ -234,7 +234,7 @@ impl Socket {
         self.counters
     }
 
-    /// Whether the last [`Socket::receive`] took everything that was there: it had room for more. What comes later makes the
+    /// Returns whether the last [`Socket::receive`] took everything that was there: it had room for more. What comes later makes the
     /// socket readable anew.
     #[must_use]
     pub const fn is_drained(&self) -> bool {
@@ -425,7 +425,7 @@ impl Socket {
         }
     }
 
-    /// Whether packets to `to` may become IP fragments. Otherwise the system refuses those that are longer than the interface
+    /// Checks whether packets to `to` may become IP fragments. Otherwise the system refuses those that are longer than the interface
     /// carries.
     fn let_fragment(&self, to: Peer, allowed: bool) -> io::Result<()> {
         if to.ip().to_canonical().is_ipv4() {
@@ -455,7 +455,7 @@ impl Socket {
     }
 }
 
-/// A socket that is bound, not more.
+/// Returns a socket that is bound, not more.
 fn bound(address: Peer, shared: bool) -> io::Result<socket2::Socket> {
     let domain = Domain::for_address(address);
     let socket = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
@@ -469,7 +469,7 @@ fn bound(address: Peer, shared: bool) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// Why that address cannot be had, and what to do.
+/// Returns why that address cannot be had, and what to do.
 fn explained(address: Peer, error: &io::Error) -> io::Error {
     let hint = match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -495,6 +495,6 @@ fn explained(address: Peer, error: &io::Error) -> io::Error {
     };
     io::Error::new(
         error.kind(),
-        format!("cannot listen on UDP {address}: {error}{hint}"),
+        format!("PM6001 cannot listen on UDP {address}: {error}{hint}"),
     )
 }

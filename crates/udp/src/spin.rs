@@ -48,7 +48,7 @@ impl Spin {
     pub const fn active(&mut self, now: Time) {
         self.last_activity = now;
     }
-    /// Whether a loop that does not block should ask its poll now, without waiting.
+    /// Returns whether a loop that does not block should ask its poll now, without waiting.
     pub const fn look_around(&mut self, now: Time) -> bool {
         let due = now.since(self.last_look) >= LOOK_AROUND;
         if due {
@@ -56,7 +56,7 @@ impl Spin {
         }
         due
     }
-    /// Whether to poll once more instead of blocking.
+    /// Returns whether to poll once more instead of blocking.
     #[must_use]
     pub fn is_on(&self, now: Time) -> bool {
         now.since(self.last_activity) < self.limit && !self.rest.lasts(now)

@@ -18,7 +18,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Returns a clock that starts now.
     #[must_use]
     pub fn start() -> Clock {
         let source = ClockId::Monotonic;
@@ -34,7 +34,7 @@ impl Clock {
             start: 0,
         }
     }
-    /// Whether [`Clock::boottime`] is the clock at which programs in the kernel look: a time namespace may shift it for a
+    /// Returns whether [`Clock::boottime`] is the clock at which programs in the kernel look: a time namespace may shift it for a
     /// process.
     #[must_use]
     pub fn boottime_is_the_kernels() -> bool {
@@ -82,7 +82,7 @@ pub struct Stop(UnixStream);
 pub struct StopTrigger(UnixStream);
 
 impl Stop {
-    /// A stop and its trigger.
+    /// Returns a stop and its trigger.
     ///
     /// # Errors
     /// Whatever the system says.
@@ -100,7 +100,7 @@ impl Stop {
         self.0.try_clone().map(Stop)
     }
 
-    /// Waits for so long; whether it was asked to end.
+    /// Waits this long. Returns whether it was asked to end.
     ///
     /// # Errors
     /// Whatever the system says.
@@ -135,7 +135,7 @@ impl StopTrigger {
         let _ = (&self.0).write_all(b"x");
     }
 
-    /// The stream to which a signal handler may write its byte.
+    /// Returns the stream to which a signal handler may write its byte.
     #[must_use]
     pub fn into_stream(self) -> UnixStream {
         self.0

@@ -11,7 +11,7 @@ const LOOPS: usize = 8;
 /// Bound of every wait; a stop that is lost would last so long and then fail.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A loop with nothing to do but to end; whether it was told to, and not by its deadline.
+/// Runs a loop that only waits for its end. Returns whether it was told to, and not by its deadline.
 fn end_of_a_loop(stop: &Stop) -> bool {
     let mut poll = mio::Poll::new().unwrap();
     let mut events = mio::Events::with_capacity(4);

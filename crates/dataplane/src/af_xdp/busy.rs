@@ -32,13 +32,13 @@ pub(super) fn prefer(socket: &impl AsFd, how: &BusyPoll) -> Result<(), AfXdpErro
     Ok(())
 }
 
-/// Whether this kernel knows it.
+/// Returns whether this kernel knows it.
 #[must_use]
 pub fn is_known() -> bool {
     UdpSocket::bind("127.0.0.1:0").is_ok_and(|any| get(&any, libc::SO_PREFER_BUSY_POLL).is_ok())
 }
 
-/// The kernel's answer as a reason.
+/// Returns the kernel's answer as a reason.
 fn refused(error: io::Error) -> AfXdpError {
     if error.raw_os_error() == Some(libc::ENOPROTOOPT) {
         AfXdpError::NoBusyPoll

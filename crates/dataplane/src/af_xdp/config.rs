@@ -1,4 +1,4 @@
-//! What a socket is bound to, and how large it is.
+//! Interface, queue and size of a socket.
 
 use super::busy::BusyPoll;
 
@@ -13,7 +13,7 @@ pub enum Mode {
     ZeroCopy,
 }
 
-/// What to bind to, and how large.
+/// Interface and queue to bind to, and the sizes.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Interface, in the calling thread's network namespace.

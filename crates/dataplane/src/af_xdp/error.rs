@@ -1,24 +1,24 @@
-//! Why an AF_XDP socket cannot be had or used, and what to do.
+//! Reasons why an AF_XDP socket cannot be had or used, and what to do.
 
 use std::io;
 
-/// Why an AF_XDP socket cannot be set up, or what it did wrong.
+/// Reason why an AF_XDP socket cannot be set up, or what it did wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum AfXdpError {
     /// Sizes that the kernel does not take.
     #[error("AF_XDP: {0}")]
     Config(String),
     /// A step of the set-up failed.
-    #[error("AF_XDP, {step}: {source}{}", hint(source))]
+    #[error("PM1449 AF_XDP, {step}: {source}{}", hint(source))]
     SetUp {
-        /// What was tried.
+        /// The operation that failed.
         step: &'static str,
         /// The system's answer.
         source: io::Error,
     },
     /// Another socket has the queue, and not only because its owner is just ending.
     #[error(
-        "AF_XDP: queue {queue} of {interface} belongs to another socket: end the program that has it, or choose another queue"
+        "PM1440 AF_XDP: queue {queue} of {interface} belongs to another socket: end the program that has it, or choose another queue"
     )]
     QueueInUse {
         /// The interface.
@@ -28,13 +28,13 @@ pub enum AfXdpError {
     },
     /// The kernel is too old for busy polling, or was built without it.
     #[error(
-        "AF_XDP: this kernel has no SO_PREFER_BUSY_POLL (Linux 5.11 or later, with CONFIG_NET_RX_BUSY_POLL): go without busy \
+        "PM1441 AF_XDP: this kernel has no SO_PREFER_BUSY_POLL (Linux 5.11 or later, with CONFIG_NET_RX_BUSY_POLL): go without busy \
          polling"
     )]
     NoBusyPoll,
     /// The kernel handed back a frame that it did not have. The socket must not be used any more.
     #[error(
-        "AF_XDP: the kernel handed back what it did not have: address {address}, {bytes} bytes"
+        "PM1451 AF_XDP: the kernel handed back what it did not have: address {address}, {bytes} bytes"
     )]
     Descriptor {
         /// Offset in the memory.
@@ -43,7 +43,7 @@ pub enum AfXdpError {
         bytes: u32,
     },
     /// A counter of the kernel in a ring has an impossible value. The socket must not be used any more.
-    #[error("AF_XDP: a ring of {size} places says that {used} are in use")]
+    #[error("PM1452 AF_XDP: a ring of {size} places says that {used} are in use")]
     Ring {
         /// Its entries.
         size: u32,
@@ -51,7 +51,7 @@ pub enum AfXdpError {
         used: u32,
     },
     /// Sending failed for good.
-    #[error("AF_XDP, sending: {0} (is the interface up?)")]
+    #[error("PM1450 AF_XDP, sending: {0} (is the interface up?)")]
     Wake(io::Error),
 }
 

@@ -38,7 +38,7 @@ const BIND_AGAIN: Duration = Duration::from_millis(1);
 /// Most entries of a ring.
 const RING_MAX: u32 = 1 << 15;
 
-/// What became of a wake-up.
+/// Outcome of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// The kernel has taken what was submitted.
@@ -61,7 +61,7 @@ pub struct Queue {
 
 impl Queue {
     /// Binds to a queue of an interface. The first socket of some memory registers it; each other one names a socket that has
-    /// it (`shared`). A queue that somebody else has is waited for, 5 seconds at most.
+    /// it (`shared`). Waits at most 5 seconds for a queue that another socket has.
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -141,13 +141,13 @@ impl Queue {
         self.headroom
     }
 
-    /// Whether the socket is in zero-copy mode.
+    /// Returns whether the socket is in zero-copy mode.
     #[must_use]
     pub const fn is_zero_copy(&self) -> bool {
         self.zero_copy
     }
 
-    /// Gives the kernel up to `wanted` free frames to receive into, but leaves `reserve` of them; returns how many it
+    /// Returns the kernel up to `wanted` free frames to receive into, but leaves `reserve` of them; returns how many it
     /// got.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl Queue {
         Ok(self.fill.submit())
     }
 
-    /// Takes what was received, up to the capacity of `burst`; gives how many packets. Makes no system call.
+    /// Takes what was received, up to the capacity of `burst`. Returns how many packets. Makes no system call.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`]; packets before a wrong one are in `burst`.
@@ -197,7 +197,7 @@ impl Queue {
         Ok(count)
     }
 
-    /// Reserves up to `wanted` entries for frames to be sent; gives how many.
+    /// Reserves up to `wanted` entries for frames to be sent. Returns how many.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`].
@@ -243,13 +243,13 @@ impl Queue {
         }
     }
 
-    /// Hands over what was queued; gives how much.
+    /// Hands over what was queued. Returns how much.
     pub fn submit(&mut self) -> u32 {
         self.send.submit()
     }
 
     /// Wakes the kernel to send what was submitted, if it needs that: in copy mode it always does. On a veth, what the
-    /// other end does in the kernel is done before this returns. What is sent while the interface is down is lost, or leaves when
+    /// other end does in the kernel is done before this returns. A packet that is sent while the interface is down is lost, or leaves when
     /// it is up again.
     ///
     /// # Errors
@@ -265,7 +265,7 @@ impl Queue {
         }
     }
 
-    /// Takes back frames that were sent, and frees them; gives how many. Every submitted frame comes back here at some
+    /// Takes back frames that were sent, and frees them. Returns how many. Every submitted frame comes back here at some
     /// time, also if the packet was lost.
     ///
     /// # Errors

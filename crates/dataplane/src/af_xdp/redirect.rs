@@ -33,7 +33,7 @@ pub struct Redirect {
 pub struct Only {
     /// To this address. The port is the first of `ports`.
     pub to: SocketAddr,
-    /// So many ports, each with sockets of its own ([`Redirect::serve_port`]).
+    /// Most ports, each with sockets of its own ([`Redirect::serve_port`]).
     pub ports: u16,
     /// Datagrams or segments.
     pub transport: Transport,
@@ -41,7 +41,7 @@ pub struct Only {
     pub magic: Option<u16>,
 }
 
-/// What is redirected.
+/// Kind of packets to redirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// UDP datagrams.
@@ -51,7 +51,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Its number in an IP header.
+    /// Returns its number in an IP header.
     const fn number(self) -> u32 {
         match self {
             Transport::Udp => 17,
@@ -60,7 +60,7 @@ impl Transport {
     }
 }
 
-/// Whether this binary contains the program.
+/// Returns whether this binary contains the program.
 #[must_use]
 pub fn is_built() -> bool {
     !OBJECT.is_empty()
@@ -76,7 +76,7 @@ impl Redirect {
         Redirect::attach_filtered(interface, ports, None)
     }
 
-    /// The same for datagrams or segments to one address, and of datagrams only for those that begin with `magic`, if it
+    /// Attaches for datagrams or segments to one address, and of datagrams only for those that begin with `magic`, if it
     /// is given. Each port has sockets of its own.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl Redirect {
         self.serve_port(0, queue, socket)
     }
 
-    /// The same for what goes to the port with this index, from 0. What comes to it by other queues passes.
+    /// The same for what goes to the port with this index, from 0. Packets for it in other queues pass.
     ///
     /// # Errors
     /// As [`Redirect::serve`]. Queues from [`QUEUES_MAX`] on have no sockets.

@@ -27,7 +27,7 @@ impl Anonymous {
     /// Maps `bytes` bytes, with all pages populated.
     ///
     /// # Errors
-    /// There is not so much memory.
+    /// The system has less memory.
     pub fn new(bytes: usize) -> io::Result<Anonymous> {
         let mapping = MmapOptions::new().len(bytes).populate().map_anon()?;
         // After a fork, a write would copy the page here, and the kernel would go on with the old one.

@@ -31,7 +31,7 @@ pub struct Descriptor {
     pub options: u32,
 }
 
-/// What may be an entry of a ring.
+/// Types that may be an entry of a ring.
 ///
 /// # Safety
 /// Plain numbers without padding: any bytes that the kernel writes are a value.
@@ -89,7 +89,7 @@ impl<T: Place> Shared<T> {
         unsafe { &*self.mapping.as_ptr().add(at).cast::<AtomicU32>() }
     }
 
-    /// The entry of this counter value.
+    /// Returns the entry of this counter value.
     fn place(&self, counter: u32) -> *mut T {
         let index = usize::try_from(counter & (self.size - 1)).expect("32 bits fit");
         // SAFETY: `new` checked that `size` aligned entries from here on are inside the mapping; the index is smaller.
@@ -127,7 +127,7 @@ pub struct Producer<T> {
 }
 
 impl<T: Place> Producer<T> {
-    /// A ring in a mapping.
+    /// Returns a ring in a mapping.
     pub fn new(mapping: MmapRaw, at: &XdpRingOffset, size: u32) -> Result<Self, AfXdpError> {
         let shared = Shared::new(mapping, at, size)?;
         let submitted = shared.word(shared.producer).load(Relaxed);
@@ -142,7 +142,7 @@ impl<T: Place> Producer<T> {
         })
     }
 
-    /// Reserves up to `wanted` entries; gives how many. It replaces what an earlier call reserved and that was not put.
+    /// Reserves up to `wanted` entries, in place of earlier ones that were not put. Returns how many.
     pub fn reserve(&mut self, wanted: u32) -> Result<u32, AfXdpError> {
         let mut used = self.next.wrapping_sub(self.consumed);
         if self.shared.size - used < wanted {
@@ -169,7 +169,7 @@ impl<T: Place> Producer<T> {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Hands over the entries that were put; gives how many.
+    /// Hands over the entries that were put. Returns how many.
     pub fn submit(&mut self) -> u32 {
         let count = self.next.wrapping_sub(self.submitted);
         self.submitted = self.next;
@@ -179,7 +179,7 @@ impl<T: Place> Producer<T> {
         count
     }
 
-    /// Whether the kernel needs a wake-up for what was submitted. Kernels before 5.4 always do.
+    /// Returns whether the kernel needs a wake-up for what was submitted. Kernels before 5.4 always do.
     pub fn needs_wakeup(&self) -> bool {
         self.shared.flags.is_none_or(|flags| {
             let flags = self.shared.word(flags).load(Relaxed);
@@ -201,7 +201,7 @@ pub struct Consumer<T> {
 }
 
 impl<T: Place> Consumer<T> {
-    /// A ring in a mapping.
+    /// Returns a ring in a mapping.
     pub fn new(mapping: MmapRaw, at: &XdpRingOffset, size: u32) -> Result<Self, AfXdpError> {
         let shared = Shared::new(mapping, at, size)?;
         let released = shared.word(shared.consumer).load(Relaxed);
@@ -215,7 +215,7 @@ impl<T: Place> Consumer<T> {
         })
     }
 
-    /// How many entries there are to get, up to `wanted`.
+    /// Returns how many entries there are to get, up to `wanted`.
     pub fn peek(&mut self, wanted: u32) -> Result<u32, AfXdpError> {
         let mut there = self.produced.wrapping_sub(self.next);
         if there < wanted {
@@ -241,7 +241,7 @@ impl<T: Place> Consumer<T> {
         value
     }
 
-    /// Gives the entries that were got back to the producer.
+    /// Returns the entries that were got back to the producer.
     pub fn release(&mut self) {
         if self.released != self.next {
             self.released = self.next;

@@ -116,7 +116,7 @@ fn a_counter_that_cannot_be_is_an_error() {
         };
         assert!(failed, "{at} {value}");
     }
-    // One that goes back is as wrong.
+    // A counter that goes back is wrong, too.
     let (mut producer, mut consumer) = pair(8, 0);
     producer.reserve(2).unwrap();
     producer.put(1);

@@ -33,7 +33,7 @@ impl<R: Region> Socket<R> {
         Ok(Socket { queue, umem })
     }
 
-    /// Whether the socket is in zero-copy mode.
+    /// Returns whether the socket is in zero-copy mode.
     #[must_use]
     pub const fn is_zero_copy(&self) -> bool {
         self.queue.is_zero_copy()
@@ -63,7 +63,7 @@ impl<R: Region> Socket<R> {
         self.umem.receive_bytes_max(self.queue.headroom())
     }
 
-    /// A free frame, to be written and sent.
+    /// Returns a free frame, to be written and sent.
     pub fn take(&mut self) -> Option<Frame> {
         self.umem.take()
     }
@@ -76,13 +76,13 @@ impl<R: Region> Socket<R> {
         self.umem.give_back(frame);
     }
 
-    /// The whole frame.
+    /// Returns the whole frame.
     #[must_use]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         self.umem.bytes(frame)
     }
 
-    /// The whole frame, to be written.
+    /// Returns the whole frame, to be written.
     pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
         self.umem.bytes_mut(frame)
     }

@@ -21,7 +21,7 @@ const PAGE_BYTES: usize = 4096;
 pub struct Frame(u32);
 
 impl Frame {
-    /// Its number, counted from the start of the region.
+    /// Returns its number, counted from the start of the region.
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.0
@@ -37,14 +37,14 @@ pub struct Received {
     pub bytes: Range<usize>,
 }
 
-/// Who has a frame.
+/// Owner of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Somebody else keeps what is in it ([`Umem::keep`]).
     Kept,
-    /// The same, and the kernel sends from it.
+    /// Kept by the caller, and the kernel sends from it.
     KeptSending,
-    /// The kernel still sends from it, and nobody keeps it any more.
+    /// The kernel still sends from it, and the caller does not keep it any more.
     LeftSending,
     /// In the list of free frames.
     Free,
@@ -82,7 +82,7 @@ pub struct Umem<R> {
 }
 
 impl<R: Region> Umem<R> {
-    /// Divides the region into frames, all of which somebody else keeps.
+    /// Divides the region into frames, all of which the caller keeps.
     pub fn kept(region: R, frame_bytes: u32) -> Result<Umem<R>, AfXdpError> {
         let mut umem = Umem::new(region, frame_bytes)?;
         umem.places.fill(Place::Kept);
@@ -171,7 +171,7 @@ impl<R: Region> Umem<R> {
         at
     }
 
-    /// A free frame, to be written.
+    /// Returns a free frame, to be written.
     pub fn take(&mut self) -> Option<Frame> {
         let number = self.free.pop()?;
         self.places[Umem::<R>::at(number)] = Place::Held;
@@ -188,13 +188,13 @@ impl<R: Region> Umem<R> {
         self.free.push(frame.0);
     }
 
-    /// Leaves a held frame to somebody else, who keeps what is in it.
+    /// Leaves a held frame to the caller, which keeps its content.
     pub fn keep(&mut self, frame: Frame) {
         let at = self.held(&frame);
         self.places[at] = Place::Kept;
     }
 
-    /// A kept frame is needed no longer. False: the kernel still sends from it, and it comes back by itself.
+    /// Takes back a kept frame that is needed no longer. False: the kernel still sends from it, and it comes back by itself.
     ///
     /// # Panics
     /// It was not kept.
@@ -214,14 +214,14 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// Gives a free frame to somebody else to keep.
+    /// Returns a free frame to the caller to keep.
     pub fn surrender(&mut self) -> Option<u32> {
         let number = self.free.pop()?;
         self.places[Umem::<R>::at(number)] = Place::Kept;
         Some(number)
     }
 
-    /// A part of a kept frame, to be read.
+    /// Returns a part of a kept frame, to be read.
     ///
     /// # Panics
     /// Nobody keeps it, or the part is not inside.
@@ -241,7 +241,7 @@ impl<R: Region> Umem<R> {
     }
 
     /// Hands `part` of a kept frame to the kernel to be sent, with the headers that `head` writes to the end of the bytes in
-    /// front of it; gives the address, and how many bytes the headers have. `None`: the kernel still sends from this frame, or
+    /// front of it. Returns the address, and how many bytes the headers have. `None`: the kernel still sends from this frame, or
     /// `head` has no room.
     pub fn for_sending_kept(
         &mut self,
@@ -268,7 +268,7 @@ impl<R: Region> Umem<R> {
         ))
     }
 
-    /// The whole of a held frame.
+    /// Returns the whole of a held frame.
     #[must_use]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         let at = self.held(frame);
@@ -280,7 +280,7 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// The whole of a held frame, to be written.
+    /// Returns the whole of a held frame, to be written.
     pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
         let at = self.held(frame);
         // SAFETY: as in `bytes`, and `self` is mutably borrowed as long as this reference lives.
@@ -290,7 +290,7 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// Hands a free frame to the kernel to receive into; gives its address.
+    /// Hands a free frame to the kernel to receive into. Returns its address.
     pub fn for_reception(&mut self) -> Option<u64> {
         let number = self.free.pop()?;
         let at = Umem::<R>::at(number);
@@ -298,7 +298,7 @@ impl<R: Region> Umem<R> {
         Some(self.address(at))
     }
 
-    /// Hands a held frame to the kernel to be sent from byte `start` of it; gives the address.
+    /// Hands a held frame to the kernel to be sent from byte `start` of it. Returns the address.
     pub fn for_sending(&mut self, frame: Frame, start: usize) -> u64 {
         let at = self.held(&frame);
         assert!(start < self.frame_bytes, "inside the frame");
@@ -361,7 +361,7 @@ impl<R: Region> Umem<R> {
         u64::try_from(at * self.frame_bytes).expect("64 bits hold an offset")
     }
 
-    /// Longest packet that can be received with `headroom` bytes more in front of it.
+    /// Longest packet that can be received with `headroom` bytes more before it.
     pub const fn receive_bytes_max(&self, headroom: usize) -> usize {
         self.frame_bytes
             .saturating_sub(RECEIVE_HEADROOM)

@@ -1,6 +1,6 @@
 //! The headers in front of a packet: Ethernet, IPv4 or IPv6, UDP or TCP.
 //!
-//! May not: look at what is behind them.
+//! May not: look at the bytes after them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(super) const HEAD_BYTES_MAX: usize = 14 + 40 + 8;
 /// Hops of what this device sends, as the kernel does.
 const HOPS: u8 = 64;
 
-/// What the headers of a received packet say.
+/// Content of the headers of a received packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Came {
     pub from: SocketAddr,
@@ -78,7 +78,7 @@ pub(super) fn read(transport: Transport, packet: &[u8]) -> Option<Came> {
     })
 }
 
-/// From where to where a packet goes.
+/// Source and destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub from: SocketAddr,
@@ -87,7 +87,7 @@ pub(super) struct Way {
     pub mac_to: Mac,
 }
 
-/// Writes the headers for a datagram to the end of `front`, the bytes in front of it; gives their length. Over IPv4 without
+/// Writes the headers for a datagram to the end of `front`, the bytes before it; returns their length. Over IPv4 without
 /// the UDP checksum: pmnet's packets have their own. `None`: the addresses are of two families, there is no room, or the
 /// datagram is too long.
 pub(super) fn write(front: &mut [u8], way: &Way, datagram: &[u8]) -> Option<usize> {
@@ -130,7 +130,7 @@ pub(super) fn write(front: &mut [u8], way: &Way, datagram: &[u8]) -> Option<usiz
     Some(used)
 }
 
-/// The same for an IP packet, which only needs the Ethernet header. `None`: there is no room.
+/// Returns the same for an IP packet, which only needs the Ethernet header. `None`: there is no room.
 pub(super) fn write_link(front: &mut [u8], way: &Way) -> Option<usize> {
     let kind = if way.to.is_ipv4() {
         EtherType::IPV4

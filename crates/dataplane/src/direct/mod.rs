@@ -1,7 +1,7 @@
 //! A device whose packets never pass the kernel's network stack: AF_XDP sockets that receive into the packet buffers of the
 //! log (`docs/spec/ordered-log.md` §11), as PASTE proposes.
 //!
-//! An update is appended where the network put it, and is sent on from there. What does not come by such a socket (from
+//! An update is appended where the network put it, and is sent on from there. Packets that do not come by such a socket (from
 //! another interface, a fragment, something foreign) comes by the UDP socket of the [relay](crate::relay), and so goes what
 //! nobody knows the way to. Spec: `docs/spec/packet-buffers.md`. May not: decide anything about a packet.
 
@@ -46,13 +46,13 @@ pub struct DirectConfig {
     pub part: Part,
 }
 
-/// Why a device cannot receive into the buffers of its log.
+/// Reason why a device cannot receive into the buffers of its log.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectError {
     /// A socket.
     #[error(transparent)]
     Socket(#[from] AfXdpError),
-    /// The program in front of it.
+    /// The program before it.
     #[error(transparent)]
     Program(#[from] KernelError),
     /// An interface, a log or an address that does not fit.
@@ -75,7 +75,7 @@ impl From<io::Error> for DirectError {
     }
 }
 
-/// What a socket got.
+/// A socket's interface, queue and modes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// Interface.
@@ -86,7 +86,7 @@ pub struct Bound {
     pub zero_copy: bool,
 }
 
-/// A device that is bound to its interfaces and serves nobody yet: all that can be refused at the start has been tried.
+/// A device that is bound to its interfaces and does not serve yet: all that can be refused at the start has been tried.
 pub struct DirectDevice {
     port: Direct,
     device: DeviceConfig,
@@ -108,7 +108,7 @@ impl DirectDevice {
         DirectDevice::open_in(config, space, stop)
     }
 
-    /// The same for a log whose packet buffers are these.
+    /// Returns the same for a log whose packet buffers are these.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -138,7 +138,7 @@ impl DirectDevice {
         self.serve_with(log, |node| node, |_| (), ready)
     }
 
-    /// The same for a device with more beside it, which `make` makes of it. `observe` is called once a turn.
+    /// Serves a device with more beside it, which `make` makes of it. `observe` is called once a turn.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -178,7 +178,7 @@ fn fits(name: &str, buffer_bytes: u32) -> Result<(), DirectError> {
     let most = takes(buffer_bytes);
     if mtu > most {
         return Err(DirectError::Unfit(format!(
-            "packets of {name} may have {mtu} bytes, and a buffer of {buffer_bytes} bytes takes {most}: set a smaller one \
+            "PM1442 packets of {name} may have {mtu} bytes, and a buffer of {buffer_bytes} bytes takes {most}: set a smaller one \
              (ip link set {name} mtu 1500){}",
             if buffer_bytes < LARGE && mtu <= takes(LARGE) {
                 ", or make the log with buffers of 4096 bytes (--media file has them)"

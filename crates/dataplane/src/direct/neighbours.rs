@@ -1,7 +1,7 @@
 //! By which queue, and under which Ethernet addresses, a peer is reached: as its own packets came.
 //!
 //! Invariants: bounded; learned only from packets that were accepted; what was not heard of for a while goes by the kernel's
-//! stack, which finds out where it is. May not: ask anybody.
+//! stack, which finds out where it is. May not: send a question.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,7 @@ use super::frame::{Came, Mac};
 
 /// Peers that are known at the same time. Others go by the kernel's stack.
 const NEIGHBOURS_MAX: usize = 4096;
-/// After so long without a packet from it, a peer may be elsewhere. The system knows where; asking it costs a copy.
+/// Time without a packet after which a peer may be elsewhere. The system knows where; asking it costs a copy.
 const HEARD_MAX: Nanos = SECOND;
 
 /// How a peer is reached.
@@ -21,7 +21,7 @@ const HEARD_MAX: Nanos = SECOND;
 pub(super) struct Neighbour {
     /// Index of the queue.
     pub queue: usize,
-    /// Its Ethernet address, or that of the router in front of it.
+    /// Its Ethernet address, or that of the router on the path to it.
     pub mac: Mac,
     /// Ours.
     pub own_mac: Mac,
@@ -61,7 +61,7 @@ impl Neighbours {
         self.known.insert(came.from, (neighbour, now));
     }
 
-    /// How to reach a peer; `None`: by the kernel's stack.
+    /// Returns how to reach a peer; `None`: by the kernel's stack.
     pub fn find(&self, now: Time, peer: Peer) -> Option<Neighbour> {
         self.known
             .get(&peer)

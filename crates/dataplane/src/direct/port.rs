@@ -15,10 +15,10 @@ use super::{Bound, DirectConfig, DirectError};
 use crate::af_xdp::{AfXdpError, Transport};
 use crate::relay::Relay;
 
-/// While the device spins, the socket in the kernel's stack is looked at once in so many turns: that is a system call.
+/// While the device spins, the socket in the kernel's stack is looked at once in this many turns: that is a system call.
 const STACK_EVERY: u32 = 16;
 /// Entries that are sent on in one turn, besides as many as it appended. Each of them takes one to three microseconds: it goes
-/// through the driver, or the kernel's stack, before the call that sends it returns, and what comes meanwhile waits.
+/// through the driver, or the kernel's stack, before the call that sends it returns; packets that come meanwhile wait.
 const FORWARDS_MAX: usize = 4;
 /// Token of the first queue.
 const QUEUES_TOKEN: usize = 16;
@@ -28,7 +28,7 @@ pub(super) struct Direct {
     stack: Relay,
     sockets: Sockets,
     arrived: Vec<Arrived>,
-    /// What goes by the kernel's stack.
+    /// Traffic that goes through the kernel's stack.
     rest: Outbox,
     /// Time of this turn.
     now: Cell<Time>,
@@ -135,7 +135,7 @@ impl Port for Direct {
     }
 
     fn send(&mut self, out: &Outbox) -> io::Result<()> {
-        // Somebody waits for an answer, and nobody for an entry: those that are sent from the log leave last.
+        // Clients wait for answers, not for entries: entries that are sent from the log leave last.
         for from_log in [false, true] {
             let these = |place: &Place| place.logged.is_some() == from_log;
             for place in out.places().filter(these) {
@@ -155,7 +155,7 @@ impl Port for Direct {
 
     fn paths(&mut self, now: Time, next: Peer, before: Option<Peer>) -> Option<FragmentSize> {
         let size = self.stack.paths(now, next, before)?;
-        // Nobody behind these sockets says that a packet is too long. Those go by the kernel's stack.
+        // No router tells these sockets that a packet is too long. So long packets go through the kernel's stack.
         self.longest = size.min(self.sockets.carries()).datagram_bytes();
         Some(size)
     }

@@ -66,7 +66,7 @@ unsafe impl Region for FrameMemory {
     }
 }
 
-/// How buffers are divided, so that a full log stops nobody from receiving: the buffers that are never live are enough for
+/// How buffers are divided, so that receiving goes on with a full log: the buffers that are never live are enough for
 /// all queues, whatever the traffic was before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
@@ -77,12 +77,12 @@ struct Share {
 }
 
 impl Share {
-    /// Of so many buffers, at least 256 a queue.
+    /// Returns the share of each queue of `buffers` buffers, at least 256 a queue.
     fn of(buffers: u64, queues: usize) -> Share {
         let count = u64::try_from(queues.max(1)).expect("few");
         let send = u64::try_from(SEND_RESERVE).expect("few");
         if count == 1 {
-            // It takes what there is: nobody else could be left without.
+            // It takes all that are left: no other shard needs them.
             return Share {
                 receive: usize::MAX,
                 never_live: RECEIVE_MIN + send,
@@ -102,7 +102,7 @@ pub(super) struct Queues {
     // have too go on. They find no socket for this shard's packets then, which pass.
     _part: Part,
     queues: Vec<Queue>,
-    /// What was submitted to a queue waits for its kernel to be woken.
+    /// A queue has submitted frames, and its kernel is to be woken.
     asleep: Vec<bool>,
     /// Buffers that the kernel has to receive into, for each queue.
     filled: Vec<usize>,
@@ -199,17 +199,17 @@ impl Queues {
         received.map(drop)
     }
 
-    /// A received packet.
+    /// Returns a received packet.
     pub fn packet(&self, received: &Received) -> &[u8] {
         &self.umem.bytes(&received.frame)[received.bytes.clone()]
     }
 
-    /// Where a received packet begins in the frame space.
+    /// Returns where a received packet begins in the frame space.
     pub fn place(&self, received: &Received) -> usize {
         self.start(received.frame.number()) + received.bytes.start
     }
 
-    /// A datagram in a buffer of the log.
+    /// Returns a datagram in a buffer of the log.
     pub fn logged(&self, place: &Range<usize>) -> &[u8] {
         let (number, inside) = self.split(place);
         self.umem.kept_bytes(number, &inside)
@@ -223,7 +223,7 @@ impl Queues {
         (number, place.start - start..place.end - start)
     }
 
-    /// Whether the kernel has to be woken once more.
+    /// Returns whether the kernel has to be woken once more.
     pub fn pending(&self) -> bool {
         self.asleep.iter().any(|asleep| *asleep)
     }
@@ -232,7 +232,7 @@ impl Queues {
         usize::try_from(number).expect("u32 fits usize") * self.buffer_bytes
     }
 
-    /// A received packet is done with: the log has it, or nobody needs it.
+    /// A received packet is done with: the log has it, or it is not needed.
     pub fn done(&mut self, frame: Frame, kept: bool) {
         if kept {
             self.umem.keep(frame);
@@ -241,7 +241,7 @@ impl Queues {
         }
     }
 
-    /// Copies a datagram into a free buffer and queues it, with the headers that `head` writes in front of it.
+    /// Copies a datagram into a free buffer and queues it, with the headers that `head` writes before it.
     pub fn send(
         &mut self,
         queue: usize,
@@ -292,7 +292,7 @@ impl Queues {
         Ok(true)
     }
 
-    /// An entry of the TX ring; false: none is free.
+    /// Returns an entry of the TX ring. Returns false: none is free.
     fn reserve(&mut self, queue: usize) -> Result<bool, AfXdpError> {
         if self.queues[queue].reserve(1)? == 1 {
             return Ok(true);

@@ -2,7 +2,7 @@
 //! of its own for each.
 //!
 //! A socket gets only what its own queue has received, and its memory is the log of one shard. So the queues of an interface
-//! are divided: shard i of n has the queues i, i + n, i + 2n, …. What comes to a shard by a queue of another one takes the way
+//! are divided: shard i of n has the queues i, i + n, i + 2n, …. A packet for a shard in a queue of another one takes the path
 //! through the system's stack to its UDP socket. May not: know logs.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const BUFFERS_PER_QUEUE: u64 = 256;
 /// By the names of their interfaces.
 type Programs = BTreeMap<String, Redirect>;
 
-/// Which of the shards of a process somebody is. A shard's sockets keep it, and the programs are detached when the last one
+/// A shard's part in its process. A shard's sockets keep it, and the programs are detached when the last one
 /// is gone.
 #[derive(Clone)]
 pub struct Part {
@@ -43,7 +43,7 @@ impl Default for Part {
 }
 
 impl Part {
-    /// The only shard.
+    /// Returns the only shard.
     #[must_use]
     pub fn alone() -> Part {
         Part {
@@ -53,7 +53,7 @@ impl Part {
         }
     }
 
-    /// All of `count` shards, which listen on one port after the other.
+    /// Returns all of `count` shards, which listen on one port after the other.
     ///
     /// # Errors
     /// [`DirectError::Unfit`]: an interface has fewer queues than there are shards.
@@ -64,7 +64,7 @@ impl Part {
             let queues = queues_of(name);
             if queues < u32::from(count) {
                 return Err(DirectError::Unfit(format!(
-                    "{name} has {queues} receive queue(s), and each of {count} shards needs one of its own: give it more \
+                    "PM1445 {name} has {queues} receive queue(s), and each of {count} shards needs one of its own: give it more \
                      (ethtool -L {name} combined {count}; on a veth rx {count}), or start fewer shards"
                 )));
             }
@@ -78,7 +78,7 @@ impl Part {
         Ok((0..count).map(part).collect())
     }
 
-    /// Its queues of an interface.
+    /// Returns its queues of an interface.
     pub(super) fn queues(&self, interface: &str) -> impl Iterator<Item = u32> + use<> {
         let step = usize::from(self.count);
         (u32::from(self.index)..queues_of(interface)).step_by(step)
@@ -120,7 +120,7 @@ impl Part {
         Ok(())
     }
 
-    /// What comes to this shard by this queue goes to this socket from now on.
+    /// Packets for this shard in this queue go to this socket from now on.
     pub(super) fn serve(
         &self,
         interface: &str,
@@ -133,7 +133,7 @@ impl Part {
     }
 }
 
-/// Receive queues of an interface that can have sockets. What comes by others goes to the system's stack, and from there to a
+/// Receive queues of an interface that can have sockets. Packets in other queues go to the system's stack, and from there to a
 /// device's UDP socket.
 fn queues_of(interface: &str) -> u32 {
     interface::receive_queues(interface).min(QUEUES_MAX)
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn fewer_queues_than_shards_are_refused() {
         let refused = Part::all(2, &["lo".into()]).unwrap_err().to_string();
-        let said = "lo has 1 receive queue(s), and each of 2 shards needs one of its own";
+        let said = "PM1445 lo has 1 receive queue(s), and each of 2 shards needs one of its own";
         assert!(refused.starts_with(said), "{refused}");
         let refused = Part::all(2, &["nothing0".into()]).unwrap_err().to_string();
         assert!(refused.starts_with("interface nothing0: "), "{refused}");

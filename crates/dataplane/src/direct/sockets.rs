@@ -21,7 +21,7 @@ use crate::interface::mtu;
 /// Packets taken from a queue at once.
 const BURST: usize = 64;
 
-/// Which datagrams.
+/// Kind of datagrams.
 #[derive(Clone, Debug)]
 pub struct SocketsConfig {
     /// Network interfaces by which they come.
@@ -43,7 +43,7 @@ pub struct SocketsConfig {
 /// A datagram that has arrived. It must be given to [`Sockets::done`].
 #[derive(Debug)]
 pub struct Arrived {
-    /// Where it is in the frame space.
+    /// Its place in the frame space.
     pub place: Range<usize>,
     /// Its buffer.
     frame: Frame,
@@ -57,7 +57,7 @@ impl Arrived {
     pub const fn from(&self) -> Peer {
         self.came.from
     }
-    /// How many more hops it may make.
+    /// Returns how many more hops it may make.
     #[must_use]
     pub const fn hops(&self) -> u8 {
         self.came.hops
@@ -74,7 +74,7 @@ pub struct BufferSpace {
 }
 
 impl BufferSpace {
-    /// All of a log whose image is this memory.
+    /// Returns all of a log whose image is this memory.
     ///
     /// # Errors
     /// [`DirectError::Unfit`]: its frame space is a ring.
@@ -82,7 +82,7 @@ impl BufferSpace {
         BufferSpace::beside_a_store(memory, 0, parameters, parameters.buffer_count())
     }
 
-    /// Those of a log whose image begins at byte `start` of this memory, in the region of a store. `own` of them are not the
+    /// Returns the sockets of a log whose image begins at byte `start` of this memory, in the region of a store. `own` of them are not the
     /// store's.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl BufferSpace {
     ) -> Result<BufferSpace, DirectError> {
         let FrameSpace::Buffers(buffer_bytes) = parameters.space else {
             return Err(DirectError::Unfit(
-                "the frame space of this log is a ring, and this mode needs packet buffers: make a new log, or use --mode relay"
+                "PM1443 the frame space of this log is a ring, and this mode needs packet buffers: make a new log, or use --mode relay"
                     .into(),
             ));
         };
@@ -147,7 +147,7 @@ impl Sockets {
         let needed = config.part.buffers_needed(&config.interfaces);
         if buffers < needed {
             return Err(DirectError::Unfit(format!(
-                "this log has {buffers} packet buffers of {buffer_bytes} bytes, and the queues of {} need {needed}: make a larger \
+                "PM1444 this log has {buffers} packet buffers of {buffer_bytes} bytes, and the queues of {} need {needed}: make a larger \
                  one",
                 config.interfaces.join(", ")
             )));
@@ -169,13 +169,13 @@ impl Sockets {
         self.queues.never_live()
     }
 
-    /// What each socket got.
+    /// Resources of each socket.
     #[must_use]
     pub fn bound(&self) -> &[Bound] {
         self.queues.bound()
     }
 
-    /// Who has how many buffers. Those that the log has, live or not, are kept.
+    /// Division of the buffers. Those that the log has, live or not, are kept.
     #[must_use]
     pub fn places(&self) -> Places {
         self.queues.places()
@@ -197,7 +197,7 @@ impl Sockets {
         })
     }
 
-    /// What becomes readable when something arrives.
+    /// Descriptors that become readable when something arrives.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.sockets().iter().map(AsFd::as_fd)
     }
@@ -229,7 +229,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// What arrived is done with. Unless it was refused, its sender can be reached the way it came.
+    /// The received packets are done with. Unless it was refused, its sender can be reached the way it came.
     pub fn done(&mut self, now: Time, arrived: Arrived, taken: Taken) {
         if taken != Taken::Refused {
             self.neighbours.learn(now, arrived.queue, &arrived.came);
@@ -251,7 +251,7 @@ impl Sockets {
         }
     }
 
-    /// What writes the headers of a datagram in front of it.
+    /// Function that writes the headers of a datagram before it.
     fn head(&self, way: Way) -> impl Fn(&mut [u8], &[u8]) -> Option<usize> + use<> {
         let transport = self.transport;
         move |front, datagram| match transport {
@@ -260,7 +260,7 @@ impl Sockets {
         }
     }
 
-    /// Queues a datagram, copied into a free buffer; it leaves with [`Sockets::flush`]. False: nobody knows the way there,
+    /// Queues a datagram, copied into a free buffer; it leaves with [`Sockets::flush`]. False: the path there is not known,
     /// because nothing came from there lately.
     ///
     /// # Errors
@@ -274,7 +274,7 @@ impl Sockets {
         Ok(true)
     }
 
-    /// The same for a datagram at `place` of the frame space, in a buffer of the log: it is sent from there.
+    /// Returns the same for a datagram at `place` of the frame space, in a buffer of the log: it is sent from there.
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -296,7 +296,7 @@ impl Sockets {
         Ok(true)
     }
 
-    /// A datagram in a buffer of the log.
+    /// Returns a datagram in a buffer of the log.
     #[must_use]
     pub fn logged(&self, place: &Range<usize>) -> &[u8] {
         self.queues.logged(place)
@@ -310,7 +310,7 @@ impl Sockets {
         self.queues.flush_all()
     }
 
-    /// Whether [`Sockets::flush`] could not hand over everything.
+    /// Returns whether [`Sockets::flush`] could not hand over everything.
     #[must_use]
     pub fn pending(&self) -> bool {
         self.queues.pending()

@@ -20,7 +20,7 @@ impl Kernel {
         self.attach_by_steps(interfaces, native, &mut |_| ())
     }
 
-    /// The same. `step` is called before each step.
+    /// Attaches, and calls `step` before each step.
     ///
     /// # Errors
     /// As [`Kernel::attach`].

@@ -73,14 +73,14 @@ impl Member {
     }
 }
 
-/// Where a link is to be made, if there is none.
+/// Place for a new link, if there is none.
 struct Place<'a> {
     interface: &'a str,
     generic: bool,
 }
 
 impl Interface {
-    /// The interface of this name in the calling thread's network namespace. Its folder is named after its number there: names
+    /// Returns the interface of this name in the calling thread's network namespace. Its folder is named after its number there: names
     /// can change.
     pub(super) fn named(name: &str) -> Result<Interface, KernelError> {
         let namespace =
@@ -92,7 +92,7 @@ impl Interface {
         })
     }
 
-    /// The interface that has this folder.
+    /// Returns the interface that has this folder.
     pub(super) const fn of(folder: PathBuf) -> Interface {
         Interface { folder }
     }
@@ -101,7 +101,7 @@ impl Interface {
         &self.folder
     }
 
-    /// Whether this device is there, and the interface too.
+    /// Returns whether this device is there, and the interface too.
     pub(super) fn has(&self, device: &str) -> bool {
         let here = self.members().iter().any(|one| one.device == device);
         here && self.link().is_some() && !self.is_severed()
@@ -121,7 +121,7 @@ impl Interface {
     ) -> Result<(), KernelError> {
         let _lock = self.lock()?;
         if self.is_severed() {
-            // Of an interface that is gone, whose number is given again: nobody is there any more.
+            // Of an interface that is gone, whose number is given again: no device is at it any more.
             step("clear");
             self.clear()?;
         }
@@ -160,7 +160,7 @@ impl Interface {
         settled
     }
 
-    /// Whether the others have room for it.
+    /// Checks that the other devices leave room for it.
     fn admit(
         &self,
         interface: &str,
@@ -264,7 +264,7 @@ impl Interface {
         attached
     }
 
-    /// The program takes the place of the one that is attached, or is attached. Without a place and a link nobody ever was.
+    /// The program takes the place of the one that is attached, or is attached. Without a place and a link there never was a device.
     fn attach(
         &self,
         program: &mut Xdp,
@@ -308,7 +308,7 @@ impl Interface {
         })
     }
 
-    /// The link, and whether it is in the generic mode.
+    /// Returns the link, and whether it is in the generic mode.
     fn link(&self) -> Option<(PathBuf, bool)> {
         let paths = LINKS.map(|name| self.folder.join(name));
         let found = paths.into_iter().zip([false, true]);
@@ -321,7 +321,7 @@ impl Interface {
             .is_some_and(|(link, _)| links::is_severed(&link))
     }
 
-    /// Who is here, by their ports.
+    /// Returns the devices here, by their ports.
     fn members(&self) -> Vec<Member> {
         let mut members: Vec<Member> = self
             .files(|_| true)

@@ -1,4 +1,4 @@
-//! What the pipeline is told of its neighbours in a chain: `pm_chain`, as user space writes it.
+//! The pipeline's neighbours in a chain: `pm_chain`, as user space writes it.
 //!
 //! Invariants: written only while the pipeline is held. How frames reach a neighbour is learned by the pipeline itself; it
 //! is forgotten here when the neighbour has another address. Spec: `docs/spec/pipeline.md` §4. May not: decide what is
@@ -14,7 +14,7 @@ use super::shared::{Hops, WAY_INTERFACE};
 use super::words::{address_words, port_word};
 
 impl Hops {
-    /// Tells the pipeline its place in the chain, and what the machine knows of the devices behind it.
+    /// Tells the pipeline its place in the chain, and what the machine knows of the devices after it.
     /// `talks`: it sends to its neighbours; else it gets no addresses, and user space does that.
     pub(super) fn describe(&self, state: &ChainState, talks: bool) {
         let behind = u32::try_from(state.behind.len()).expect("a chain is short");
@@ -56,8 +56,8 @@ impl Hops {
         }
     }
 
-    /// What the pipeline has done with its neighbours. `skipped` is read after the orders, and written before them: who
-    /// sees an order also sees that nobody acknowledged it.
+    /// Progress of the pipeline with its neighbours. `skipped` is read after the orders, and written before them: a reader that
+    /// sees an order also sees that it was not acknowledged.
     pub(super) fn work(&self) -> HopWork {
         let mut work = HopWork::default();
         for (order, shared) in work.orders.iter_mut().zip(&self.orders) {
@@ -72,7 +72,7 @@ impl Hops {
     }
 }
 
-/// Says where a neighbour is; `None`: the pipeline sends it nothing.
+/// Tells the pipeline the address of a neighbour; `None`: the pipeline sends it nothing.
 fn set_neighbour(
     peer: Option<Peer>,
     address: [&AtomicU64; 2],

@@ -18,7 +18,7 @@ use super::pins::Pins;
 use super::spill;
 use super::stage::Stage;
 
-/// What [`detach`] found and did.
+/// Outcome of [`detach`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detached {
     /// There was a device, or what an earlier attempt has left of one.
@@ -83,7 +83,7 @@ pub fn detach(
                 log.close()?;
                 spill::save(path, &Kernel::image(pins)?).map_err(|error| {
                     OpenError::Other(format!(
-                        "{error}. The kernel keeps the log, and acknowledges nothing until this device is started again: \
+                        "PM1430 {error}. The kernel keeps the log, and acknowledges nothing until this device is started again: \
                          make room there, or name another file with --spill, and start it, or end it with --detach"
                     ))
                 })?;
@@ -96,7 +96,7 @@ pub fn detach(
                 hold.release(&tail).map_err(failed)?;
             }
             return Err(OpenError::Other(format!(
-                "{unapplied} acknowledged updates in the log are not applied by the server yet: start the server and \
+                "PM1431 {unapplied} acknowledged updates in the log are not applied by the server yet: start the server and \
                  wait, or save the log with --spill FILE, or give them up with --discard"
             )));
         }
@@ -111,12 +111,12 @@ pub fn detach(
     })
 }
 
-/// How many entries a start from this image would keep.
+/// Returns how many entries a start from this image would keep.
 fn kept(image: MapMedia) -> Result<u64, OpenError> {
     match Scan::open(image, None)?.decide() {
         Decision::Keep { applied, tail, .. } => Ok(tail - applied),
         _ => Err(OpenError::Other(
-            "the log cannot be read: give it up with --discard".into(),
+            "PM1432 the log cannot be read: give it up with --discard".into(),
         )),
     }
 }

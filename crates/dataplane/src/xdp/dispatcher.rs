@@ -72,12 +72,12 @@ impl Dispatcher {
         })
     }
 
-    /// The program, to attach it.
+    /// Returns the program, to attach it.
     pub(super) fn program(&mut self) -> Result<&mut Xdp, KernelError> {
         program(&mut self.ebpf, NAME)
     }
 
-    /// The program, as the target of a tail call.
+    /// Returns the program, as the target of a tail call.
     ///
     /// # Errors
     /// [`KernelError::Program`].

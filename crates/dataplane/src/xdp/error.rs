@@ -1,4 +1,4 @@
-//! Why the pipeline in the kernel, or the device that it belongs to, cannot be had; and what to do.
+//! Reasons why the pipeline in the kernel, or the device that it belongs to, cannot be had; and what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,68 +9,68 @@ use aya::programs::ProgramError;
 use pmnet_log::LogError;
 use rustix::io::Errno;
 
-/// Why the kernel's part of a device cannot be set up, used or removed.
+/// Reason why the kernel's part of a device cannot be set up, used or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// Built where there was no compiler for it.
     #[error(
-        "this pmnet was built without the in-kernel pipeline: install clang and libbpf-dev, then build it again"
+        "PM1401 this pmnet was built without the in-kernel pipeline: install clang and libbpf-dev, then build it again"
     )]
     NotBuilt,
     /// Another architecture than the one it relies on.
     #[error(
-        "the in-kernel pipeline relies on x86-64, where stores are seen in their order: use --mode relay here"
+        "PM1402 the in-kernel pipeline relies on x86-64, where stores are seen in their order: use --mode relay here"
     )]
     Architecture,
     /// Sizes that the pipeline cannot work with.
     #[error("{0}")]
     Parameters(String),
-    /// What is pinned has the layout of another version.
+    /// The pinned maps have the layout of another version.
     #[error(
-        "the device in {0} was made by another version of pmnet, and its maps are not read by this one: save and remove it \
+        "PM1403 the device in {0} was made by another version of pmnet, and its maps are not read by this one: save and remove it \
          with that version (the same command line with --spill FILE --detach), then start this one with --spill FILE"
     )]
     OtherVersion(PathBuf),
-    /// What is pinned is not a whole device: not yet, or no longer.
+    /// The pinned maps are not a whole device: not yet, or no longer.
     #[error(
-        "no whole device is in {0}: it is being made or taken out at the moment, or whoever did was killed; start it \
+        "PM1404 the device in {0} is not complete: a process makes it or takes it out just now, or was killed while it did; start it \
          again, or take it out with --detach"
     )]
     NotWhole(PathBuf),
     /// The BPF file system, where maps outlive their process, cannot be used.
-    #[error("{path}: {source}: {}", advice(source))]
+    #[error("PM1405 {path}: {source}: {}", advice(source))]
     FileSystem {
-        /// Where it should be.
+        /// Its path.
         path: PathBuf,
         /// The system's answer.
         source: std::io::Error,
     },
     /// A map could not be made, pinned or mapped.
-    #[error("{what}: {source} (maps need root, or CAP_BPF and CAP_NET_ADMIN)")]
+    #[error("PM1406 {what}: {source} (maps need root, or CAP_BPF and CAP_NET_ADMIN)")]
     Map {
-        /// Which one, and what was tried.
+        /// Its name, and the operation that failed.
         what: String,
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The kernel refused the programs.
-    #[error("the kernel did not take the programs: {0}")]
+    #[error("PM1407 the kernel did not take the programs: {0}")]
     Load(#[from] aya::EbpfError),
     /// A program could not be loaded, run or attached.
-    #[error("program {name}: {source}")]
+    #[error("PM1408 program {name}: {source}")]
     Program {
-        /// Which one.
+        /// Its name.
         name: &'static str,
         /// Why.
         source: ProgramError,
     },
     /// The kernel refused one program.
     #[error(
-        "program {name}: the kernel did not take it: {source}{}. {verifier}",
+        "PM1409 program {name}: the kernel did not take it: {source}{}. {verifier}",
         rights(source)
     )]
     Refused {
-        /// Which one.
+        /// Its name.
         name: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -78,26 +78,28 @@ pub enum KernelError {
         verifier: String,
     },
     /// The link to an interface could not be pinned or taken over.
-    #[error("the attachment to the interface: {0} (before Linux 5.9 it cannot outlive a process)")]
+    #[error(
+        "PM1410 the attachment to the interface: {0} (before Linux 5.9 it cannot outlive a process)"
+    )]
     Link(#[from] aya::programs::links::LinkError),
     /// The program could not be attached to an interface.
     #[error(
-        "cannot attach to {interface} ({}): {source}",
+        "PM1411 cannot attach to {interface} ({}): {source}",
         question(interface, source)
     )]
     Attach {
-        /// Which one.
+        /// Its name.
         interface: String,
         /// Why.
         source: Box<KernelError>,
     },
     /// Two devices with one port at one interface.
     #[error(
-        "the device {device} has port {port} at {interface}: give this one another port (--listen), or take that one out with \
+        "PM1412 the device {device} has port {port} at {interface}: give this one another port (--listen), or take that one out with \
          --detach"
     )]
     PortTaken {
-        /// Which interface.
+        /// The interface.
         interface: String,
         /// The port.
         port: u16,
@@ -105,35 +107,35 @@ pub enum KernelError {
         device: String,
     },
     /// No room for one more device at this interface.
-    #[error("{max} devices are at {0}, which is the most that one interface can have", max = super::shared::DEVICES_MAX)]
+    #[error("PM1413 {max} devices are at {0}, which is the most that one interface can have", max = super::shared::DEVICES_MAX)]
     Crowded(String),
     /// All devices at one interface are attached in one way.
     #[error(
-        "the other devices at {0} are attached in the other way: all with --xdp-generic, or all without"
+        "PM1414 the other devices at {0} are attached in the other mode: all with --xdp-generic, or all without"
     )]
     OtherMode(String),
     /// Another process changes the devices at this interface, and does not end.
     #[error(
-        "{0}: another process has been changing the devices at this interface for seconds; try again"
+        "PM1415 {0}: another process has been changing the devices at this interface for seconds; try again"
     )]
     Contended(PathBuf),
     /// The pipeline's lock could not be had in time.
     #[error(
-        "program {0}: a CPU has been inside the pipeline's lock for three seconds, where it needs less than a microsecond: is the \
+        "PM1416 program {0}: a CPU has been inside the pipeline's lock for three seconds, where it needs less than a microsecond: is the \
          machine stopped or overloaded? Start this device again; what is acknowledged is in the log"
     )]
     Locked(&'static str),
     /// A program returned a verdict that it does not have.
-    #[error("program {name} answered {answer}: map and program do not belong together")]
+    #[error("PM1417 program {name} answered {answer}: map and program do not belong together")]
     Answer {
-        /// Which one.
+        /// Its name.
         name: &'static str,
-        /// What.
+        /// Its answer.
         answer: u32,
     },
 }
 
-/// Why a device in the kernel cannot be opened, saved or removed.
+/// Reason why a device in the kernel cannot be opened, saved or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The kernel's part.
@@ -148,13 +150,13 @@ pub enum OpenError {
     /// The file of a saved log.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The system's answer.
         source: std::io::Error,
     },
     /// Another process serves it.
-    #[error("another process serves the device in {0}: stop it first")]
+    #[error("PM1418 another process serves the device in {0}: stop it first")]
     InUse(PathBuf),
 }
 
@@ -203,7 +205,7 @@ fn rights(error: &io::Error) -> &'static str {
     }
 }
 
-/// The system's answer at the bottom of an error.
+/// Returns the system's answer at the bottom of an error.
 fn cause(error: &(dyn std::error::Error + 'static)) -> Option<Errno> {
     let below = std::iter::successors(Some(error), |error| error.source());
     below
@@ -224,7 +226,7 @@ impl KernelError {
             source: Box::new(source),
         }
     }
-    /// A program could not be loaded.
+    /// Returns a program could not be loaded.
     pub(crate) fn load(name: &'static str, source: ProgramError) -> KernelError {
         let ProgramError::LoadError {
             io_error,

@@ -34,7 +34,7 @@ impl Kernel {
         Ok(Held(self))
     }
 
-    /// What may change while the pipeline admits. A session that it does not know needs a hold: a CPU may have looked up
+    /// State that may change while the pipeline admits. A session that it does not know needs a hold: a CPU may have looked up
     /// the session that had the row before, and has to look again.
     fn refresh(&mut self, state: &SessionState) -> Result<(), KernelError> {
         let Some(address) = state.address else {
@@ -157,7 +157,7 @@ impl Hold for Held<'_> {
 
     fn forget_log(&mut self) -> io::Result<()> {
         let shard = self.0.shard();
-        // This one first: without it the others say nothing.
+        // This field is cleared first: without it the others mean nothing.
         shard.last.store(0, Release);
         for word in [
             &shard.head,
@@ -278,7 +278,7 @@ impl FastPath for Kernel {
     }
 }
 
-/// The checksum field of this header.
+/// Returns the checksum field of this header.
 fn checksum(header: Header) -> u32 {
     let bytes = header.emit();
     u32::from_be_bytes([bytes[76], bytes[77], bytes[78], bytes[79]])

@@ -29,7 +29,7 @@ const WORD_BYTES: usize = 8;
 /// The Castagnoli polynomial, reflected.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-/// The whole header.
+/// Returns the whole header.
 pub fn header() -> String {
     let mut out = String::from(
         "/* Generated from the crates wire, log and dataplane. */\n#pragma once\n\n#include <linux/types.h>\n\n",
@@ -164,7 +164,7 @@ fn structure(out: &mut String, name: &str, align: usize, fields: &[(&str, &str, 
     }
 }
 
-/// The CRC32C state after eight zero bits, from each state below 256.
+/// Returns the CRC32C state after eight zero bits, from each state below 256.
 fn byte_table() -> [u32; 256] {
     std::array::from_fn(|byte| {
         let mut crc = u32::try_from(byte).expect("below 256");
@@ -179,7 +179,7 @@ fn zero_byte(table: &[u32; 256], crc: u32) -> u32 {
     (crc >> 8) ^ table[usize::try_from(crc & 255).expect("below 256")]
 }
 
-/// What each byte value contributes if n more bytes follow, for n from 0.
+/// Contribution of each byte value if n more bytes follow, for n from 0.
 fn contributions(count: usize) -> Vec<[u32; 256]> {
     let table = byte_table();
     let mut all = vec![table];

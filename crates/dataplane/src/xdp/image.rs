@@ -22,7 +22,7 @@ pub struct MapMedia {
 }
 
 impl MapMedia {
-    /// The first `bytes` bytes of a mapped map are the image. `outlives`: it is pinned where it outlives this process.
+    /// Returns the image in the first `bytes` bytes of a mapped map. `outlives`: it is pinned where it outlives this process.
     ///
     /// # Panics
     /// If the mapping is shorter.

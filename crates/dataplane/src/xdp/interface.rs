@@ -18,10 +18,10 @@ pub fn hardware_address(address: Ipv4Addr) -> io::Result<[u8; ETHERNET]> {
     let at = |one: &&InterfaceAddress| ip(one) == Some(address);
     let Some(found) = all.iter().find(at) else {
         return Err(unavailable(format!(
-            "no interface has the address {address}: give it to the bridge"
+            "PM1447 no interface has the address {address}: give it to the bridge"
         )));
     };
-    // What has a label is named by it: the interface, a colon, and whatever the operator likes.
+    // An address with a label is named by it: the interface, a colon, and any text of the operator.
     let label = &found.interface_name;
     let interface = label.split_once(':').map_or(&label[..], |(name, _)| name);
     all.iter()
@@ -29,7 +29,7 @@ pub fn hardware_address(address: Ipv4Addr) -> io::Result<[u8; ETHERNET]> {
         .find_map(ethernet)
         .ok_or_else(|| {
             unavailable(format!(
-                "the interface {interface}, which has the address {address}, has no Ethernet address"
+                "PM1448 the interface {interface}, which has the address {address}, has no Ethernet address"
             ))
         })
 }

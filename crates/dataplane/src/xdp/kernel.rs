@@ -120,7 +120,7 @@ impl Kernel {
         program.info().ok()?.verified_instruction_count()
     }
 
-    /// The program `pipeline`, as the target of a tail call.
+    /// Returns the program `pipeline`, as the target of a tail call.
     ///
     /// # Errors
     /// [`KernelError::Program`].
@@ -131,12 +131,12 @@ impl Kernel {
             .map_err(|source| KernelError::Program { name, source })
     }
 
-    /// Says how far the maps are in their life. Whoever sees this also sees everything that was stored before.
+    /// Says how far the maps are in their life. A reader that sees this also sees everything that was stored before.
     pub(super) fn set_stage(&self, stage: Stage) {
         self.shard().stage.store(stage.word(), Release);
     }
 
-    /// Where it is pinned.
+    /// Returns where it is pinned.
     #[must_use]
     pub fn pins(&self) -> &Pins {
         &self.pins
@@ -151,7 +151,7 @@ impl Kernel {
     }
 }
 
-/// A program of a loaded object.
+/// Returns a program of a loaded object.
 pub(super) fn program<'a>(
     ebpf: &'a mut Ebpf,
     name: &'static str,

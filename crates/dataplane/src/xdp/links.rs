@@ -13,7 +13,7 @@ use std::path::Path;
 const BPF_OBJ_GET: libc::c_int = 7;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const BPF_LINK_DETACH: libc::c_int = 34;
-/// `struct bpf_link_info` (linux/bpf.h), as far as it is read, in words of four bytes; where in it the index of the interface is.
+/// `struct bpf_link_info` (linux/bpf.h), as far as it is read, in words of four bytes; then the place of the interface's index in it.
 const INFO_WORDS: usize = 6;
 const INFO_INTERFACE: usize = 4;
 
@@ -26,7 +26,7 @@ pub(super) fn detach(link: &Path) {
     }
 }
 
-/// Whether the link that is pinned here had an interface, which is gone. One that cannot be asked is not.
+/// Returns whether the link that is pinned here had an interface, which is gone. One that cannot be asked is not.
 pub(super) fn is_severed(link: &Path) -> bool {
     let Some(fd) = open(link) else {
         return false;
@@ -47,7 +47,7 @@ fn open(link: &Path) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The system call bpf(2) with the first two words of its attributes; the rest are zero.
+/// Makes the system call bpf(2) with the first two words of its attributes; the rest are zero.
 fn bpf(command: libc::c_int, words: [u64; 2]) -> libc::c_long {
     let mut attributes = [0; 16];
     attributes[..2].copy_from_slice(&words);

@@ -32,7 +32,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pi
 const FRAME_BYTES_MAX: u64 = 256 << 20;
 const ENTRIES_MAX: u64 = 1 << 22;
 
-/// What the kernel's part of a device needs to know.
+/// Configuration of the kernel's part of a device.
 #[derive(Clone, Debug)]
 pub struct KernelConfig {
     /// Address and port to which clients send.
@@ -103,7 +103,7 @@ impl Kernel {
         Ok((kernel, MapMedia::new(image, image_bytes, outlives)))
     }
 
-    /// The size of the log that is pinned.
+    /// Returns the size of the log that is pinned.
     ///
     /// # Errors
     /// [`KernelError`]: there is none, or it cannot be read.
@@ -113,7 +113,7 @@ impl Kernel {
             .map_err(|error| KernelError::Parameters(error.to_string()))
     }
 
-    /// The image of the log that is pinned, mapped once more.
+    /// Returns the image of the log that is pinned, mapped once more.
     ///
     /// # Errors
     /// [`KernelError`]: there is none.
@@ -123,7 +123,7 @@ impl Kernel {
     }
 }
 
-/// Whether this binary can run such a pipeline on this machine.
+/// Checks whether this binary can run such a pipeline on this machine.
 fn check(config: &KernelConfig) -> Result<(), KernelError> {
     if OBJECT.is_empty() {
         return Err(KernelError::NotBuilt);
@@ -155,7 +155,7 @@ fn check(config: &KernelConfig) -> Result<(), KernelError> {
     }
     if frame_bytes > FRAME_BYTES_MAX || entries > ENTRIES_MAX {
         return Err(KernelError::Parameters(format!(
-            "a log in the kernel has at most {ENTRIES_MAX} entries and {} MiB of frames, which is what a verifier \
+            "PM1446 a log in the kernel has at most {ENTRIES_MAX} entries and {} MiB of frames, which is what a verifier \
              allows: choose a smaller --log-size, or --mode relay",
             FRAME_BYTES_MAX >> 20
         )));

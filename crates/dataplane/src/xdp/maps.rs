@@ -53,21 +53,21 @@ pub(super) fn map_pinned_page(pins: &Pins, name: &str) -> Result<MmapRaw, Kernel
     map_array(&map, PAGE_BYTES)
 }
 
-/// What a mapping of `pm_shards` holds.
+/// Content of a mapping of `pm_shards`.
 pub(super) fn shard_in(map: &MmapRaw) -> &Shard {
     // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as long as the
     // reference; all its fields are atomic.
     unsafe { &*map.as_ptr().cast::<Shard>() }
 }
 
-/// What a mapping of `pm_chain` holds.
+/// Content of a mapping of `pm_chain`.
 pub(super) fn hops_in(map: &MmapRaw) -> &Hops {
     // SAFETY: the mapping is a page that begins with a `Hops`, aligned as a page is, and lives as long as the
     // reference; all its fields are atomic.
     unsafe { &*map.as_ptr().cast::<Hops>() }
 }
 
-/// Maps the image; gives its size in bytes as well. If it is not pinned yet, it is made with room for `bytes`: the
+/// Maps the image. Returns its size in bytes as well. If it is not pinned yet, it is made with room for `bytes`: the
 /// object file does not know its size.
 pub(super) fn map_image(
     pins: &Pins,
@@ -127,7 +127,7 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
         let shard = map_pinned_page(pins, SHARDS)?;
         let shard = shard_in(&shard);
         let layout = shard.layout.load(Relaxed);
-        // 0: their maker died before it wrote the number. Then nobody has used them.
+        // 0: their maker died before it wrote the number. Then they were never used.
         if layout != LAYOUT && !(layout == 0 && is_unused(shard)) {
             return Err(KernelError::OtherVersion(pins.folder().to_owned()));
         }
@@ -135,7 +135,7 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// Whether nothing was ever admitted under these maps, and nobody was told to admit.
+/// Returns whether nothing was ever admitted under these maps, and the pipeline was never told to admit.
 pub(super) fn is_unused(shard: &Shard) -> bool {
     shard.last.load(Relaxed) == 0 && shard.generation.load(Relaxed) == 0
 }

@@ -12,7 +12,7 @@ pub(super) const SESSIONS: &str = "pm_sessions";
 pub(super) const SESSION_ROWS: &str = "pm_session_rows";
 /// The index of READs.
 pub(super) const BUCKETS: &str = "pm_buckets";
-/// What user space says of each bucket.
+/// Word of user space about each bucket.
 pub(super) const CLOSED: &str = "pm_closed";
 /// Counters, per CPU.
 pub(super) const COUNTS: &str = "pm_counts";

@@ -35,7 +35,7 @@ pub enum Found {
     Loaded,
 }
 
-/// What is to be opened.
+/// Device to open.
 #[derive(Clone, Debug)]
 pub struct OpenConfig {
     /// The kernel's part; its parameters are those of a new log.
@@ -47,7 +47,7 @@ pub struct OpenConfig {
     /// File in which the log is saved when the device ends, and from which it is loaded.
     pub spill: Option<PathBuf>,
     /// A device that is taken over begins anew, as after any start: nothing is admitted from then on until it serves, and its log
-    /// has the next incarnation. So another device can join behind it. Otherwise it goes on meanwhile.
+    /// has the next incarnation. So another device can join after it. Otherwise it goes on meanwhile.
     pub anew: bool,
 }
 
@@ -152,7 +152,7 @@ fn take_over(
     if stage != Stage::Saving && !config.anew {
         return Ok((kernel, log));
     }
-    // Whoever is killed in the midst of the repair is followed by one that begins it again.
+    // If a process is killed in the middle of the repair, the next one begins it again.
     kernel.set_stage(Stage::Saving);
     let log = repaired(log.into_media(), Some(expected))?;
     Ok((kernel, log))

@@ -10,7 +10,7 @@ use super::error::KernelError;
 use super::links;
 use super::names::IMAGE;
 
-/// Where the BPF file system usually is.
+/// Usual place of the BPF file system.
 const USUAL: &str = "/sys/fs/bpf";
 /// `f_type` of a BPF file system (linux/magic.h).
 const MAGIC: u64 = 0xcafe_4a11;
@@ -21,7 +21,7 @@ const PROCESSES: &str = "/proc/self/ns/pid";
 const FIRST_PROCESSES: &str = "pid:[4026531836]";
 /// First part of the name of a mark: a symbolic link to the interface's folder.
 const MARK: &str = "at-";
-/// First part of the name of a pinned link. Devices have none here, but others use such folders too.
+/// First part of the name of a pinned link. Folders of devices have none of these, but other programs use such folders, too.
 const LINK: &str = "link";
 
 /// One device's folder.
@@ -33,7 +33,7 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// The folder of the device `name`; makes it if it is not there. Mounts the BPF file system in its usual place
+    /// Returns the folder of the device `name`; makes it if it is not there. Mounts the BPF file system in its usual place
     /// if it is not mounted there.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Pins {
             .map_err(|error| KernelError::file(&self.folder, error))
     }
 
-    /// The folder of the device `name`, whether or not it exists.
+    /// Returns the folder of the device `name`, whether or not it exists.
     #[must_use]
     pub fn existing(name: &str) -> Pins {
         Pins {
@@ -69,7 +69,7 @@ impl Pins {
         }
     }
 
-    /// Whether what is pinned here outlives this process. It does not if the file system is mounted only where this process is: in a
+    /// Returns whether what is pinned here outlives this process. It does not if the file system is mounted only where this process is: in a
     /// container, or in mounts of its own. If the mounts of the first
     /// process cannot be read, it does.
     #[must_use]
@@ -87,25 +87,25 @@ impl Pins {
             && !(self.mounted && in_container)
     }
 
-    /// The folder.
+    /// Returns the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether something of a device is here: its image.
+    /// Returns whether something of a device is here: its image.
     #[must_use]
     pub fn in_use(&self) -> bool {
         self.path(IMAGE).exists()
     }
 
-    /// Where something is pinned.
+    /// Returns where something is pinned.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     #[must_use]
     pub(super) fn name(&self) -> String {
         let name = self.folder.file_name().unwrap_or_default();
@@ -133,7 +133,7 @@ impl Pins {
         names
     }
 
-    /// The marks: names of interfaces, and where these are.
+    /// Returns the marks: names of interfaces, and where these are.
     fn marks(&self) -> Vec<(String, Interface)> {
         let read = |file: &String| {
             let name = decoded(file.strip_prefix(MARK)?);
@@ -174,7 +174,7 @@ impl Pins {
         std::fs::remove_file(&path).map_err(|error| KernelError::file(&path, error))
     }
 
-    /// Leaves all interfaces but these.
+    /// Detaches from all interfaces but these.
     ///
     /// # Errors
     /// [`KernelError`].
@@ -188,7 +188,7 @@ impl Pins {
             .into_iter()
             .partition(|(name, _)| names.contains(name));
         for (name, interface) in others {
-            // One that has another name now is not left.
+            // An interface that is kept under another name now is not left.
             if !kept.iter().any(|(_, other)| *other == interface) {
                 interface.leave(&self.name(), step)?;
             }
@@ -198,7 +198,7 @@ impl Pins {
         Ok(())
     }
 
-    /// Leaves all interfaces, and removes everything that is pinned here, and the folder. The kernel frees a map when its last
+    /// Detaches from all interfaces, and removes everything that is pinned here, and the folder. The kernel frees a map when its last
     /// reference is gone.
     ///
     /// # Errors
@@ -208,7 +208,7 @@ impl Pins {
         std::fs::remove_dir(&self.folder).map_err(|error| KernelError::file(&self.folder, error))
     }
 
-    /// The same, but leaves the empty folder.
+    /// Removes the pins, but leaves the empty folder.
     pub(super) fn clear(&self) -> Result<(), KernelError> {
         self.leave_all_but(&[], &mut |_| ())?;
         let failed = |error| KernelError::file(&self.folder, error);
@@ -228,7 +228,7 @@ impl Pins {
     }
 }
 
-/// The BPF file system allows no dot in a name.
+/// Returns the BPF file system allows no dot in a name.
 fn encoded(interface: &str) -> String {
     interface.replace('_', "__").replace('.', "_d")
 }
@@ -245,7 +245,7 @@ fn decoded(file: &str) -> String {
     name
 }
 
-/// Whether a list of mounts (proc_pid_mountinfo(5)) has the file system with this device number.
+/// Returns whether a list of mounts (proc_pid_mountinfo(5)) has the file system with this device number.
 fn has_mounted(mounts: &str, (major, minor): (u32, u32)) -> bool {
     let device = format!("{major}:{minor}");
     mounts

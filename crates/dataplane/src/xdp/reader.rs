@@ -34,7 +34,7 @@ struct Open {
 }
 
 impl LogReader {
-    /// The log of the device that is pinned under `name`.
+    /// Returns the log of the device that is pinned under `name`.
     #[must_use]
     pub fn new(name: &str) -> LogReader {
         LogReader {
@@ -44,7 +44,7 @@ impl LogReader {
         }
     }
 
-    /// The frame of an order: the bytes of an APPEND as the device would send it. `None` if it is not in the log, or is
+    /// Returns the frame of an order: the bytes of an APPEND as the device would send it. `None` if it is not in the log, or is
     /// reclaimed.
     pub fn frame(&mut self, order: u64) -> Option<&[u8]> {
         if self.open.as_ref().is_none_or(|open| open.last() < order) {

@@ -1,8 +1,8 @@
-//! What the pipeline is told of READs: words of `pm_shards`, `pm_buckets` and `pm_closed`.
+//! The pipeline's knowledge about READs: words of `pm_shards`, `pm_buckets` and `pm_closed`.
 //!
 //! Invariants: what the pipeline notes as well (the newest update of a bucket, the floor), and what the index begins with,
-//! is written only while it is held. The rest only makes it show less, in this order: first what is not shown, and the
-//! version; then what is open again; then that it may answer. So the pipeline, which reads in the opposite order, never sees
+//! is written only while it is held. The other words only make it show less. They are written in this order: first what is not shown, and the
+//! version; then what is open again; then that it may answer. The pipeline reads in the opposite order. So it never sees
 //! something open without what must not be shown any more, nor with the version from before.
 //!
 //! Spec: `docs/spec/reads.md` §9, `docs/spec/pipeline.md` §3. May not: decide what is shown.
@@ -85,7 +85,7 @@ impl Kernel {
         fence(SeqCst);
     }
 
-    /// Tells the whole state, and that of these buckets; the pipeline is held.
+    /// Writes the whole state, and that of these buckets; the pipeline must be held.
     pub(super) fn begin_reads(&self, state: &ReadState, changed: &[(usize, device::Bucket)]) {
         let shard = self.shard();
         let answers = state.buckets > 0 && state.buckets == self.buckets.count;

@@ -12,7 +12,7 @@ pub struct Rows {
     of: HashMap<u64, u32, rustc_hash::FxBuildHasher>,
     /// By row.
     state: Vec<State>,
-    /// Rows to be given out, the next one last. Some are taken already, as somebody's preferred row.
+    /// Rows to be given out, the next one last. Some are taken already, as the preferred row of another session.
     stack: Vec<u32>,
     /// Which bits of an id are the preferred row.
     mask: u32,
@@ -26,13 +26,13 @@ struct State {
     stacked: bool,
 }
 
-/// The bits of an id that are its preferred row, in a map of so many rows.
+/// Returns the bits of an id that are its preferred row, in a map of `rows_max` rows.
 pub fn preferred_mask(rows_max: u32) -> u32 {
     (1 << rows_max.max(1).ilog2()) - 1
 }
 
 impl Rows {
-    /// All of `rows_max` rows are free; `mask` is the one that the pipeline uses.
+    /// Returns `rows_max` rows, all of them free; `mask` is the one that the pipeline uses.
     pub fn new(rows_max: u32, mask: u32) -> Rows {
         let free = State {
             taken: false,
@@ -52,7 +52,7 @@ impl Rows {
         self.rows_max
     }
 
-    /// Whether all rows are taken.
+    /// Returns whether all rows are taken.
     pub fn is_full(&self) -> bool {
         self.of.len() == self.state.len()
     }
@@ -62,12 +62,12 @@ impl Rows {
         *self = Rows::new(self.rows_max, self.mask);
     }
 
-    /// The session's row.
+    /// Returns the session's row.
     pub fn get(&self, id: u64) -> Option<u32> {
         self.of.get(&id).copied()
     }
 
-    /// A row for a session that has none; `None`: all are taken.
+    /// Returns a row for a session that has none; `None`: all are taken.
     pub fn take(&mut self, id: u64) -> Option<u32> {
         let low = u32::try_from(id & u64::from(self.mask)).expect("a mask of 32 bits");
         let row = if self.at(low).is_some_and(|state| !state.taken) {
@@ -95,7 +95,7 @@ impl Rows {
         self.state.get_mut(usize::try_from(row).ok()?)
     }
 
-    /// Frees the row of a session; gives the row.
+    /// Frees the row of a session. Returns the row.
     pub fn give_back(&mut self, id: u64) -> Option<u32> {
         let row = self.of.remove(&id)?;
         let state = self.at(row)?;

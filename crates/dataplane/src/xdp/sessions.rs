@@ -26,11 +26,11 @@ use super::words::{address_words, port_word};
 /// Checksums of a session's headers in which the fields that vary are zero. The pipeline adds these fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BaseCrcs {
-    /// Of an update.
+    /// Of an update's header.
     pub update: u32,
-    /// Of an update's entry.
+    /// Of the header of an update's entry.
     pub append: u32,
-    /// Of an acknowledgement.
+    /// Of an acknowledgement's header.
     pub ack: u32,
 }
 
@@ -70,17 +70,17 @@ impl Sessions {
         unsafe { &*self.map.as_ptr().cast::<Session>().add(row) }
     }
 
-    /// The session's row.
+    /// Returns the session's row.
     pub(super) fn find(&self, id: u64) -> Option<u32> {
         self.rows.get(id)
     }
 
-    /// Whether all rows are taken.
+    /// Returns whether all rows are taken.
     pub(super) fn is_full(&self) -> bool {
         self.rows.is_full()
     }
 
-    /// A row for a session that has none; `None`: all are taken. The pipeline does not find the session there before
+    /// Returns a row for a session that has none; `None`: all are taken. The pipeline does not find the session there before
     /// [`Sessions::write`] and [`Sessions::insert`].
     pub(super) fn take_row(&mut self, id: u64) -> Option<u32> {
         self.rows.take(id)
@@ -155,7 +155,7 @@ impl Sessions {
         session.id.store(0, Relaxed);
     }
 
-    /// Whether the pipeline has answered a duplicate of this session since this was last asked.
+    /// Returns whether the pipeline has answered a duplicate of this session since this was last asked.
     pub(super) fn heard(&self, id: u64) -> bool {
         self.find(id)
             .is_some_and(|row| self.row(row).heard.swap(0, Relaxed) == 1)

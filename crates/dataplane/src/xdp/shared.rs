@@ -1,4 +1,4 @@
-//! What the in-kernel pipeline and user space share, field by field.
+//! Memory that the in-kernel pipeline and user space share, field by field.
 //!
 //! Invariants: each field has one writer at a time, named here; "held" means that user space writes it only while it holds
 //! the pipeline. Fields are read and written as whole words, so neither side ever sees half of one. `build.rs` turns these
@@ -91,7 +91,7 @@ shared! {
         /// 1: the pipeline admits; 0: user space does. Changed by the programs `hold` and
         /// `release`, under the lock.
         admits: AtomicU32,
-        /// Counts holds and releases. Who looked up a session in an earlier generation must not use it.
+        /// Counts holds and releases. A session that was looked up in an earlier generation must not be used.
         generation: AtomicU32,
         /// Shard and epoch, as in bytes 8 to 15 of every header of this epoch. User space, held.
         shard_epoch: AtomicU64,
@@ -112,12 +112,12 @@ shared! {
         alone: AtomicU32,
         /// Devices of the chain. User space, held.
         copies: AtomicU32,
-        /// Always 0. Keeps what the pipeline writes in cache lines of its own, and is read as a zero that the
+        /// Always 0. Keeps the fields that the pipeline writes in cache lines of their own, and is read as a zero that the
         /// verifier does not know (`unknown_zero` in `bpf/maps.h`).
         padding: AtomicU32,
         /// Highest order. The pipeline; user space while it holds.
         last: AtomicU64,
-        /// Offset behind the newest frame. Writers as for `last`.
+        /// Offset after the newest frame. Writers as for `last`.
         head: AtomicU64,
         /// Highest `applied` that an entry states. Writers as for `last`.
         stated: AtomicU64,
@@ -128,9 +128,9 @@ shared! {
         order_known: AtomicU64,
         /// A number of free entries, likewise; see `room_places`.
         room_known: AtomicU64,
-        /// What `order_known` contributes.
+        /// Contribution of `order_known`.
         order_places: AtomicU32,
-        /// What `room_known` contributes.
+        /// Contribution of `room_known`.
         room_places: AtomicU32,
         /// The lock: 1 while a CPU is inside. User space takes it only by the programs that it runs.
         taken: AtomicU32,
@@ -147,11 +147,11 @@ shared! {
         /// At or below this order the buckets may not know everything: the newest update without a hash. The pipeline;
         /// user space while it holds.
         read_floor: AtomicU64,
-        /// The same, by what user space knows. User space.
+        /// The same floor, as user space knows it. User space.
         told_floor: AtomicU64,
-        /// What is at or below this order is not shown. User space.
+        /// Writes at or below this order are not shown. User space.
         shown_above: AtomicU64,
-        /// Until when the pipeline answers clients, by `CLOCK_BOOTTIME`: the deadline of the device's lease, or [`FOR_EVER`]. 0: it
+        /// Time until which the pipeline answers clients, by `CLOCK_BOOTTIME`: the deadline of the device's lease, or [`FOR_EVER`]. 0: it
         /// has had no lease. User space.
         answers_until: AtomicU64,
         /// Not 0: something is outstanding that may change any key. User space.
@@ -162,7 +162,7 @@ shared! {
         lap: AtomicU64,
         /// First order of the lap before. Writers as for `last`.
         lap_before: AtomicU64,
-        /// What a MISS says of the index. User space.
+        /// Word about the index in a MISS. User space.
         read_version: AtomicU64,
     }
 
@@ -173,11 +173,11 @@ shared! {
         newest: AtomicU64,
     }
 
-    /// What user space says of a bucket: one element of `pm_closed`.
+    /// Word of user space about a bucket: one element of `pm_closed`.
     struct Closed as "pm_closed" aligned 8 {
-        /// What is below this order is not shown, and readers wait for it. User space.
+        /// Writes below this order are not shown, and readers wait for it. User space.
         passed: AtomicU64,
-        /// What is at or below this order is not shown. User space.
+        /// Writes at or below this order are not shown. User space.
         shown_above: AtomicU64,
         /// Not 0: something is outstanding that may change a key of it. User space.
         closed: AtomicU32,
@@ -196,7 +196,7 @@ shared! {
         next_port: AtomicU32,
         /// UDP port of the previous hop, in network byte order; 0: not known.
         before_port: AtomicU32,
-        /// Address of the next hop, as [`Session::address_high`] and the field behind that.
+        /// Address of the next hop, as [`Session::address_high`] and the field after that.
         next_high: AtomicU64,
         /// Second half of the address.
         next_low: AtomicU64,
@@ -208,14 +208,14 @@ shared! {
         receive_window: AtomicU64,
         /// Entries in flight towards the next hop, at most.
         window: AtomicU64,
-        /// Device and incarnation of each device behind, nearest first, as in a header.
+        /// Device and incarnation of each device after this one, nearest first, as in a header.
         names: [AtomicU64; 7],
         /// How frames reach the next hop: their first 12 bytes, and the interface (0: not known).
-        /// The pipeline, and user space while it holds, as all fields that follow.
+        /// Writers of this and all later fields: the pipeline, and user space while it holds.
         next: [AtomicU32; 4],
-        /// The same for the previous hop.
+        /// How frames reach the previous hop.
         before: [AtomicU32; 4],
-        /// The order up to which each device behind holds the log.
+        /// The order up to which each device after this one holds the log.
         orders: [AtomicU64; 7],
         /// Entries that the next hop can take, as it said.
         credit: AtomicU64,
@@ -263,9 +263,9 @@ shared! {
         seq_known: AtomicU64,
         /// An applied seq, as in a header; see `applied_places`.
         applied_known: AtomicU64,
-        /// What `seq_known` contributes to a header's checksum.
+        /// Contribution of `seq_known` to a header's checksum.
         seq_places: AtomicU32,
-        /// What `applied_known` contributes.
+        /// Contribution of `applied_known`.
         applied_places: AtomicU32,
         /// Last committed seq, in a chain. The pipeline; user space while it holds.
         committed: AtomicU64,

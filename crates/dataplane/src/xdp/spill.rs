@@ -12,7 +12,7 @@ use pmnet_log::{Heading, Media, heading};
 use super::error::OpenError;
 use super::image::MapMedia;
 
-/// What a failed operation on this file is reported as.
+/// Returns the error for a failed operation on this file.
 pub(super) fn file_error(path: &Path) -> impl FnOnce(std::io::Error) -> OpenError {
     let path = path.to_owned();
     move |source| OpenError::File { path, source }
@@ -24,7 +24,7 @@ pub(super) fn check(path: &Path) -> Result<(), OpenError> {
     match std::fs::metadata(path) {
         Ok(found) if !found.is_file() => {
             return Err(OpenError::Other(format!(
-                "{} is not a file: --spill names the file in which the log is saved",
+                "PM1433 {} is not a file: --spill names the file in which the log is saved",
                 path.display()
             )));
         }
@@ -54,13 +54,13 @@ pub(super) fn check_older(path: &Path, kept: &Heading, same: bool) -> Result<(),
         Err(_) => "is no log",
     };
     Err(OpenError::Other(format!(
-        "{} {what}, and is not touched. To use this file, take the device out of the kernel first, with another file: the \
+        "PM1434 {} {what}, and is not touched. To use this file, take the device out of the kernel first, with another file: the \
          same command line with --spill OTHER_FILE --detach. To go on with the log in the kernel, move this file away",
         path.display()
     )))
 }
 
-/// The whole file.
+/// Returns the whole file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, OpenError> {
     std::fs::read(path).map_err(file_error(path))
 }

@@ -14,7 +14,7 @@ use super::names::SHARDS;
 use super::pins::Pins;
 use super::shared::{LAYOUT, Shard};
 
-/// What is pinned in a folder.
+/// State of the pins in a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Nothing.
@@ -24,7 +24,7 @@ pub(super) enum Stage {
     Remains,
     /// The maps are the device.
     Lives,
-    /// The maps are the device, and nobody admits; but a file may already hold the same log. Whoever goes on with the maps
+    /// The maps are the device, and nothing is admitted; but a file may already hold the same log. The process that goes on with the maps
     /// takes the next incarnation, so that the two can be told apart.
     Saving,
 }
@@ -35,7 +35,7 @@ const SAVING: u32 = 2;
 const ENDING: u32 = 3;
 
 impl Stage {
-    /// The stage of what is pinned here.
+    /// Returns the stage of what is pinned here.
     ///
     /// # Errors
     /// [`KernelError::OtherVersion`]; [`KernelError::Map`].
@@ -44,7 +44,7 @@ impl Stage {
             return Ok(Stage::Absent);
         }
         if !pins.path(SHARDS).exists() {
-            // Without this map nobody can have admitted anything, and nobody can.
+            // Without this map nothing can have been admitted, and nothing can be.
             return Ok(Stage::Remains);
         }
         let other = || KernelError::OtherVersion(pins.folder().to_owned());
@@ -66,7 +66,7 @@ impl Stage {
         }
     }
 
-    /// The value of this stage. Of [`Stage::Remains`]: the maps are to be removed.
+    /// Returns the value of this stage. Of [`Stage::Remains`]: the maps are to be removed.
     pub(super) const fn word(self) -> u32 {
         match self {
             Stage::Lives => LIVES,

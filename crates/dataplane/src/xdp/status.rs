@@ -1,4 +1,4 @@
-//! What the devices in this machine's kernel are and have done, read from the pinned maps.
+//! State and counters of the devices in this machine's kernel, read from the pinned maps.
 //!
 //! May not: change anything, or need a process of the device.
 
@@ -19,14 +19,14 @@ use super::pins::Pins;
 use super::shared::{Counters, FOR_EVER, TOOK_NS, TOOK_SLOTS};
 use super::stage::check_whole;
 
-/// What one device in the kernel is and has done.
+/// State and counters of one device in the kernel.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// Its name.
     pub name: String,
     /// Interfaces to which its program is attached.
     pub interfaces: Vec<String>,
-    /// Whether the pipeline admits; else its process does, or nobody.
+    /// Whether the pipeline admits; else its process does, if it lives.
     pub admits: bool,
     /// Shard, device, incarnation and epoch under which it writes; 0: it never served.
     pub shard: u32,
@@ -36,7 +36,7 @@ pub struct Status {
     pub incarnation: u32,
     /// See above.
     pub epoch: u32,
-    /// Until when the pipeline answers clients, by `CLOCK_BOOTTIME`: the end of the device's lease. `None`: it needs none.
+    /// Time until which the pipeline answers clients, by `CLOCK_BOOTTIME`: the end of the device's lease. `None`: it needs none.
     pub answers_until: Option<Time>,
     /// Devices of the chain.
     pub copies: u32,
@@ -54,7 +54,7 @@ pub struct Status {
     pub released: u64,
     /// Highest order that the pipeline sent to the next device; `None`: it has none.
     pub sent: Option<u64>,
-    /// What each device behind holds, nearest first.
+    /// Last order that each device after it holds, nearest first.
     pub held: Vec<u64>,
     /// Counted events since the maps were made, summed over all CPUs.
     pub counters: Vec<(&'static str, u64)>,
@@ -63,7 +63,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// The names of the devices in this kernel.
+    /// Returns the names of the devices in this kernel.
     #[must_use]
     pub fn names() -> Vec<String> {
         let mut names: Vec<String> = Pins::existing("")
@@ -129,7 +129,7 @@ impl Status {
         })
     }
 
-    /// A quantile of the times of timed packets, in nanoseconds, rounded up to a slot; `share` is from 0 to 1. `None`: none
+    /// Returns a quantile of the times of timed packets, in nanoseconds, rounded up to a slot; `share` is from 0 to 1. `None`: none
     /// was timed, or the quantile is beyond the last slot.
     #[must_use]
     pub fn took_ns(&self, share: f64) -> Option<usize> {

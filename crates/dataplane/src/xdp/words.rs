@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-/// An address in two words, as in an IPv6 header. Of an IPv4 address the second word is that of `::ffff:a.b.c.d`, and the
+/// Returns an address in two words, as in an IPv6 header. Of an IPv4 address the second word is that of `::ffff:a.b.c.d`, and the
 /// first is 0.
 pub(super) fn address_words(address: IpAddr) -> (u64, u64) {
     let octets = match address {
@@ -18,12 +18,12 @@ pub(super) fn address_words(address: IpAddr) -> (u64, u64) {
     }
 }
 
-/// An IPv4 address, as in an IPv4 header.
+/// Returns an IPv4 address, as in an IPv4 header.
 pub(super) fn ipv4_word(address: Ipv4Addr) -> u32 {
     u32::from_ne_bytes(address.octets())
 }
 
-/// A UDP port, in network byte order.
+/// Returns a UDP port, in network byte order.
 pub(super) fn port_word(port: u16) -> u32 {
     port.to_be().into()
 }

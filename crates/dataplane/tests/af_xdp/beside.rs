@@ -35,7 +35,7 @@ const PARAMETERS: Parameters = Parameters::buffers(128, 512 * 2048, 2048);
 const CLIENTS: usize = 4;
 /// Keys that updates and READs are about.
 const KEYS: u64 = 8;
-/// A READ without an answer is sent again after so long. That is rare: a machine that is busy loses hardly anything here.
+/// Time after which a READ without an answer is sent again. That is rare: a machine that is busy loses hardly anything here.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Datagrams of one story.
 const PACKETS: u64 = 1_500;
@@ -60,9 +60,9 @@ struct Side {
     /// The last one only asks whether everything was answered.
     clients: Vec<UdpSocket>,
     _link: Arc<Link>,
-    /// What clients got, since it was compared.
+    /// Answers to clients since the last comparison.
     answers: Vec<(usize, Vec<u8>)>,
-    /// What the server got: entries by order, and the rest, as often as it came.
+    /// Datagrams at the server: entries by order, and the rest, as often as it came.
     entries: BTreeMap<u64, Vec<u8>>,
     passed: Vec<Vec<u8>>,
     fence: (u64, u64),
@@ -189,7 +189,7 @@ impl Side {
         }
     }
 
-    /// Everybody takes what has arrived; gives what came for the last client.
+    /// Both devices, the server and the clients take the packets that have arrived. Returns what came for the last client.
     fn take(&mut self) -> Vec<Vec<u8>> {
         self.serve();
         let mut buffer = [0; 2048];
@@ -266,7 +266,7 @@ impl Side {
         }
     }
 
-    /// The server has everything up to this order. What is missing behind it comes again.
+    /// The server has everything up to this order. Entries after it come again.
     fn without_gap(&self) -> u64 {
         let together = (1..).zip(self.entries.keys());
         together.take_while(|(next, order)| next == *order).count() as u64
@@ -294,7 +294,7 @@ struct Story {
     applied: u64,
     request: u64,
     steps: u64,
-    /// What the answers were, by kind.
+    /// Number of answers, by kind.
     kinds: BTreeMap<String, u64>,
 }
 
@@ -355,7 +355,7 @@ impl Story {
     fn step(&mut self) {
         self.steps += 1;
         let which = self.rng.usize(..CLIENTS);
-        // From time to time nothing is applied for so long that the log is full.
+        // From time to time nothing is applied until the log is full.
         let sent = match self.rng.u8(..100) {
             0..=44 => self.update(which),
             45..=57 => match self.rng.choice(&self.old).cloned() {
@@ -458,7 +458,7 @@ impl Story {
     /// The server has applied some of what both have sent it.
     fn apply(&mut self) {
         let begun = Instant::now();
-        // What lingers comes within some milliseconds.
+        // A late packet comes within some milliseconds.
         while self.arrived() <= self.applied && begun.elapsed() < Duration::from_millis(30) {
             for side in &mut self.sides {
                 side.serve();
@@ -536,7 +536,7 @@ impl Story {
         let begun = Instant::now();
         let mut heard = begun;
         loop {
-            // A device that has not heard of the server for long sends only so much before it does.
+            // A device that has not heard of the server for long sends only a limited number before it does.
             if heard.elapsed() > Duration::from_millis(500) {
                 self.apply_upto(self.arrived());
                 heard = Instant::now();
@@ -615,7 +615,7 @@ fn a_device_past_the_stack_answers_as_a_relay_does() {
     if skipped() {
         return;
     }
-    // What one CPU sends to one queue arrives in that order.
+    // Packets of one CPU to one queue arrive in their order.
     let mut one = CpuSet::new();
     let all = sched_getaffinity(None).unwrap();
     one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());

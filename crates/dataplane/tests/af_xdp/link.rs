@@ -14,7 +14,7 @@ pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
 static LINKS: AtomicU32 = AtomicU32::new(0);
 
-/// Why these tests cannot run here; in CI that is a failure.
+/// Returns why these tests cannot run here; in CI that is a failure.
 pub fn skipped() -> bool {
     let reason = if !rustix::process::geteuid().is_root() {
         "AF_XDP needs root"

@@ -35,7 +35,7 @@ fn memory() -> Anonymous {
     Anonymous::new(FRAMES * 2048).unwrap()
 }
 
-/// A socket at the near end that gets what is sent to [`PORT`] and the next port.
+/// Returns a socket at the near end that gets what is sent to [`PORT`] and the next port.
 fn near(link: &Link) -> (Socket<Anonymous>, Redirect) {
     near_with(link, &config(0))
 }
@@ -252,7 +252,7 @@ fn a_queue_has_one_owner_and_is_free_soon_after_it() {
         );
         assert_eq!(
             second.to_string(),
-            "AF_XDP: queue 0 of veth0 belongs to another socket: end the program that has it, or choose another queue"
+            "PM1440 AF_XDP: queue 0 of veth0 belongs to another socket: end the program that has it, or choose another queue"
         );
     });
 }

@@ -116,7 +116,7 @@ impl Device {
         assert!(!self.attach_or_die(link, &[], None));
     }
 
-    /// Why it cannot come.
+    /// Returns why it cannot come.
     fn refused(&self, link: &Link, native: bool) -> String {
         let names = [INTERFACE.to_owned()];
         let done = link.near(|| self.kernel.lock().unwrap().attach(&names, native));
@@ -256,7 +256,7 @@ fn they_come_and_go_in_every_order() {
     }
 }
 
-/// What a device was doing when it was killed.
+/// Action of a device when it was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Coming,
@@ -265,7 +265,7 @@ enum Doing {
     Going,
 }
 
-/// Who mends what was left half done.
+/// The process that mends a step that was left half done.
 #[derive(Clone, Copy, Debug)]
 enum Mender {
     Itself,

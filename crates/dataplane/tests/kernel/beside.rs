@@ -16,10 +16,10 @@ use crate::world::{
     without_kept,
 };
 
-/// As many entries in both logs, and room for as many of the longest frames.
+/// Number of entries in both logs; there is room for that many of the longest frames.
 const ENTRIES: u64 = 64;
 const RING: Parameters = Parameters::ring(ENTRIES, 131_072);
-/// So many buffers that one in 32, those for copies, are enough for all entries: the ENDs of many sessions are one turn's then.
+/// Buffers, of which one in 32, those for copies, are enough for all entries: the ENDs of many sessions are one turn's then.
 const BUFFERS: Parameters = Parameters::buffers(ENTRIES, 32 * ENTRIES * BUFFER, 2_048);
 /// The usual proportion: 8 for copies.
 const FEW: Parameters = Parameters::buffers(ENTRIES, 4 * ENTRIES * BUFFER, 2_048);
@@ -28,7 +28,7 @@ const BUFFER: u64 = 2_048;
 const HOPS: u8 = 64;
 /// Where a datagram may begin in its buffer: behind IPv4 or IPv6, at a line or not.
 const OFFSETS: [usize; 4] = [320, 340, 321, 500];
-/// One datagram in so many comes by the system's stack, and is copied.
+/// One datagram in this many comes through the system's stack, and is copied.
 const STACK_EVERY: usize = 5;
 
 struct Beside {
@@ -50,7 +50,7 @@ fn device(settings: DeviceConfig, parameters: &Parameters) -> DeviceNode<Memory>
     DeviceNode::new(settings, repaired(memory), Random::new(9), Time(1))
 }
 
-/// What a device sends, from wherever it lies, with the hops that it may still make.
+/// Datagrams that a device sends, from wherever they lie, with the hops that they may still make.
 fn sent(device: &mut DeviceNode<Memory>) -> Vec<(Sent, Option<u8>)> {
     let out = device.out();
     let all = out.places().map(|place| {
@@ -106,7 +106,7 @@ impl Beside {
         pair
     }
 
-    /// A lent buffer with this datagram: its number, and where in the frame space.
+    /// Returns a lent buffer with this datagram: its number, and where in the frame space.
     fn put(&mut self, datagram: &[u8]) -> (u32, Range<usize>) {
         let number = self.lent.pop();
         let number = number.expect("a full log leaves buffers to receive into");
@@ -154,7 +154,7 @@ impl Beside {
         only(&one)
     }
 
-    /// What is in both logs: entries but for where their frames are, and the frames.
+    /// Content of both logs: entries but for where their frames are, and the frames.
     fn compare_logs(&self) {
         let log = |device: &DeviceNode<Memory>| -> Vec<(String, Vec<u8>)> {
             let log = device.log();
@@ -242,7 +242,7 @@ fn kept_where_it_came_is_as_if_it_were_copied() {
     );
 }
 
-/// What a client is told when it opens a session.
+/// Answer to a client that opens a session.
 fn opened(pair: &mut Beside, token: u64) -> Header {
     let client = SocketAddr::from(([10, 0, 0, 1], 40_001));
     let mut open = Vec::new();

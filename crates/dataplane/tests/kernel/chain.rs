@@ -210,7 +210,7 @@ impl Run {
         self.send(from, header, &payload);
     }
 
-    /// What the devices behind hold.
+    /// Orders that the devices after it hold.
     fn durable(&mut self) {
         let (last, _, committed, _) = self.world.reference.machine().cursors();
         let mut rows: Vec<DurableRow> = others()

@@ -1,7 +1,7 @@
 //! A whole chain: three devices, each with its fast path in the kernel.
 //!
 //! The network loses, repeats and reorders. "Other CPUs" run frames through a pipeline between any two calls of its process.
-//! Processes are killed at any call, and others take over. Whatever was acknowledged must be in all devices, and be
+//! Processes are killed at any call, and others take over. All that was acknowledged must be in all devices, and be
 //! applied once, in order.
 //!
 //! `PMNET_PACKETS` sets how long, `PMNET_SEED` the first story. A failure names its seed.
@@ -47,7 +47,7 @@ struct Chain {
     /// Highest epoch of which clients have heard.
     epoch: u32,
     now: Time,
-    /// The server says APPLIED in bursts of about so many turns.
+    /// The server says APPLIED in bursts of about this many turns.
     lazy: u32,
     kills: u64,
     reads: Reads,

@@ -40,11 +40,11 @@ struct Client {
 
 /// Two devices that get the same packets, and are compared.
 pub trait Pair {
-    /// Both get a datagram. What they send must be the same; gives it.
+    /// Returns a datagram to both. They must send the same, which is returned.
     fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent>;
-    /// So much time passes, in nanoseconds.
+    /// Lets time pass, in nanoseconds.
     fn later(&mut self, nanos: u64) -> Vec<Sent>;
-    /// Where they listen.
+    /// Returns where they listen.
     fn address(&self) -> SocketAddr;
     /// Of both ([`pmnet_proto::device::Device::cursors`]).
     fn cursors(&self) -> (u64, u64, u64, u64);
@@ -387,8 +387,8 @@ impl<W: Pair> Run<W> {
     }
 }
 
-/// Runs so many packets, in stories with a seed each; `step` sends one packet. The kernel must have done a fair share of
-/// them by itself (`did`). Gives how many READs it answered with HIT, and with MISS.
+/// Runs `packets` packets, in stories with a seed each; `step` sends one packet. The kernel must have done a fair share of
+/// them by itself (`did`). Returns how many READs it answered with HIT, and with MISS.
 pub fn compared<R>(
     packets: u64,
     did: &str,

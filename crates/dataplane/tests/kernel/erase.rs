@@ -15,10 +15,10 @@ use crate::world::{SHARD, SHARD_TOKEN, settings, skipped};
 
 /// The epoch in which the device is no member.
 const WITHOUT: u32 = 2;
-/// What the server has applied when the device joins: less than the device had, and more than nothing.
+/// Order that the server has applied when the device joins: less than the device had, and more than nothing.
 const APPLIED: u64 = 3;
 
-/// What the device asks the server now; nothing if it says nothing, or is dead.
+/// Returns the device's question to the server now; nothing if it asks nothing, or is dead.
 fn question(bench: &mut Bench) -> Option<Vec<u8>> {
     for _turn in 0..8 {
         bench.now.0 += 300 * MILLISECOND;
@@ -78,7 +78,7 @@ fn joined(asked: &[u8]) -> Vec<u8> {
     written(header, &reply.write())
 }
 
-/// A device alone, with orders that are not applied, which is left out then: the next process finds that out.
+/// Returns a device alone, with orders that are not applied, which is left out then: the next process finds that out.
 fn left_out() -> Bench {
     let mut device = settings(1, next());
     device.flags |= Member::JOIN;

@@ -34,7 +34,7 @@ struct Turns {
     /// The newest one.
     seq: u64,
     inbox: VecDeque<(Peer, Vec<u8>)>,
-    /// What each turn sent.
+    /// Datagrams that each turn sent.
     sent: Vec<Vec<Header>>,
     turns: usize,
 }
@@ -148,7 +148,7 @@ impl Port for Turns {
             return Ok(Wake::Stop);
         }
         self.now = match until {
-            // Nobody calls before that, if nothing is to be done.
+            // Without work there is no call before that.
             Some(until) if !busy && self.inbox.is_empty() => until.0.max(self.now),
             _ => self.now + TURN,
         };
@@ -156,7 +156,7 @@ impl Port for Turns {
     }
 }
 
-/// A device over this port, until everything is sent on.
+/// Returns a device over this port, until everything is sent on.
 fn turns(updates: u64, burst: u64, linger: Nanos) -> Turns {
     let address = SocketAddr::from(([10, 0, 0, 7], 51_000));
     let mut memory = Memory(vec![0; PARAMETERS.image_bytes()]);

@@ -12,7 +12,7 @@ use pmnet_wire::packet::Stamp;
 use crate::races::{address, alone, client, fresh, hop, update};
 use crate::world::{Scratch, config, frame, skipped};
 
-/// A pipeline that knows its chain and no session; held.
+/// Returns a pipeline that knows its chain and no session; held.
 fn pipeline(scratch: &Scratch) -> Kernel {
     let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
     let stamp = Stamp::of(&hop(Kind::Append, 1, 1));
@@ -28,7 +28,7 @@ fn release(kernel: &mut Kernel) {
     kernel.hold().unwrap().release(&tail).unwrap();
 }
 
-/// The verdict about an update of session 1.
+/// Returns the verdict about an update of session 1.
 fn verdict(kernel: &mut Kernel, seq: u64) -> u32 {
     let mut out = [0; 4096];
     let frame = frame(client(), address(), &update(1, seq));
@@ -60,7 +60,7 @@ fn a_session_that_is_new_is_told_under_a_hold_of_its_own() {
     }
     let scratch = Scratch::new();
     let mut kernel = pipeline(&scratch);
-    // Beside a hold it does not end that one.
+    // During another hold it does not end that one.
     kernel.refresh_session(1, Some(fresh())).unwrap();
     assert!(!kernel.admits());
     release(&mut kernel);

@@ -28,7 +28,7 @@ const SHORT: u64 = 40 * MILLISECOND;
 const KEY: u64 = 1 << 40;
 const OTHER: u64 = 2 << 40;
 
-/// Two devices that are compared, and what becomes of their lease.
+/// Two devices that are compared, and their leases.
 struct Leased<R> {
     run: R,
     rng: Rng,
@@ -109,14 +109,14 @@ fn leased() -> DeviceConfig {
     }
 }
 
-/// A head that has had no lease yet, by the real clock; and a session at it.
+/// Returns a head that has had no lease yet, by the real clock; and a session at it.
 fn head(copies: usize) -> (Bench, u64) {
     let mut bench = Bench::with(0, copies, boottime(), leased());
     let session = bench.open();
     (bench, session)
 }
 
-/// The word in the map.
+/// Returns the word in the map.
 fn word(bench: &Bench) -> u64 {
     let words = Words::of(bench.node.pins());
     words.shard().answers_until.load(SeqCst)
@@ -139,7 +139,7 @@ fn update(session: u64, seq: u64) -> Vec<u8> {
     written(header, b"value")
 }
 
-/// What the pipeline sends about a packet; `None`: nothing.
+/// Returns the pipeline's answer to a packet; `None`: nothing.
 fn sends(bench: &Bench, from: Peer, bytes: &[u8]) -> Option<Header> {
     match run(&bench.node.kernel, from, address(), bytes) {
         Passed::Out(_, bytes) => Some(Packet::parse(&bytes).unwrap().header),

@@ -10,7 +10,7 @@ use crate::world::{SHARD, World, skipped};
 /// Even: the session is no mark.
 pub const TOKEN: u64 = 0xfeed_0000_0000_0002;
 
-/// A header of a session that was opened with [`TOKEN`].
+/// Returns a header of a session that was opened with [`TOKEN`].
 pub fn of_client(kind: Kind, session: u64) -> Header {
     Header {
         shard: SHARD,

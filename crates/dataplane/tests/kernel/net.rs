@@ -1,5 +1,5 @@
-//! A network between the devices of a chain, clients and the server. It loses, repeats and reorders, and checks everything
-//! that is sent: is it true at that moment?
+//! A network between the devices of a chain, clients and the server. It loses, repeats and reorders packets, and
+//! checks that everything that is sent is true at that moment.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -109,7 +109,7 @@ impl Net {
         self.flying.push(Wire { from, to, bytes });
     }
 
-    /// The next packet, to this address only if one is given.
+    /// Returns the next packet, to this address only if one is given.
     pub fn take(&mut self, to: Option<Peer>) -> Option<Wire> {
         let fits = |wire: &Wire| to.is_none_or(|to| wire.to == to);
         let mut all = (0..self.flying.len()).filter(|&at| fits(&self.flying[at]));
@@ -155,7 +155,7 @@ pub fn arrive(net: &SharedNet, kernel: &Part, place: usize, wire: &Wire) {
     }
 }
 
-/// What happens before a call of the process: other CPUs run frames, or the process is killed.
+/// Event before a call of the process: other CPUs run frames, or the process is killed.
 pub fn hook(net: &SharedNet, place: usize) -> Hook {
     let net = net.clone();
     Arc::new(move |kernel: &Part, _call| {

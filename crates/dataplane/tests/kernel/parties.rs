@@ -133,7 +133,7 @@ pub fn payload(token: u64, seq: u64) -> Vec<u8> {
 /// Hashes that the keys of updates have.
 pub const KEYS: u64 = 5;
 
-/// The hash of an update's key; 0: unknown.
+/// Returns the hash of an update's key; 0: unknown.
 pub fn key(token: u64, seq: u64) -> u64 {
     let mut rng = Rng::with_seed(token.wrapping_mul(17) ^ seq);
     match rng.u8(..16) {
@@ -142,7 +142,7 @@ pub fn key(token: u64, seq: u64) -> u64 {
     }
 }
 
-/// A READ, and what must be seen by it: so many updates of its key, and of unknown keys, were acknowledged before.
+/// A READ, and the number of updates of its key, and of unknown keys, that were acknowledged before: it must see them.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub key: u64,
@@ -150,7 +150,7 @@ pub struct Asked {
     pub known_unknown: usize,
 }
 
-/// What clients know of updates, and what they were told when they asked.
+/// The clients' knowledge of updates, and the answers to their questions.
 #[derive(Default)]
 pub struct Reads {
     /// Acknowledged updates by key, as session and seq.
@@ -167,7 +167,7 @@ impl Reads {
         list.push((session, seq));
     }
 
-    /// A READ for this key is sent; its id.
+    /// Sends a READ for this key. Returns its id.
     pub fn ask(&mut self, key: u64) -> u64 {
         let known = |key| self.acked.get(&key).map_or(0, Vec::len);
         self.asked.push(Asked {
@@ -185,7 +185,7 @@ impl Reads {
         self.answers.push((self.asked[at], header.order, shown));
     }
 
-    /// Whoever asked saw everything that was acknowledged before, and what was shown is what has that order. Gives the
+    /// Each reader saw everything that was acknowledged before, and was shown the value of that order. Returns the
     /// numbers of HITs and of MISSes.
     pub fn check(
         &self,

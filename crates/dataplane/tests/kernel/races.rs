@@ -91,7 +91,7 @@ pub fn durable(incarnation: u32, order: u64) -> Vec<u8> {
     )
 }
 
-/// What happens just before a call of the process to its fast path.
+/// Event just before a call of the process to its fast path.
 #[derive(Clone, Default)]
 pub struct Script(Arc<Mutex<Option<(&'static str, Deed)>>>);
 
@@ -142,12 +142,12 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// A device that serves at this place in a chain of `copies` devices.
+    /// Returns a device that serves at this place in a chain of `copies` devices.
     pub fn new(place: usize, copies: usize) -> Bench {
         Bench::with(place, copies, Time(1), settings(1, next()))
     }
 
-    /// The same with these settings, from this moment on.
+    /// Returns the same with these settings, from this moment on.
     pub fn with(place: usize, copies: usize, now: Time, settings: DeviceConfig) -> Bench {
         let script = Script::default();
         let node = Node::new(address(), settings, script.hook(), now);
@@ -205,7 +205,7 @@ impl Bench {
             .unwrap_or_else(|error| panic!("the device ends: {error}"))
     }
 
-    /// A packet comes in by the interface, and goes up to the process if the pipeline says so. Gives what goes out.
+    /// A packet comes in by the interface, and goes up to the process if the pipeline says so. Returns what goes out.
     fn receive(&mut self, from: Peer, bytes: &[u8]) -> Vec<(Peer, Vec<u8>)> {
         match run(&self.node.kernel, from, address(), bytes) {
             Passed::Up => self.turn(&[(from, bytes.to_vec())]),
@@ -214,7 +214,7 @@ impl Bench {
         }
     }
 
-    /// A session at a head, whose OPEN is confirmed.
+    /// Returns a session at a head, whose OPEN is confirmed.
     pub fn open(&mut self) -> u64 {
         let header = Header {
             shard: SHARD,
@@ -245,7 +245,7 @@ fn orders(sent: &[(Peer, Vec<u8>)]) -> Vec<u64> {
         .collect()
 }
 
-/// A device about to hear APPLIED for so many orders that a superblock releases them, before any entry states it.
+/// Returns a device about to hear APPLIED for enough orders that a superblock releases them, before any entry states it.
 fn bench_before_release() -> Bench {
     let mut bench = Bench::new(0, 1);
     let session = bench.open();
@@ -400,7 +400,7 @@ fn a_process_does_not_wait_for_the_lock_for_ever() {
     assert_eq!(bench.last(), 1, "and nothing was admitted");
 }
 
-/// The head of a chain of two, when the next device has everything. It is about to come back with less.
+/// Returns the head of a chain of two, when the next device has everything. It is about to come back with less.
 fn bench_come_back() -> Bench {
     let mut bench = Bench::new(0, 2);
     let session = bench.open();
@@ -511,7 +511,7 @@ fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
     assert_eq!(bench.last(), 2);
 }
 
-/// What the pipeline is told of a chain of one device.
+/// Returns the pipeline's word for a chain of one device.
 pub fn alone() -> ChainState {
     ChainState {
         size: pmnet_wire::FragmentSize::MAX,
@@ -527,7 +527,7 @@ pub fn alone() -> ChainState {
     }
 }
 
-/// What the pipeline is told of a session that nobody has used yet.
+/// Returns the pipeline's word for a session that was not used yet.
 pub fn fresh() -> SessionState {
     SessionState {
         id: 1,

@@ -14,7 +14,7 @@ const KEY: u64 = 1 << 40;
 /// One of them is in another bucket than [`KEY`], whatever the secret is.
 const OTHERS: std::ops::Range<u64> = 2..64;
 
-/// What the pipeline says to a READ.
+/// Answer of the pipeline to a READ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Said {
     Hit(u64, Vec<u8>),
@@ -55,7 +55,7 @@ fn bypass(session: u64, seq: u64, id: u64, key: u64) -> Vec<u8> {
     written(header, b"changes something")
 }
 
-/// The server's answer to a bypass, executed when so much was applied.
+/// Returns the server's answer to a bypass, executed when this much was applied.
 fn answered(session: u64, id: u64, applied: u64) -> Vec<u8> {
     let header = Header {
         session,
@@ -86,7 +86,7 @@ impl Head {
         self.said(&asked(self.session, keys))
     }
 
-    /// What is applied may be shown, too.
+    /// Applied writes may be shown, too.
     fn read_kept(&self, key: u64) -> Said {
         self.said(&asked_with(Flags::KEPT, self.session, &[key]))
     }
@@ -109,7 +109,7 @@ impl Head {
         }
     }
 
-    /// An update that the pipeline acknowledges.
+    /// Returns an update that the pipeline acknowledges.
     fn update(&self, seq: u64, key: u64, payload: &[u8]) -> u64 {
         let bytes = updated(self.session, seq, key, payload);
         let passed = self.give(client(), &bytes);
@@ -117,7 +117,7 @@ impl Head {
         self.bench.last()
     }
 
-    /// A key in another bucket than [`KEY`], which was updated.
+    /// Returns a key in another bucket than [`KEY`], which was updated.
     fn other(&self) -> u64 {
         OTHERS
             .map(|key| key << 40)
@@ -213,7 +213,7 @@ fn what_is_applied_is_shown_until_it_is_overwritten() {
         (12..20).contains(&shown),
         "{shown} frames fit into the ring"
     );
-    // What has no order hides what is older.
+    // A write without an order hides older ones.
     let newest = head.bench.last();
     let deeds = [(client(), bypass(head.session, 39, 1, other))];
     head.bench.turn(&deeds);
@@ -277,7 +277,7 @@ fn from_before_the_barrier_until_the_process_has_said_so_every_read_goes_up() {
     assert_eq!(head.read(&[KEY]), Hit(newer, b"newer".to_vec()));
 }
 
-/// How many READs the pipeline has handed up.
+/// Returns how many READs the pipeline has handed up.
 fn reads_up(head: &Head) -> u64 {
     let name = head.bench.node.pins().folder().file_name().unwrap();
     let status = pmnet_dataplane::xdp::Status::read(&name.to_string_lossy()).unwrap();

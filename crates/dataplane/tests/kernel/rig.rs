@@ -20,7 +20,7 @@ use crate::world::{SHARD, Scratch, config, frame};
 
 /// The kernel's part, shared by the process and the test.
 pub type Part = Arc<Mutex<Kernel>>;
-/// What happens just before a call of the process to its fast path, by the call's name.
+/// Event just before a call of the process to its fast path, by the call's name.
 pub type Hook = Arc<dyn Fn(&Part, &'static str) + Send + Sync>;
 
 /// The panic by which a hook kills the process.
@@ -31,7 +31,7 @@ pub fn kill() -> ! {
     resume_unwind(Box::new(Killed))
 }
 
-/// What became of a frame in the pipeline.
+/// Fate of a frame in the pipeline.
 #[derive(Debug)]
 pub enum Passed {
     /// It went out again: where to, and the datagram.
@@ -166,7 +166,7 @@ pub struct Node {
     hook: Hook,
     process: Option<Process>,
     starts: u64,
-    /// What takes it over lets it begin anew.
+    /// The process that takes it over lets it begin anew.
     pub anew: bool,
     scratch: Scratch,
 }
@@ -196,7 +196,7 @@ impl Node {
         self.process.as_ref().map(|process| &process.device)
     }
 
-    /// The lease store has answered: so long a lease, which was asked for at this moment.
+    /// The lease store has granted a lease of this length, which was asked for at this moment.
     pub fn renewed(&mut self, sent_at: Time, length: u64) {
         let process = self.process.as_mut().expect("it lives");
         process.device.renewed(1, sent_at, length);
@@ -212,7 +212,7 @@ impl Node {
         change(&mut self.config);
     }
 
-    /// Where it is pinned.
+    /// Returns where it is pinned.
     pub fn pins(&self) -> &Pins {
         &self.scratch.0
     }
@@ -234,7 +234,7 @@ impl Node {
         Ok(())
     }
 
-    /// What the process does before it waits. Gives until when it may wait.
+    /// Does what the process does before it waits. Returns until when it may wait.
     pub fn rest(&mut self, now: Time) -> Option<Time> {
         let process = self.process.as_mut().expect("it lives");
         process
@@ -243,7 +243,7 @@ impl Node {
             .expect("the fast path can be asked")
     }
 
-    /// One turn of the process. Gives what it sends; nothing if it was killed.
+    /// One turn of the process. Returns what it sends; nothing if it was killed.
     pub fn turn(
         &mut self,
         now: Time,
@@ -278,7 +278,7 @@ impl Node {
     }
 }
 
-/// The result, or `None` if the process was killed meanwhile. Other panics go on.
+/// Returns the result, or `None` if the process was killed meanwhile. Other panics go on.
 fn survives<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).map_or_else(
         |panic: Box<dyn Any + Send>| {

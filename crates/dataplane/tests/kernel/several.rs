@@ -1,5 +1,5 @@
 //! Several devices at one interface: each gets its packets by the dispatcher, and does with them what a device in user space
-//! does. What is nobody's passes as it came.
+//! does. A packet for no device passes as it came.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ fn dispatcher<'a>(worlds: impl Iterator<Item = &'a mut World>) -> Arc<Mutex<Disp
     front
 }
 
-/// A world at the port with this number; of IPv4 or IPv6, as the seed says.
+/// Returns a world at the port with this number; of IPv4 or IPv6, as the seed says.
 fn run(seed: u64, number: u16) -> Run<World> {
     Run::new(seed, |address, settings| {
         World::new(SocketAddr::new(address.ip(), PORT + number), settings)

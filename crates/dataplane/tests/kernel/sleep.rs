@@ -15,10 +15,10 @@ use crate::races::{Bench, Deed, address, alone, client, fresh, hop, update};
 use crate::rig::{Passed, run};
 use crate::world::{Scratch, config, frame, skipped};
 
-/// After so long the other thread hangs. The CPU of an emulator on a busy machine may stand still for some seconds.
+/// Time after which the other thread counts as hanging. The CPU of an emulator on a busy machine may stand still for some seconds.
 const OTHER_SIDE_MAX: Duration = Duration::from_secs(60);
 
-/// A device that has followed one update and is about to sleep.
+/// Returns a device that has followed one update and is about to sleep.
 fn bench_about_to_sleep() -> (Bench, u64) {
     let mut bench = Bench::new(0, 1);
     let session = bench.open();
@@ -32,7 +32,7 @@ fn bench_about_to_sleep() -> (Bench, u64) {
 }
 
 /// Regression: a duplicate took the wake-up request of a process. That process drained the ring, found nothing, and slept.
-/// From then on nobody knew that it slept.
+/// From then on the pipeline did not know that it slept.
 #[test]
 fn a_duplicate_beside_a_process_that_goes_to_sleep_does_not_take_its_word() {
     if skipped() {

@@ -37,7 +37,7 @@ fn vectors() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// The pipeline's verdict, and whether the frame is as it was.
+/// Returns the pipeline's verdict, and whether the frame is as it was.
 fn verdict(world: &World, frame: &[u8]) -> (u32, bool) {
     let mut out = [0; OUT_BYTES];
     let mut kernel = world.kernel.0.lock().unwrap();
@@ -51,7 +51,7 @@ fn passes(world: &World, name: &str, frame: &[u8]) {
     assert_eq!(world.kernel.tail(), before, "{name}: the log was touched");
 }
 
-/// The next update of a session, as a client sends it.
+/// Returns the next update of a session, as a client sends it.
 fn update(session: u64, seq: u64, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     Header {
@@ -66,7 +66,7 @@ fn update(session: u64, seq: u64, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A world with one session that the kernel serves, and its client.
+/// Returns a world with one session that the kernel serves, and its client.
 fn worlds() -> Vec<(World, SocketAddr, u64)> {
     addresses()
         .into_iter()
@@ -169,12 +169,12 @@ fn an_update_cut_short_or_followed_by_something() {
     }
 }
 
-/// A frame with the same bytes in front and behind, and something at `at` in between.
+/// Returns a frame with the same bytes in front and behind, and something at `at` in between.
 fn with(frame: &[u8], at: usize, inserted: &[u8]) -> Vec<u8> {
     [&frame[..at], inserted, &frame[at..]].concat()
 }
 
-/// A frame with some bytes replaced.
+/// Returns a frame with some bytes replaced.
 fn changed(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut out = frame.to_vec();
     out[at..at + bytes.len()].copy_from_slice(bytes);

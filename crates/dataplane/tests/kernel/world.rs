@@ -36,7 +36,7 @@ pub const IDENTITY: Identity = Identity {
     shard: SHARD,
 };
 
-/// Why these tests cannot run here; in CI that is a failure.
+/// Returns why these tests cannot run here; in CI that is a failure.
 pub fn skipped() -> bool {
     if rustix::process::geteuid().is_root() {
         return false;
@@ -62,7 +62,7 @@ impl Words {
     }
 }
 
-/// The clock at which the pipeline looks.
+/// Returns the clock at which the pipeline looks.
 pub fn boottime() -> Time {
     pmnet_udp::Clock::boottime().now()
 }
@@ -206,7 +206,7 @@ pub struct World {
     pub reference: DeviceNode<Memory>,
     pub device: DeviceNode<MapMedia>,
     pub kernel: Shared,
-    /// What is at the interface, if several devices are there: it gets all frames.
+    /// The dispatcher at the interface, if several devices are there: it gets all frames.
     pub front: Option<Arc<Mutex<Dispatcher>>>,
     pub address: SocketAddr,
     /// In a switch: its own address, to which the hops beside it send.
@@ -228,14 +228,14 @@ pub fn others() -> Range<u32> {
     101..110
 }
 
-/// The device before, of the family of this address.
+/// Returns the device before, of the family of this address.
 pub fn before(beside: SocketAddr) -> Peer {
     let mut peer = server(beside);
     peer.set_port(51_400);
     peer
 }
 
-/// The next hop, of the family of this address.
+/// Returns the next hop, of the family of this address.
 pub fn server(beside: SocketAddr) -> Peer {
     match beside {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::new(10, 0, 0, 200), 51_500)),
@@ -255,7 +255,7 @@ pub fn config(address: SocketAddr) -> KernelConfig {
     }
 }
 
-/// The settings of a device whose pipeline answers READs.
+/// Returns the settings of a device whose pipeline answers READs.
 pub fn settings(id: u32, next: Peer) -> DeviceConfig {
     DeviceConfig {
         read_buckets: usize::try_from(BUCKETS).unwrap(),
@@ -269,7 +269,7 @@ impl World {
         World::in_chain(address, (0, 0), device)
     }
 
-    /// Both serve epoch 1, with so many devices before and behind them.
+    /// Both serve epoch 1, with this many devices before and after them.
     pub fn in_chain(
         address: SocketAddr,
         around: (usize, usize),
@@ -278,7 +278,7 @@ impl World {
         World::with(address, None, around, device)
     }
 
-    /// The same in a switch that has this address of its own.
+    /// Returns the same in a switch that has this address of its own.
     pub fn with(
         address: SocketAddr,
         own: Option<SocketAddr>,
@@ -348,7 +348,7 @@ impl World {
         said
     }
 
-    /// Both devices get a datagram. What they send must be the same; gives it.
+    /// Returns a datagram to both devices. They must send the same, which is returned.
     pub fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent> {
         // ENDs of idle sessions may wait for room. They would be in one burst with this packet in one device, and not in
         // the other; and an acknowledgement counts the entries of its burst.
@@ -365,7 +365,7 @@ impl World {
         let frame = frame(from, to, datagram);
         let mut out = [0; 2048];
         let mut kernel = self.kernel.0.lock().unwrap();
-        // The kernel looks at the real clock. What it was told stands there in the time of this world.
+        // The kernel looks at the real clock. Times that it was told are in the time of this world.
         let word = &self.words.shard().answers_until;
         let told = word.load(Ordering::SeqCst);
         let lives = self.now.0 < told;
@@ -381,7 +381,7 @@ impl World {
         word.store(told, Ordering::SeqCst);
         match verdict {
             XDP_TX => {
-                // To a hop a switch speaks for itself, to a client for the server.
+                // A switch sends to a hop from its own address, and to a client from the server's.
                 let speaks = |datagram: &[u8]| match (self.own, kind_of(datagram)) {
                     (Some(own), Some(Kind::Append | Kind::Durable)) => own,
                     _ => self.address,
@@ -441,7 +441,7 @@ impl World {
         assert_eq!(Some(Time(told)), deadline, "the kernel's word");
     }
 
-    /// What was not said for want of a lease is as much as in user space. Gives what the kernel kept to itself.
+    /// Without a lease the kernel keeps as much to itself as user space does. Returns how much.
     pub fn compare_silence(&self) -> u64 {
         let name = self.scratch.0.folder().file_name().unwrap();
         let status = Status::read(&name.to_string_lossy()).unwrap();
@@ -578,7 +578,7 @@ fn sent<M: Media>(device: &mut DeviceNode<M>) -> Vec<Sent> {
     all
 }
 
-/// Whether it says how many entries are free.
+/// Returns whether it says how many entries are free.
 fn says_room(datagram: &[u8]) -> bool {
     matches!(kind_of(datagram), Some(Kind::Ack | Kind::Durable))
 }
@@ -680,7 +680,7 @@ pub fn recover_reply(bytes: &[u8], (before, behind): (usize, usize)) -> Option<V
     })
 }
 
-/// The Ethernet frame of a datagram.
+/// Returns the Ethernet frame of a datagram.
 pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     let mut out = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     let udp_len = u16::try_from(8 + datagram.len()).unwrap();
@@ -716,7 +716,7 @@ pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The UDP checksum over IPv6: of the frame without one, or, if it has one, 0.
+/// Returns the UDP checksum over IPv6: of the frame without one, or, if it has one, 0.
 fn udp6_checksum(frame: &[u8]) -> u16 {
     let mut pseudo = frame[22..54].to_vec();
     pseudo.extend([0, 0, frame[18], frame[19], 0, 0, 0, 17]);
@@ -737,7 +737,7 @@ fn assert_delivered(after: &[u8], before: &[u8], own: SocketAddr) {
     assert_eq!(internet_checksum(&after[14..34]), 0, "IPv4 checksum");
 }
 
-/// The datagram in a frame that the kernel sends; every byte around it is checked. `speaks`: as whom it says something.
+/// Returns the datagram in a frame that the kernel sends; every byte around it is checked. `speaks`: as whom it says something.
 fn answered(frame: &[u8], device: SocketAddr, speaks: impl Fn(&[u8]) -> SocketAddr) -> Sent {
     assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], "turned");
     let udp = match device {

@@ -1,4 +1,4 @@
-//! What an agent says about its device's lease.
+//! Messages of an agent about its device's lease.
 
 use pmnet_proto::Time;
 use pmnet_proto::time::{Nanos, SECOND};
@@ -8,10 +8,10 @@ use super::RENEWALS;
 /// A device that stays without a lease says so again.
 const PATIENCE: Nanos = 5 * SECOND;
 
-/// What was said about the lease.
+/// Messages so far about the lease.
 #[derive(Default)]
 pub struct Told {
-    /// Since when there is none, and when that was said last.
+    /// Time since when there is no lease, and time of the last message about it.
     lacking: Option<(Time, Option<Time>)>,
     lived: bool,
 }
@@ -45,6 +45,6 @@ impl Told {
         }
         self.lacking = Some((since, Some(now)));
         let why = why.unwrap_or_else(|| "etcd has not been asked yet".into());
-        tracing::warn!("no lease: this device answers nobody until it has one: {why}");
+        tracing::warn!("PM1601 no lease: this device answers nobody until it has one: {why}");
     }
 }

@@ -150,7 +150,7 @@ impl Device {
 }
 
 impl Device {
-    /// The same, on a machine that does other things: one call of etcd may take too long.
+    /// A week on a machine that does other things: one call of etcd may take too long.
     fn renew_patiently(&mut self, epoch: u32) {
         let mut tries = 0;
         while let Err(text) = self.renew(epoch) {
@@ -195,7 +195,7 @@ impl Fleet {
         }
     }
 
-    /// So many seconds. `changes`: its chain changes now and then. Gives the size of the database at most, and at the end.
+    /// Runs this many seconds. `changes`: its chain changes now and then. Returns the size of the database at most, and at the end.
     fn live(
         &mut self,
         seconds: u64,
@@ -249,7 +249,7 @@ fn week(name: &str, seconds: u64, changes: bool) {
     assert!(most < QUOTA / 8, "{most}");
 }
 
-/// So many seconds of it; fewer for a trial.
+/// Seconds of it; fewer for a trial.
 fn of_a_week() -> u64 {
     let seconds = std::env::var("PMNET_WEEK_SECONDS");
     seconds.map_or(WEEK, |text| text.parse().expect("a number"))

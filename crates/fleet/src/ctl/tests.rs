@@ -1,4 +1,4 @@
-//! What is refused, what is written, and when it is done, without an etcd.
+//! Wishes without an etcd: which are refused, what is written, and when they are done.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,7 @@ fn row(id: u16, epoch: u32, chain: &[u32]) -> Row {
     }
 }
 
-/// A chain of these that all serve, in epoch 4, and these spares.
+/// Returns a chain of these that all serve, in epoch 4, and these spares.
 fn shard(chain: &[u16], spares: &[u16]) -> Shard {
     let ids: Vec<u32> = chain.iter().map(|id| u32::from(*id)).collect();
     let place = |id: &u16| Place {

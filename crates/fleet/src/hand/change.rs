@@ -1,8 +1,8 @@
-//! What a person wants of a chain without a fleet, whether it may be had now, and what is to be done next: pure functions of what
+//! A change of a chain without a fleet: whether it can be made now, and its next step. Pure functions of what
 //! devices and server say.
 //!
 //! The chain that the server has on record counts, and only the server changes it. Here it is said how devices are to be wired, and
-//! when the head states that somebody is stopped. Everything is decided anew from each look, so it can be begun again at any point.
+//! when the head states that a device is stopped. Everything is decided anew from each look, so it can be begun again at any point.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use super::{DeviceSaid, Looked, Meant, ServerSaid};
 use crate::plan::{CHAIN_MAX, Order, Place, Plan};
 
-/// What is wanted.
+/// The wish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandWant {
     /// One copy more.
@@ -28,7 +28,7 @@ pub enum HandWant {
     Wire,
 }
 
-/// What is being done.
+/// The change that is being made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The chain as it was, head first.
@@ -39,14 +39,14 @@ pub struct Change {
     pub joins: Option<u32>,
     /// The operator knows that those who leave are stopped for good.
     pub is_stopped: bool,
-    /// Those who have said that they have ended.
+    /// Devices that have said that they have ended.
     ended: BTreeSet<u32>,
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandStep {
-    /// This device is to be wired so.
+    /// This device is to get this next hop.
     Wire(Doing, Order),
     /// This device is to end.
     Leave(Doing),
@@ -59,14 +59,14 @@ pub enum HandStep {
 /// The device that something is asked of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doing {
-    /// Where it is asked.
+    /// Address at which it is asked.
     pub at: SocketAddr,
-    /// Which one is meant.
+    /// The device, in this life.
     pub to: Meant,
 }
 
 impl Change {
-    /// Whether this can be had now, and how.
+    /// Returns whether this can be had now, and how.
     ///
     /// # Errors
     /// A sentence that says why not, and what to do.
@@ -99,11 +99,11 @@ impl Change {
         if stays.is_empty() && !leaves.is_empty() && (is_stopped || !joins_wanted) {
             return Err(match is_stopped {
                 false => format!(
-                    "device {} is the only one: what is not applied is there alone. Let another one join first (pmnet ctl add)",
+                    "PM5113 device {} is the only one: what is not applied is there alone. Let another one join first (pmnet ctl add)",
                     leaves[0]
                 ),
                 true => format!(
-                    "nobody would be left of the chain {now:?}: what was acknowledged and is not applied is gone with it. Start one \
+                    "PM5114 no device of the chain {now:?} would be left: what was acknowledged and is not applied is gone with it. Start one \
                      of its devices again; if there is none, that is a loss to be declared (--declare-data-loss)"
                 ),
             });
@@ -112,7 +112,7 @@ impl Change {
             && stays.len() == 1
         {
             return Err(
-                "one copy would be left: an acknowledgement would survive the loss of no device. If that is meant: --to-one; to \
+                "PM5115 one copy would be left: an acknowledgement would survive the loss of no device. If that is meant: --to-one; to \
                  keep as many as there are: pmnet ctl replace"
                     .into(),
             );
@@ -165,7 +165,7 @@ impl Change {
         self.ended.insert(id);
     }
 
-    /// What is to be done next.
+    /// Returns the next step.
     ///
     /// # Errors
     /// A sentence: it cannot go on.
@@ -181,7 +181,7 @@ impl Change {
         expected.extend(self.joins.filter(|_| joined));
         if *chain != expected {
             return Err(format!(
-                "the chain is {chain:?} now: somebody else changes it. Look (pmnet ctl status), and ask again"
+                "PM5101 the chain is {chain:?} now: another command changes it. Look (pmnet ctl status), and run this one again"
             ));
         }
         if joined && gone {
@@ -232,15 +232,15 @@ impl Change {
         HandStep::Wire(doing(tail), order)
     }
 
-    /// Who leaves ends; then the others are wired without it, the head last: it states that nobody else is left out.
+    /// A device that leaves ends first. Then the others get their next hops without it, the head last: it states that no other device is left out.
     fn leave(&self, looked: &Looked, server: &ServerSaid) -> Result<HandStep, String> {
         for id in &self.leaves {
             match (looked.devices.get(id), self.is_stopped) {
                 (Some(said), true) => return Err(answers(said)),
                 (Some(said), false) if self.ended.contains(id) => {
                     return Err(format!(
-                        "device {id} had ended, and was started again, at {}: stop what starts it, and it, and ask again with \
-                         --is-stopped. It is on record as before",
+                        "PM5102 device {id} had ended, and was started again, at {}: disable its service, stop it, and run the command again \
+                         with --is-stopped. The chain on record is as before",
                         said.listen
                     ));
                 }
@@ -252,8 +252,8 @@ impl Change {
                 }
                 (None, false) if !self.ended.contains(id) => {
                     return Err(format!(
-                        "device {id} does not answer any more, and has not said that it has ended: start it again; or, if it is \
-                         stopped for good, ask again with --is-stopped"
+                        "PM5103 device {id} does not answer any more, and has not said that it has ended: start it again; or, if it is \
+                         stopped for good, run the command again with --is-stopped"
                     ));
                 }
                 (None, _) => {}
@@ -288,7 +288,7 @@ impl Change {
             if said.ends {
                 return Ok(HandStep::Wait(format!("device {id} begins anew")));
             }
-            // It stated it, and the path still led through somebody who is left out now: another device was not wired yet.
+            // The head stated it while its path still led through a device that is left out now: another device had its old next hop.
             let unheard = id == head
                 && said.epoch == server.epoch
                 && said.shrink == order.shrink
@@ -303,14 +303,14 @@ impl Change {
         )))
     }
 
-    /// Whether the chain's last device sends to one that has not joined and does not answer: nothing is acknowledged meanwhile.
+    /// Returns whether the chain's last device sends to one that has not joined and does not answer: nothing is acknowledged meanwhile.
     #[must_use]
     pub fn joiner_is_lost(&self, looked: &Looked) -> bool {
         let answers = self.joins.is_none_or(|id| looked.devices.contains_key(&id));
         !answers && self.undo(looked).is_some()
     }
 
-    /// What wakes a chain in which nobody sends: a device that serves an older epoch than the one on record hears of it from what
+    /// Wakes a chain in which no client sends: a device that serves an older epoch than the one on record hears of it from what
     /// passes by, or when it begins anew.
     #[must_use]
     pub fn wake(looked: &Looked) -> Option<HandStep> {
@@ -321,7 +321,7 @@ impl Change {
         Some(HandStep::Wire(doing(said), wiring(said)))
     }
 
-    /// What has to be taken back if it is not done in time: the chain's last device sends to somebody who has not joined.
+    /// Returns the order to take back if the change is not done in time: the chain's last device sends to a device that has not joined.
     #[must_use]
     pub fn undo(&self, looked: &Looked) -> Option<HandStep> {
         let server = server(looked).ok()?;
@@ -339,7 +339,7 @@ impl Change {
     }
 }
 
-/// A device that does not serve, and sends elsewhere than the chain on record says, is wired as that says. Nobody states anything.
+/// Gives a device that does not serve, and whose next hop is not that of the chain on record, that next hop. No device states anything.
 fn as_on_record(looked: &Looked, server: &ServerSaid) -> Option<HandStep> {
     let mut next = server.listen;
     for id in server.chain.iter().rev() {
@@ -360,7 +360,7 @@ fn doing(said: &DeviceSaid) -> Doing {
     }
 }
 
-/// How it is wired.
+/// Returns how it is wired.
 const fn wiring(said: &DeviceSaid) -> Order {
     Order {
         next: said.next,
@@ -372,7 +372,7 @@ fn is_wired(said: &DeviceSaid, order: Order) -> bool {
     !wiring(said).is_to_become(order)
 }
 
-/// What it says that it waits for, if that is not for us.
+/// Returns what the device says that it waits for, unless it waits for this command.
 fn waits(said: &DeviceSaid) -> String {
     let text = said.waits.as_ref().filter(|_| said.joins == 0);
     text.map_or_else(String::new, |text| {
@@ -380,16 +380,16 @@ fn waits(said: &DeviceSaid) -> String {
     })
 }
 
-/// The server, if it knows its chain.
+/// Returns the server, if it knows its chain.
 fn server(looked: &Looked) -> Result<&ServerSaid, String> {
     match &looked.server {
         Some(server) if server.epoch > 0 && !server.chain.is_empty() => Ok(server),
         Some(server) => Err(format!(
-            "the server at {} has no chain on record, or has not read its store yet (its log says why): nothing can be changed now",
+            "PM5104 the server at {} has no chain on record, or has not read its store yet (its log says why): nothing can be changed now",
             server.listen
         )),
         None => Err(format!(
-            "no server answers{}: nothing can be changed without it. Where is it? --server HOST:PORT",
+            "PM5105 no server answers{}: nothing can be changed without it. Where is it? --server HOST:PORT",
             because(looked)
         )),
     }
@@ -403,18 +403,18 @@ fn because(looked: &Looked) -> String {
     }
 }
 
-/// A member that answers.
+/// Returns a member that answers.
 fn device(looked: &Looked, id: u32) -> Result<&DeviceSaid, String> {
     looked.devices.get(&id).ok_or_else(|| {
         format!(
-            "device {id} of the chain does not answer{}: is its address in --via? If it is gone, too: pmnet ctl remove it with \
+            "PM5117 device {id} of the chain does not answer{}: is its address in --via? If it is gone, too: pmnet ctl remove it with \
              --is-stopped",
             because(looked)
         )
     })
 }
 
-/// Whether all who stay answer. If not, all who are gone are named together: one alone could not be left out.
+/// Checks whether all devices that stay answer. If not, all who are gone are named together: one alone could not be left out.
 fn all_answer(looked: &Looked, stays: &[u32], leaves: &[u32]) -> Result<(), String> {
     let silent = |ids: &[u32]| {
         let ids = ids.iter().filter(|id| !looked.devices.contains_key(id));
@@ -428,8 +428,8 @@ fn all_answer(looked: &Looked, stays: &[u32], leaves: &[u32]) -> Result<(), Stri
             .iter()
             .try_for_each(|id| device(looked, *id).map(drop)),
         _ => Err(format!(
-            "devices {} of the chain do not answer either{}: are their addresses in --via? If they are gone for good, all who are gone \
-             leave together: pmnet ctl remove {} --is-stopped",
+            "PM5106 devices {} of the chain do not answer either{}: are their addresses in --via? If they are gone for good, remove them all \
+             together: pmnet ctl remove {} --is-stopped",
             away.join(", "),
             because(looked),
             gone.join(" "),
@@ -439,39 +439,39 @@ fn all_answer(looked: &Looked, stays: &[u32], leaves: &[u32]) -> Result<(), Stri
 
 fn answers(said: &DeviceSaid) -> String {
     format!(
-        "device {} is not stopped: it answers at {}. Leave --is-stopped out: it ends by itself",
+        "PM5118 device {} is not stopped: it answers at {}. Leave --is-stopped out: it ends by itself",
         said.who.id, said.listen
     )
 }
 
-/// Whether this device may leave.
+/// Checks whether this device may leave.
 fn leaver(looked: &Looked, now: &[u32], id: u32, is_stopped: bool) -> Result<(), String> {
     if !now.contains(&id) {
-        return Err(format!("device {id} is not in the chain {now:?}"));
+        return Err(format!("PM5116 device {id} is not in the chain {now:?}"));
     }
     match (looked.devices.get(&id), is_stopped) {
         (Some(said), true) => Err(answers(said)),
         (None, false) => Err(format!(
-            "device {id} does not answer{}. One that is only cut off could go on acknowledging. If you know that it is stopped for \
+            "PM5107 device {id} does not answer{}. One that is only cut off could go on acknowledging. If you know that it is stopped for \
              good: --is-stopped",
             because(looked)
         )),
         (Some(said), false) if said.in_kernel => Err(format!(
-            "device {id} is in the kernel, where it answers on without its process: take it out there (pmnet device … --detach), \
+            "PM5108 device {id} is in the kernel, where it answers on without its process: take it out there (pmnet device … --detach), \
              then say --is-stopped"
         )),
         _ => Ok(()),
     }
 }
 
-/// Whether the chain is served as it is on record, and all of it hold everything.
+/// Checks whether the chain is served as it is on record, and all of it hold everything.
 fn settled(looked: &Looked, server: &ServerSaid) -> Result<(), String> {
     for id in &server.chain {
         let said = device(looked, *id)?;
         let serves = said.epoch == server.epoch && said.chain == server.chain && !said.ends;
         if !serves {
             return Err(format!(
-                "device {id} does not serve the chain {:?} of epoch {} yet{}{}",
+                "PM5109 device {id} does not serve the chain {:?} of epoch {} yet{}{}",
                 server.chain,
                 server.epoch,
                 strays(looked, server, said),
@@ -480,14 +480,14 @@ fn settled(looked: &Looked, server: &ServerSaid) -> Result<(), String> {
         }
         if !said.whole {
             return Err(format!(
-                "device {id} has joined and does not hold everything yet"
+                "PM5110 device {id} has joined and does not hold everything yet"
             ));
         }
     }
     Ok(())
 }
 
-/// What may be done about one that sends elsewhere than the chain on record says.
+/// Returns advice about a device that does not send to the next one of the chain on record.
 fn strays(looked: &Looked, server: &ServerSaid, said: &DeviceSaid) -> String {
     let place = server.chain.iter().position(|id| *id == said.who.id);
     let behind = place.and_then(|at| server.chain.get(at + 1));
@@ -504,7 +504,7 @@ fn strays(looked: &Looked, server: &ServerSaid, said: &DeviceSaid) -> String {
     }
 }
 
-/// A spare that is ready to join.
+/// Returns a spare that is ready to join.
 fn spare<'a>(looked: &'a Looked, server: &ServerSaid) -> Result<&'a DeviceSaid, String> {
     let others = || {
         let all = looked.devices.values();
@@ -515,7 +515,7 @@ fn spare<'a>(looked: &'a Looked, server: &ServerSaid) -> Result<&'a DeviceSaid, 
     }
     let waiting: String = others().map(waits).collect();
     Err(format!(
-        "no spare is ready to join: start a device with --join, with --next to the server and an empty log, wait until it says that it \
+        "PM5111 no spare is ready to join: start a device with --join, with --next to the server and an empty log, wait until it says that it \
          is ready, and name it in --via{waiting}{}",
         because(looked)
     ))
@@ -536,7 +536,7 @@ fn of_one_kind(
     let elsewhere = all.iter().find(|at| !here(at));
     match (lonely, elsewhere) {
         (Some(here), Some(there)) => Err(format!(
-            "{here} is an address on this machine, and {there} is not: name all of them (--via, --server) by addresses at which \
+            "PM5112 {here} is an address on this machine, and {there} is not: name all of them (--via, --server) by addresses at which \
              the others reach them"
         )),
         _ => Ok(()),

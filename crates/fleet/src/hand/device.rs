@@ -1,4 +1,4 @@
-//! What a device says to a person, and what it does for one: it is wired anew, or ends.
+//! A device as `pmnet ctl` sees it: it tells its state, takes a new next hop, or ends.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::plan::Order;
 /// Settings of a device's door.
 #[derive(Clone, Debug)]
 pub struct DeviceDoorConfig {
-    /// Where it listens, by TCP: the address of the device itself.
+    /// TCP address at which it listens: that of the device itself.
     pub listen: SocketAddr,
     /// Shard.
     pub shard: u32,
@@ -28,7 +28,7 @@ pub struct DeviceDoorConfig {
     pub joins: bool,
     /// It is in the kernel.
     pub in_kernel: bool,
-    /// Where it remembers how it was wired last; `None`: nowhere.
+    /// File that remembers its last next hop; `None`: none does.
     pub memory: Option<PathBuf>,
 }
 
@@ -42,7 +42,7 @@ struct Run {
 #[derive(Debug, Default)]
 struct State {
     run: Option<Run>,
-    /// How it is to be wired, if a person has said so.
+    /// Order of an operator, if there is one.
     order: Option<Order>,
     /// That was said in an earlier life of its process.
     remembered: bool,
@@ -71,7 +71,7 @@ impl DeviceDoor {
     /// Listens.
     ///
     /// # Errors
-    /// Somebody else listens there, or the system gives no thread or no random numbers.
+    /// Another process listens there, or the system gives no thread or no random numbers.
     pub fn open(config: DeviceDoorConfig) -> std::io::Result<DeviceDoor> {
         let memory = Memory {
             path: config.memory.clone(),
@@ -103,7 +103,7 @@ impl DeviceDoor {
         })
     }
 
-    /// How the device is to be wired, if a person has said so.
+    /// Returns how the device is to be wired, if a person has said so.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order
@@ -121,13 +121,13 @@ impl DeviceDoor {
         state.run = Some(Run { words, order });
     }
 
-    /// Whether a person wants the device to end.
+    /// Returns whether a person wants the device to end.
     #[must_use]
     pub fn leaves(&self) -> bool {
         self.shared.state().leaves
     }
 
-    /// Forgets how it was wired, if that was said in an earlier life of its process; whether it was.
+    /// Forgets how it was wired, if that was said in an earlier life of its process. Returns whether it was.
     #[must_use]
     pub fn forget_remembered(&self) -> bool {
         let mut state = self.shared.state();
@@ -139,14 +139,14 @@ impl DeviceDoor {
         true
     }
 
-    /// **The device has ended**: nobody is acknowledged by it any more. Who asked for it is told so.
+    /// **The device has ended**: it acknowledges nothing any more. The command that asked for it is told so.
     pub fn left(self) {
-        // It is on record until the others are wired without it. As a spare it has that place no more.
+        // It is on record until the others are wired without it. A spare does not have that place any more.
         let order = self.shared.state().order;
         if let Some(Order { next, .. }) = order
             && let Err(error) = self.shared.memory.keep(next, true)
         {
-            tracing::warn!(%error, "this device cannot remember how it was wired when it ended");
+            tracing::warn!(%error, "PM1513 this device cannot remember how it was wired when it ended");
         }
         self.shared.state().left = true;
         self.shared.left.notify_all();
@@ -221,7 +221,7 @@ impl Shared {
         match self.memory.keep(order.next, false) {
             Ok(true) => {}
             Ok(false) => tracing::warn!(
-                "this device does not remember how it is wired: write --next {} into its unit file",
+                "PM1514 this device does not remember how it is wired: write --next {} into its unit file",
                 order.next
             ),
             Err(error) => {
@@ -231,7 +231,7 @@ impl Shared {
             }
         }
         let Order { next, shrink } = order;
-        tracing::warn!(%next, shrink, "`pmnet ctl` says how this device is wired: it begins anew");
+        tracing::warn!(%next, shrink, "PM1515 `pmnet ctl` says how this device is wired: it begins anew");
         (state.order, state.remembered) = (Some(order), false);
         if let Some(run) = &state.run {
             run.words.end();
@@ -327,7 +327,7 @@ mod tests {
         door.attend(words.clone(), order(2, Some(4)));
         assert!(!says().ends && !words.is_to_end());
         assert_eq!((says().next, says().shrink), (at(2), Some(4)));
-        // What was said while nothing ran ends the run that does not know of it.
+        // An order that came while nothing ran ends the next run, which does not know of it.
         let late = Arc::new(LeaseWords::default());
         door.attend(late.clone(), order(1, None));
         assert!(late.is_to_end());

@@ -20,15 +20,15 @@ use super::{Answered, Asked};
 
 /// Longest line, in bytes.
 const LINE_MAX: usize = 16 * 1024;
-/// To connect, and for each line, except for an answer that waits until a device has ended.
+/// Time to connect, and for each line, except for an answer that waits until a device has ended.
 const LINE_SECONDS: Duration = Duration::from_secs(2);
-/// For a question: who has not asked in this time is let go.
+/// Time for a question: a caller that has not asked by then is disconnected.
 const QUESTION_SECONDS: Duration = Duration::from_millis(500);
-/// Connections that are listened to at a time.
+/// Most connections that are listened to at a time.
 const CALLERS_MAX: usize = 64;
 /// Connections taken in one turn: then those that are there have theirs.
 const TAKEN_MAX: usize = 16;
-/// Devices that are being waited for at a time, until they have ended.
+/// Most devices whose end is waited for at a time.
 const WAITING_MAX: usize = 4;
 /// A device has ended within this time, or says that it has not.
 pub(super) const END_MAX: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ const WAKE: mio::Token = mio::Token(0);
 const LISTENER: mio::Token = mio::Token(1);
 const FIRST_CALLER: usize = 2;
 
-/// A thread that answers, and sleeps until somebody comes. It ends when this is dropped.
+/// A thread that answers, and sleeps until a connection comes. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Door {
     over: Arc<AtomicBool>,
@@ -104,7 +104,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Reads what has come; whether there is more to wait for.
+    /// Reads what has come. Returns whether there is more to wait for.
     ///
     /// # Errors
     /// The connection is of no use.
@@ -132,7 +132,7 @@ struct Porter<A> {
     /// The one that came first is in front.
     callers: VecDeque<Caller>,
     next_token: usize,
-    /// There may be more connections to take, not before this moment.
+    /// Moment from which on there may be more connections to take.
     more_after: Option<Instant>,
     /// Threads that answer when a device has ended.
     waiting: Vec<JoinHandle<()>>,
@@ -148,7 +148,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != ErrorKind::Interrupted
             {
-                tracing::warn!(%error, "nobody can ask here with `pmnet ctl` any more");
+                tracing::warn!(%error, "PM1511 `pmnet ctl` cannot reach this process any more");
                 break;
             }
             let mut comes = self.more_after.is_some_and(|at| at <= Instant::now());
@@ -260,7 +260,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
             .spawn(move || send(&mut caller.stream, &answer(asked)));
         match waits {
             Ok(waits) => self.waiting.push(waits),
-            Err(error) => tracing::warn!(%error, "`pmnet ctl` asked this device to end"),
+            Err(error) => tracing::warn!(%error, "PM1512 `pmnet ctl` asked this device to end"),
         }
     }
 }
@@ -279,7 +279,7 @@ fn write_line(stream: &mut TcpStream, value: &impl Serialize) -> io::Result<()> 
     stream.write_all(&line)
 }
 
-/// A line, read as this; `None`: it is none, or something else.
+/// Returns a line, read as this; `None`: it is none, or something else.
 fn read_line<T: DeserializeOwned>(
     stream: &mut TcpStream,
     within: Duration,
@@ -301,7 +301,7 @@ fn read_line<T: DeserializeOwned>(
     Ok(serde_json::from_slice(&line).ok())
 }
 
-/// What others say is shown to a person: without what a terminal would obey.
+/// Returns a text of another process without characters that a terminal would obey.
 fn printable(answer: Answered) -> Answered {
     let clean = |text: String| text.replace(|c: char| c.is_control(), " ");
     match answer {
@@ -317,12 +317,12 @@ fn printable(answer: Answered) -> Answered {
 /// Asks whoever is there, by TCP.
 ///
 /// # Errors
-/// A sentence: nobody answers, or not in time, or not in these words.
+/// A sentence: no process answers, or not in time, or not in this protocol.
 pub fn ask(at: SocketAddr, asked: &Asked) -> Result<Answered, String> {
     ask_patiently(at, asked, LINE_SECONDS)
 }
 
-/// The same, for somebody who waits so long for a connection.
+/// Asks, and waits at most this long for a connection.
 pub(super) fn ask_patiently(
     at: SocketAddr,
     asked: &Asked,
@@ -340,12 +340,12 @@ pub(super) fn ask_patiently(
     match talk() {
         Ok(Some(answer)) => Ok(printable(answer)),
         Ok(None) => Err(format!(
-            "whoever listens at {at} (TCP) is no pmnet of this version"
+            "PM5120 the process that listens at {at} (TCP) is no pmnet of this version"
         )),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Err(
-            format!("whoever listens at {at} (TCP) does not answer in time"),
+            format!("PM5121 the process that listens at {at} (TCP) does not answer in time"),
         ),
-        Err(error) => Err(format!("nobody answers at {at} (TCP): {error}")),
+        Err(error) => Err(format!("PM5122 nothing answers at {at} (TCP): {error}")),
     }
 }
 

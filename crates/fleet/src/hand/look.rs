@@ -10,19 +10,19 @@ use super::{Answered, Asked, DeviceSaid, ServerSaid};
 /// Addresses that are asked in one look, at most.
 const ASKED_MAX: usize = 24;
 
-/// What was seen.
+/// Answers of all that were asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
     /// The server, and where it was reached.
     pub server: Option<ServerSaid>,
     /// Devices that answer, by id.
     pub devices: BTreeMap<u32, DeviceSaid>,
-    /// Addresses where nobody answers, or somebody else, and why.
+    /// Addresses where no process answers, or another program, and the reasons.
     pub silent: Vec<String>,
 }
 
 /// Asks everybody at these addresses, and whoever they send to. `listen` and `next` in what they say are addresses at which they can be
-/// reached. `patience`: so long it waits for each connection.
+/// reached. `patience`: longest wait for each connection.
 ///
 /// # Errors
 /// A sentence: what answers there cannot be one shard.
@@ -82,7 +82,7 @@ fn who(at: &[SocketAddr], patience: Duration) -> Vec<(SocketAddr, Result<Answere
     })
 }
 
-/// What somebody at `by` calls `told`, as it is called from elsewhere: its own machine, and any address of its own, are where it is.
+/// Translates the address `told`, which a process at `by` uses, for another machine: loopback and wildcard addresses become that of `by`.
 fn reached(told: SocketAddr, by: SocketAddr) -> SocketAddr {
     let own = told.ip().is_unspecified() || (told.ip().is_loopback() && !by.ip().is_loopback());
     if own {
@@ -96,7 +96,7 @@ impl Looked {
     pub(super) fn take_device(&mut self, said: DeviceSaid, shard: u32) -> Result<(), String> {
         if said.who.shard != shard {
             return Err(format!(
-                "device {} at {} is of shard {}, and shard {shard} was asked for (--shard)",
+                "PM5123 device {} at {} is of shard {}, and shard {shard} was asked for (--shard)",
                 said.who.id, said.listen, said.who.shard
             ));
         }
@@ -104,7 +104,7 @@ impl Looked {
             && other.who.process != said.who.process
         {
             return Err(format!(
-                "both the device at {} and that at {} say that they are device {}: give one of them another --id",
+                "PM5124 both the device at {} and that at {} say that they are device {}: give one of them another --id",
                 other.listen, said.listen, said.who.id
             ));
         }
@@ -115,7 +115,7 @@ impl Looked {
     pub(super) fn take_server(&mut self, said: ServerSaid, shard: u32) -> Result<(), String> {
         if said.shard != shard {
             return Err(format!(
-                "the server at {} is of shard {}, and shard {shard} was asked for (--shard)",
+                "PM5125 the server at {} is of shard {}, and shard {shard} was asked for (--shard)",
                 said.listen, said.shard
             ));
         }
@@ -123,7 +123,7 @@ impl Looked {
             && other.process != said.process
         {
             return Err(format!(
-                "two servers answer, at {} and at {}: name the devices of one shard",
+                "PM5126 two servers answer, at {} and at {}: name the devices of one shard",
                 other.listen, said.listen
             ));
         }

@@ -1,6 +1,6 @@
-//! What a device remembers of its wiring: a file beside its log, so that a restart with the old flags does not wire it as before.
+//! A device's memory of its next hop: a file beside its log, so that a restart with the old flags does not undo `pmnet ctl`.
 //!
-//! It counts as long as the command line names the next hop that it named then. Whoever changes `--next` has spoken later.
+//! It counts as long as the command line names the next hop that it named then. A changed `--next` is newer, and counts.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 /// Longest record, in bytes.
 const RECORD_MAX: u64 = 4096;
 
-/// As it is written.
+/// Form of the record in its file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     shard: u32,
     id: u32,
-    /// What the command line named.
+    /// Next hop of the command line.
     flag: SocketAddr,
-    /// What a person said later.
+    /// Next hop that `pmnet ctl` set later.
     next: SocketAddr,
     /// Then a person had it end. It may be on record still: it counts, unless the device joins.
     #[serde(default)]
@@ -38,20 +38,20 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// The next hop that a person said last, if that counts.
+    /// Returns the next hop that a person said last, if that counts.
     pub(super) fn recall(&self, by_hand: bool) -> Option<SocketAddr> {
         let path = self.path.as_ref()?;
         let bytes = match read_whole(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot read how this device was wired last: its flags count");
+                tracing::warn!(path = %path.display(), %error, "PM1506 cannot read how this device was wired last: its flags count");
                 return None;
             }
         };
         let record: Option<Record> = serde_json::from_slice(&bytes).ok();
         let Some(record) = record else {
-            tracing::warn!(path = %path.display(), "this file does not say how the device was wired last: its flags count");
+            tracing::warn!(path = %path.display(), "PM1507 this file does not say how the device was wired last: its flags count");
             return None;
         };
         let same = (record.shard, record.id, record.flag) == (self.shard, self.id, self.flag)
@@ -60,7 +60,7 @@ impl Memory {
             .then(|| unfit(record.next, self.listen))
             .flatten()
         {
-            tracing::warn!(path = %path.display(), "this file says that the device sends to {}, and {why}: its flags count", record.next);
+            tracing::warn!(path = %path.display(), "PM1508 this file says that the device sends to {}, and {why}: its flags count", record.next);
             return None;
         }
         if !same || by_hand {
@@ -69,7 +69,7 @@ impl Memory {
             return None;
         }
         tracing::warn!(
-            "this device was wired by `pmnet ctl`: its next hop is {}, and not that of --next {}. Write --next {} into its \
+            "PM1509 this device was wired by `pmnet ctl`: its next hop is {}, and not that of --next {}. Write --next {} into its \
              unit file",
             record.next,
             self.flag,
@@ -78,7 +78,7 @@ impl Memory {
         Some(record.next)
     }
 
-    /// A person has said this; `left`: and had the device end. False: there is no place to remember it.
+    /// Remembers what an operator said; `left`: that the device was to end. False: there is no place to remember it.
     pub(super) fn keep(&self, next: SocketAddr, left: bool) -> std::io::Result<bool> {
         let Some(path) = &self.path else {
             return Ok(false);
@@ -105,7 +105,7 @@ impl Memory {
         Ok(true)
     }
 
-    /// What was said is over.
+    /// Forgets the next hop that `pmnet ctl` set.
     pub(super) fn forget_all(&self) {
         if let Some(path) = &self.path {
             self.forget(path);
@@ -114,7 +114,7 @@ impl Memory {
 
     fn forget(&self, path: &Path) {
         if let Err(error) = remove(path) {
-            tracing::warn!(path = %path.display(), %error, device = self.id, "cannot remove what is over");
+            tracing::warn!(path = %path.display(), %error, device = self.id, "PM1510 cannot remove the file that says how this device was wired");
         }
     }
 }
@@ -127,7 +127,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The file, if it is one, and as short as what is written here.
+/// Returns the file, if it is one, and as short as what is written here.
 fn read_whole(path: &Path) -> std::io::Result<Vec<u8>> {
     let about = std::fs::metadata(path)?;
     if !about.is_file() || about.len() > RECORD_MAX {
@@ -136,7 +136,7 @@ fn read_whole(path: &Path) -> std::io::Result<Vec<u8>> {
     std::fs::read(path)
 }
 
-/// Why a device that listens here cannot send there, if so.
+/// Returns the reason why a device that listens at `listen` cannot send to `next`, if there is one.
 pub(super) fn unfit(next: SocketAddr, listen: SocketAddr) -> Option<String> {
     let ip = next.ip();
     let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);

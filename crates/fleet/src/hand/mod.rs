@@ -23,13 +23,13 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// What can be asked for.
+/// A question or order to a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Asked {
-    /// Who is there, and where does it stand?
+    /// Asks for the process's role, number and state.
     Who,
-    /// A device is to be wired so.
+    /// A device is to send to this next hop.
     Wire {
         /// The device that is meant.
         to: Meant,
@@ -38,7 +38,7 @@ pub enum Asked {
         /// It states that the members of this epoch's chain which its path leaves out are stopped.
         shrink: Option<u32>,
     },
-    /// A device is to end. It answers when it has ended: nobody is acknowledged by it any more.
+    /// A device is to end. It answers when it has ended, and acknowledges nothing any more.
     Leave {
         /// The device that is meant.
         to: Meant,
@@ -70,13 +70,13 @@ pub enum Answered {
     Refused(String),
 }
 
-/// What a device says of itself.
+/// State of a device, as it tells it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSaid {
     /// Shard, id and process.
     #[serde(flatten)]
     pub who: Meant,
-    /// Where it listens.
+    /// Address at which it listens.
     pub listen: SocketAddr,
     /// The next hop that its command line names.
     pub flag: SocketAddr,
@@ -94,20 +94,20 @@ pub struct DeviceSaid {
     pub whole: bool,
     /// The epoch in which it is ready to join; 0: it is not.
     pub joins: u32,
-    /// What it waits for, if it says so.
+    /// Reason why it waits, if it does.
     pub waits: Option<String>,
     /// It is in the kernel: it answers on when its process has ended.
     pub in_kernel: bool,
 }
 
-/// What a server says of itself.
+/// State of a server, as it tells it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSaid {
     /// Shard.
     pub shard: u32,
     /// Name of its process.
     pub process: String,
-    /// Where it listens.
+    /// Address at which it listens.
     pub listen: SocketAddr,
     /// The epoch that its store has on record; 0: there is none, or the store was not read yet.
     pub epoch: u32,
@@ -115,7 +115,7 @@ pub struct ServerSaid {
     pub chain: Vec<u32>,
 }
 
-/// A name for this process.
+/// Returns a name for this process.
 fn process() -> std::io::Result<String> {
     Ok(format!("{:016x}", pmnet_udp::os_random()?))
 }

@@ -1,4 +1,4 @@
-//! What a server says to a person: which chain its store has on record.
+//! A server as `pmnet ctl` sees it: it tells which chain its store has on record.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a controller does in each situation, without an etcd.
+//! Steps of a controller in each situation, without an etcd.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ fn at(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))
 }
 
-/// A device that serves this chain of this epoch; it sends to the next one there.
+/// Returns a device that serves this chain of this epoch; it sends to the next one there.
 fn serving(id: u16, epoch: u32, chain: &[u16]) -> Row {
     let place = chain.iter().position(|one| *one == id);
     let next = place.and_then(|place| chain.get(place + 1));
@@ -33,7 +33,7 @@ fn serving(id: u16, epoch: u32, chain: &[u16]) -> Row {
     }
 }
 
-/// The same without a lease.
+/// Returns such a row without a lease.
 fn gone(id: u16, epoch: u32, chain: &[u16]) -> Row {
     Row {
         alive: 0,
@@ -78,7 +78,7 @@ fn plan(epoch: u32, says: Option<u32>, ids: &[u16]) -> Plan {
     }
 }
 
-/// The last device of the plan is to join.
+/// Makes a plan whose last device is to join.
 fn joining(epoch: u32, ids: &[u16]) -> Plan {
     let mut plan = plan(epoch, None, ids);
     plan.joins = true;
@@ -107,7 +107,7 @@ fn on_record(epoch: u32, chain: &[u16], mut shard: Shard) -> Shard {
     shard
 }
 
-/// All leases that are gone are gone for long enough.
+/// Counts all leases that are gone as gone for long enough.
 fn next(shard: &Shard) -> Advice {
     let over = |id: u32| {
         let row = shard.rows.get(&id)?;
@@ -126,7 +126,7 @@ fn a_chain_that_is_seen_becomes_the_record_and_then_nothing_is_to_do() {
     );
     assert_eq!(next(&shard(Some(found), rows())), Advice::Well);
     assert_eq!(next(&Shard::default()), Advice::Well);
-    // It grew at its head since.
+    // The chain has grown at its head since then.
     let before = Plan {
         copies: 1,
         ..plan(1, None, &[2])
@@ -388,7 +388,7 @@ fn an_epoch_that_only_the_server_knows_counts() {
     let look = on_record(6, &[1, 2], shard(Some(both), rows()));
     let left = plan(6, Some(6), &[1]);
     assert_eq!(next(&look), Advice::Do(Step::Wire(left)));
-    // What it said once is over when a device serves a later epoch.
+    // Its statement is over when a device serves a later epoch.
     let rows = vec![(1, serving(1, 7, &[1])), (2, stopped(2, 5, &[1, 2]))];
     let look = on_record(6, &[1, 2], shard(Some(plan(7, None, &[1])), rows));
     assert!(matches!(
@@ -429,7 +429,7 @@ fn what_does_not_fit_waits_for_a_person() {
     // A member that never registered.
     let look = shard(None, vec![(1, serving(1, 2, &[8, 1]))]);
     assert!(matches!(next(&look), Advice::Wait(text) if text.contains("device 8")));
-    // The last one is away, and it was never seen where the server is.
+    // The last device is away, and the server's address was never seen.
     let look = shard(None, vec![(1, serving(1, 2, &[1, 2])), (2, recovering(2))]);
     assert!(matches!(next(&look), Advice::Wait(text) if text.contains("server")));
     // Epochs that begin anew.

@@ -23,7 +23,7 @@ pub fn make(path: &Path, kind: Kind) {
     format(media, &identity, &PARAMETERS).unwrap();
 }
 
-/// What a device does at its start; the error in words.
+/// Does the same as a device at its start; the error in words.
 pub fn try_recover(path: &Path, kind: Kind) -> Result<Log<AnyMedia>, String> {
     let media = open(path, kind).map_err(|error| error.to_string())?;
     let scan = Scan::open(media, Some(EXPECTED)).map_err(|error| error.to_string())?;
@@ -36,14 +36,14 @@ pub fn recover(path: &Path, kind: Kind) -> Log<AnyMedia> {
     try_recover(path, kind).unwrap()
 }
 
-/// What order `order` holds, whoever asks. Lengths vary so that the frame ring skips and wraps.
+/// Returns the content of order `order`, the same for every caller. Lengths vary so that the frame ring skips and wraps.
 pub fn frame(order: u64) -> (Vec<u8>, Vec<u8>) {
     let header = [order.to_le_bytes(); 11].concat();
     let len = usize::try_from(order * 131 % 1300).unwrap();
     (header, vec![order.to_le_bytes()[0]; len])
 }
 
-/// Appends the next order; false if there is no room.
+/// Appends the next order. Returns false if there is no room.
 pub fn append(log: &mut Log<AnyMedia>) -> bool {
     let order = log.last() + 1;
     let (header, payload) = frame(order);

@@ -1,4 +1,4 @@
-//! Who may use a front: what the command line and the configuration say.
+//! Rules of access to a front, from the command line and the configuration.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ impl std::fmt::Debug for Hidden {
     }
 }
 
-/// What is said about who may connect.
+/// Settings of access to a front.
 #[derive(Debug, Default)]
 pub struct Said {
     pub users_of_redis: bool,
@@ -44,7 +44,7 @@ impl Said {
     }
 }
 
-/// Who may connect to a front that listens at `listen`.
+/// Returns the rules of access to a front that listens at `listen`.
 pub fn access(said: Said, listen: SocketAddr) -> Result<Access, ConfigError> {
     if said.count() > 1 {
         return Err(ConfigError(

@@ -1,4 +1,4 @@
-//! What the roles' command lines have in common.
+//! Parts that the roles' command lines have in common.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use pmnet_wire::FragmentSize;
 
 use super::names::Named;
 
-/// What every role has besides its own settings.
+/// Settings that every role has besides its own.
 #[derive(Debug, Args)]
 pub struct CommonArgs {
     /// Take what is not given here from this TOML file.
@@ -21,7 +21,7 @@ pub struct CommonArgs {
     pub json: bool,
 }
 
-/// The value, or a sentence that says what is missing and how to give it.
+/// Returns the value, or a sentence that says what is missing and how to give it.
 pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, ConfigError> {
     value.ok_or_else(|| {
         let key = flag.trim_start_matches('-');
@@ -31,7 +31,7 @@ pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, Con
     })
 }
 
-/// Of a command that works on one shard of a fleet.
+/// Flags of a command that works on one shard of a fleet.
 #[derive(Clone, Debug, Args)]
 pub struct InFleet {
     /// The fleet.
@@ -46,13 +46,13 @@ pub struct InFleet {
 }
 
 impl InFleet {
-    /// Where that is in etcd.
+    /// Returns where that is in etcd.
     pub fn in_etcd(&self) -> Result<(Vec<String>, Names), ConfigError> {
         in_etcd(&self.etcd, &self.fleet, self.shard)
     }
 }
 
-/// The members of etcd, and the keys of a shard of this fleet there.
+/// Returns the members of etcd, and the keys of a shard of this fleet there.
 pub fn in_etcd(
     members: &str,
     fleet: &str,
@@ -63,7 +63,7 @@ pub fn in_etcd(
     Ok((endpoints, names))
 }
 
-/// The largest fragments of messages if packets are to be no longer than this.
+/// Returns the largest fragments of messages if packets are to be no longer than this.
 pub fn size_max(mtu: Option<u32>, ipv6: bool) -> Result<FragmentSize, ConfigError> {
     let Some(mtu) = mtu else {
         return Ok(FragmentSize::MAX);
@@ -78,7 +78,7 @@ pub fn size_max(mtu: Option<u32>, ipv6: bool) -> Result<FragmentSize, ConfigErro
     Ok(FragmentSize::of_mtu(bytes, ipv6))
 }
 
-/// The UDP address of another process.
+/// Returns the UDP address of another process.
 pub fn hop_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
     let address = udp_address(flag, text)?;
     if address.port() == 0 {
@@ -89,20 +89,20 @@ pub fn hop_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
     Ok(address)
 }
 
-/// The UDP addresses of another process: all that its name has.
+/// Returns the UDP addresses of another process: all that its name has.
 pub fn hop_addresses(flag: &str, text: &str) -> Result<Vec<SocketAddr>, ConfigError> {
     let first = hop_address(flag, text)?;
     let all = Named::of(text).and_then(|named| named.addresses().ok());
     Ok(all.unwrap_or_else(|| vec![first]))
 }
 
-/// A UDP address of the protocol; a port outside the reserved range is allowed, with a warning.
+/// Returns a UDP address of the protocol; a port outside the reserved range is allowed, with a warning.
 pub fn udp_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
     let address = address(flag, text)?;
     let (first, last) = (pmnet_wire::PORT_FIRST, pmnet_wire::PORT_LAST);
     if !(first..=last).contains(&address.port()) {
         tracing::warn!(
-            "{flag} {address}: the reserved ports are {first} to {last}; devices in the kernel or \
+            "PM6007 {flag} {address}: the reserved ports are {first} to {last}; devices in the kernel or \
              in a switch will pass others on unseen"
         );
     }

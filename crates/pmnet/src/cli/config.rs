@@ -56,7 +56,7 @@ fn parse(text: &str) -> Result<FileConfig, toml::de::Error> {
     toml::from_str(text)
 }
 
-/// Whether the text is a configuration file: every key known, every value of its kind. Nothing is
+/// Checks whether the text is a configuration file: every key known, every value of its kind. Nothing is
 /// resolved or opened.
 ///
 /// # Errors

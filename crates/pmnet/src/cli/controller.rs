@@ -14,22 +14,22 @@ use super::stop::stop_on_signals;
 
 const EXAMPLES: &str = "\
 Examples:
-  pmnet controller --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
+  pmnet controller --fleet prod \\
+      --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
   pmnet controller --fleet prod --etcd http://10.0.0.7:2379 --copies 3 --json
 
-A device whose lease is gone, and whose margin is over, is declared stopped in etcd, if another
-one that holds everything has a lease. The chain without it is written into etcd; the devices of
-the fleet see that and wire themselves anew, without a restart of their processes. A device that
-runs with --fleet and --join, and is no member, is a spare: it joins when the chain is shorter
-than it was, or than --copies.
+A device whose lease and margin are over is declared stopped in etcd, if another device has a lease and holds \
+everything. Then the controller writes the chain without it into etcd. The devices of the fleet see that and \
+change their next hops, without a restart of their processes. A device that runs with --fleet and --join, and \
+is no member, is a spare. It joins when the chain is shorter than it was, or than --copies.
 
-Run two or three of them, on different machines: each step is one transaction in etcd, so they do
-not disturb each other. Without any, nothing changes: the devices go on, and a lost one is left
-out by hand. The last device that holds everything is never left out: that is a loss, and a
-person's word (--declare-data-loss).
+Run two or three controllers on different machines: each step is one transaction in etcd, so they do not \
+disturb each other. Without a controller nothing changes: the devices go on, and an operator leaves a lost one \
+out by hand. The last device that holds everything is never left out: that would be a loss, which only an \
+operator can declare (--declare-data-loss).
 
---json: on stdout one object for each step that was done (step), and for what waits for a person
-or for etcd (waits; again every 5 seconds). The exit code is 0 when it was asked to end.";
+--json: on stdout one object for each step that was done (step), and for what waits for an operator or for \
+etcd (waits; again every 5 seconds). The exit code is 0 when it was asked to end.";
 
 /// A controller that hears nothing says so again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -92,7 +92,7 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
                 print_line(&json!({ "etcd": text }))?;
             }
         }
-        // What follows from a step is looked at at once.
+        // After a step the state is read again at once.
         let pause = if done {
             Duration::ZERO
         } else {
@@ -104,7 +104,7 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
     }
 }
 
-/// What was said last, and when.
+/// Last message, and its time.
 #[derive(Default)]
 struct Said {
     waits: Option<(String, Instant)>,
@@ -124,7 +124,7 @@ impl Said {
             Ok(Advice::Well) => None,
             Ok(Advice::Wait(text)) => Some(text),
             Err(text) => Some(format!(
-                "etcd: {text}. Until it answers, no device is left out and none joins"
+                "PM4006 etcd: {text}. Until it answers, no device is left out and none joins"
             )),
         };
         let Some(text) = text else {
@@ -154,34 +154,38 @@ fn print_line(value: &Value) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{value}")
         .and_then(|()| out.flush())
-        .map_err(|error| anyhow!("nobody reads stdout any more, and --json was given: {error}"))
+        .map_err(|error| {
+            anyhow!("PM4007 stdout has no reader any more, and --json was given: {error}")
+        })
 }
 
 fn as_text(step: &Step) -> String {
     match step {
         Step::Adopt(plan) => format!(
-            "epoch {}: the chain is {:?} ({} copies wanted)",
+            "PM4001 epoch {}: the chain is {:?} ({} copies wanted)",
             plan.epoch,
             plan.ids(),
             plan.copies
         ),
         Step::Stop { device, beside, .. } => format!(
-            "device {device} is declared stopped: its lease is gone for good; device {beside} holds everything"
+            "PM4002 device {device} is declared stopped: its lease is gone for good; device {beside} holds everything"
         ),
         Step::Wire(plan) => match plan.joiner() {
             Some(joiner) => format!(
-                "epoch {}: device {joiner} is to join, the chain to become {:?}",
+                "PM4003 epoch {}: device {joiner} is to join, the chain to become {:?}",
                 plan.epoch,
                 plan.ids()
             ),
             None => format!(
-                "epoch {}: the chain is to become {:?}",
+                "PM4004 epoch {}: the chain is to become {:?}",
                 plan.epoch,
                 plan.ids()
             ),
         },
         Step::LeftOut { device, epoch } => {
-            format!("device {device} was left out of the chain of epoch {epoch}, and may join anew")
+            format!(
+                "PM4005 device {device} was left out of the chain of epoch {epoch}, and may join anew"
+            )
         }
     }
 }

@@ -24,29 +24,31 @@ Examples:
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 add
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 drain
 
-  without etcd:
+Without etcd:
   pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000 status
-  pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000,10.0.0.8:51000 replace 2 --dry-run
-  pmnet ctl --via 10.0.0.5:51000 --server 10.0.0.3:51500 remove 2 --is-stopped
+  pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000,10.0.0.8:51000 \\
+      replace 2 --dry-run
+  pmnet ctl --via 10.0.0.5:51000 --server 10.0.0.3:51500 \\
+      remove 2 --is-stopped
   pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000 drain
-  pmnet ctl promote --store redis+sentinel://10.0.0.4:26379,10.0.0.5:26379,10.0.0.6:26379/mymaster
+  pmnet ctl promote \\
+      --store redis+sentinel://s1:26379,s2:26379,s3:26379/mymaster
   pmnet ctl promote --store redis://10.0.0.4:6379 --to 10.0.0.5:6379 --dry-run
   pmnet ctl shards /etc/pmnet/shards.toml --new shards.toml
 
-With --fleet what is wanted of a chain is written into etcd. Everything else is done by the devices and by the controllers,
-of which at least one must run: a device that is to leave ends and gives its lease back, if another
-one that holds everything has a lease; then it is left out like any device without a lease, only
-without the wait for that lease to end. It does not come back as a spare before
-`pmnet ctl add --device ID`, whoever starts it again.
+With --fleet the command writes into etcd what is wanted. The devices do the rest, with the controllers, of \
+which at least one must run. A device that is to leave ends and gives its lease back, if another device has a \
+lease and holds everything. Then it is left out like any device without a lease, but at once. It comes back as \
+a spare only after `pmnet ctl add --device ID`, even if it is started again before.
 
-With --via the devices that are named, and those that they send to, are asked themselves, by TCP at their
-addresses, and so is the server. Name spares, too, and the server (--server) if the last device of the chain is gone.
-A device that is to join does so before the other one leaves; a device that leaves ends its process; one
-that does not answer is left out only if you know that it is stopped for good (--is-stopped). Every device that stays
-is wired anew while it runs, and the server decides, as ever, who is in the chain.
+With --via the command asks the devices that are named, those that they send to, and the server, by TCP at \
+their addresses. Name spares, too. Name the server (--server) if the last device of the chain is gone. A \
+device that is to join does so before another one leaves. A device that leaves ends its process. One that does \
+not answer is left out only if you know that it is stopped for good (--is-stopped). Every device that stays \
+gets its next hop while it runs. As always, the server decides who is in the chain.
 
-Each says first what it will do, and how many copies an acknowledgement has meanwhile. A change that
-cannot be made now is refused, with the reason. Progress is on stderr. The exit code is 0 when it is done
+Each command first says what it will do, and how many copies an acknowledgement has meanwhile. A change that \
+cannot be made now is refused, with the reason. Progress is on stderr. The exit code is 0 when it is done \
 (--dry-run: when it could be begun), 1 otherwise.";
 
 /// Between two looks.
@@ -128,7 +130,7 @@ enum Word {
     Shards(shards::ShardsArgs),
 }
 
-/// Does it; false if it could not be done in time.
+/// Does it. Returns false if it could not be done in time.
 pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     match &args.word {
         Word::Promote(what) => return promote::of(what, args),
@@ -190,7 +192,7 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     for _ in 0..TRIES {
         let shard = read(&mut etcd, &names)?;
         let intent = intend(&names, &shard, want).map_err(|text| anyhow!(text))?;
-        // After somebody else's step the same is said only once.
+        // If another process was faster, the same intent is not said again.
         if said.as_ref() != Some(&as_text(&intent)) {
             say(&intent, args.json);
             said = Some(as_text(&intent));
@@ -203,12 +205,14 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
         }
     }
     Err(anyhow!(
-        "somebody else changes the same in etcd all the time: nothing was written"
+        "PM5001 another process changes the same keys in etcd again and again: nothing was written"
     ))
 }
 
 fn in_doubt(text: String) -> anyhow::Error {
-    anyhow!("etcd: {text}. It may have been written: look with pmnet ctl status, and ask again")
+    anyhow!(
+        "PM5002 etcd: {text}. It may have been written: look with pmnet ctl status, and run the command again"
+    )
 }
 
 fn read(etcd: &mut Etcd, names: &Names) -> anyhow::Result<Shard> {
@@ -218,7 +222,7 @@ fn read(etcd: &mut Etcd, names: &Names) -> anyhow::Result<Shard> {
 /// Longest time to wait, in seconds: a day.
 const WAIT_MAX: u64 = 24 * 3600;
 
-/// Looks until it is done, or the time is over; what is waited for then. It is told on stderr, too, each time that it is something else.
+/// Looks until it is done, or the time is over. Returns the reason for the wait then. Each new reason for the wait is also printed on stderr.
 fn until<T>(
     seconds: u64,
     pause: Duration,
@@ -261,9 +265,9 @@ fn wait(etcd: &mut Etcd, names: &Names, intent: &Intent, args: &CtlArgs) -> anyh
         None => false,
     };
     let what = if back {
-        "not done in time, and taken back: the device stays, or is to be started again. Does a controller run?"
+        "PM5003 not done in time, and taken back: the device stays in the chain, or, if it has ended, must be started again. Does a controller run?"
     } else {
-        "not done in time: it goes on by itself when what it waits for is there"
+        "PM5004 not done in time: it goes on by itself as soon as it can"
     };
     end(&shard, false, what, args.json);
     Ok(false)
@@ -321,7 +325,7 @@ fn as_text(intent: &Intent) -> String {
     text + &copies_text(intent.copies_meanwhile(), intent.copies)
 }
 
-/// What an acknowledgement survives while something is done, and in the end.
+/// Returns a sentence: what an acknowledgement survives during the change, and after it.
 fn copies_text(meanwhile: usize, after: usize) -> String {
     let copies = |count: usize| match count {
         1 => "1 copy, which survives the loss of no device".to_owned(),

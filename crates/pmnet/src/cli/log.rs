@@ -17,8 +17,8 @@ Examples:
   pmnet log inspect /var/lib/pmnet/d.pmlog --entries 100 --json
   pmnet log verify  /var/lib/pmnet/d.pmlog
 
-Nothing is ever changed. verify ends with exit code 0 if the device could start from this log, 1
-if it is damaged or no log of this version.";
+The log is never changed. The exit code of verify is 0 if the device could start from this log, 1 if it is \
+damaged or no log of this version.";
 
 /// The command line of `pmnet log`.
 #[derive(Debug, Args)]
@@ -52,7 +52,7 @@ enum What {
     },
 }
 
-/// Looks; false if the log could not be used by a device.
+/// Looks. Returns false if the log could not be used by a device.
 pub fn main(command: &LogCommand) -> anyhow::Result<bool> {
     let (path, entries, json) = match &command.what {
         What::Inspect {
@@ -78,13 +78,13 @@ fn open(path: &Path) -> anyhow::Result<Scan<impl Media + use<>>> {
     if image.in_use() {
         tracing::warn!(
             path = %path.display(),
-            "a device is using this log: what is shown may be half of a change"
+            "PM5301 a device is using this log: what is shown may be half of a change"
         );
     }
     Ok(Scan::open(image, None)?)
 }
 
-/// The last `count` entries that a device would keep.
+/// Returns the last `count` entries that a device would keep.
 fn tail<M: Media>(scan: &Scan<M>, decision: &Decision, count: u64) -> Vec<Entry> {
     let Decision::Keep { applied, tail, .. } = decision else {
         return Vec::new();

@@ -37,7 +37,7 @@ struct Cli {
     command: Command,
 }
 
-/// What `--version` says: the number, and that this is the product.
+/// Text of `--version`: the number, and that this is the product.
 const VERSION: &str = if pmnet_proto::rules::CAN_BE_SWITCHED_OFF {
     concat!(
         env!("CARGO_PKG_VERSION"),
@@ -54,11 +54,13 @@ const EXAMPLES: &str = "\
 Example: a Redis with a device in front of it, all on one machine
   redis-server --appendonly yes --appendfsync always &
   pmnet server --listen 127.0.0.1:51500 --store redis://127.0.0.1:6379 &
-  pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 --log /var/tmp/d1.pmlog --media file &
+  pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 \\
+      --log /var/tmp/d1.pmlog --media file &
   pmnet redis  --listen 127.0.0.1:6380 --via 127.0.0.1:51000 &
   redis-cli -p 6380 SET greeting hello
 
-Logs go to stderr; PMNET_LOG filters them (error, warn, info, debug, or module=level,…).";
+Logs go to stderr; PMNET_LOG filters them (error, warn, info, debug, or module=level,…). A warning or error \
+begins with an id such as PM1203; docs/operate/messages.md says under this id what to do.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -82,13 +84,13 @@ enum Command {
     Doctor(crate::doctor::DoctorArgs),
 }
 
-/// The definition of the whole command line, from which its reference is written.
+/// Returns the definition of the whole command line, from which its reference is written.
 #[must_use]
 pub fn definition() -> clap::Command {
     Cli::command()
 }
 
-/// Whether these are a command line, the name of the program first. Nothing is run.
+/// Returns whether these are a command line, the name of the program first. Nothing is run.
 #[must_use]
 pub fn is_command_line(arguments: &[&str]) -> bool {
     Cli::try_parse_from(arguments).is_ok()

@@ -13,7 +13,7 @@ use pmnet_cli::{host_and_port, is_name, on_signals, resolve};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(2);
-/// The same, before anything can begin.
+/// Time between looks before anything can begin.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
 /// A condition that lasts is logged again after this time.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// The name in `host:port`, if it is one and no address.
+    /// Returns the name in `host:port`, if it is one and no address.
     pub fn of(text: &str) -> Option<Named> {
         let (host, port) = host_and_port("", text.trim()).ok()?;
         is_name(host).then(|| Named {
@@ -35,7 +35,7 @@ impl Named {
         })
     }
 
-    /// All of several with commas between them, if one of them is a name; addresses are their own names then.
+    /// Returns all of several with commas between them, if one of them is a name; addresses are their own names then.
     pub fn all(text: &str) -> Vec<Named> {
         let parts = || text.split(',').map(str::trim);
         if parts().all(|part| Named::of(part).is_none()) {
@@ -50,7 +50,7 @@ impl Named {
             .collect()
     }
 
-    /// Its addresses now.
+    /// Returns its addresses now.
     pub fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
         resolve(&self.host, self.port)
     }
@@ -72,7 +72,7 @@ pub fn wait_until_known<'a>(
             }
             if said.is_none_or(|at| at.elapsed() >= PATIENCE) {
                 tracing::warn!(
-                    "{flag} {}: {why}: this process waits until it is",
+                    "PM6005 {flag} {}: {why}: this process waits until it is",
                     named.host
                 );
                 said = Some(Instant::now());
@@ -111,7 +111,7 @@ impl Watch {
                         Ok(now) => *found = now,
                         Err(why) if said.is_none_or(|at| at.elapsed() >= PATIENCE) => {
                             tracing::warn!(
-                                "{}: {why}. The address that it had is used on",
+                                "PM6006 {}: {why}. The address that it had is used on",
                                 host.host
                             );
                             said = Some(Instant::now());

@@ -21,7 +21,7 @@ use super::common::{CommonArgs, in_etcd, required, size_max, udp_address};
 use super::ready;
 use super::stop::{stop_on_signals, unless_asked_to_stop};
 
-/// Poll for so long after activity: enough to take a burst apart, too short to rob the store.
+/// Time of polling after activity: enough to take a burst apart, too short to rob the store.
 const SPIN_US: u64 = 0;
 
 /// A server that stands by looks so often whether its turn has come, and says at most so often why not.
@@ -31,28 +31,43 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const EXAMPLES: &str = "\
 Examples:
   pmnet server --listen 127.0.0.1:51500 --store redis://127.0.0.1:6379
-  pmnet server --listen 127.0.0.1:51500 --store 'redis://127.0.0.1:6379?wait_replicas=2' \\
+  pmnet server --listen 127.0.0.1:51500 \\
+      --store 'redis://127.0.0.1:6379?wait_replicas=2' \\
       --store-password-file /etc/pmnet/redis.password
-  pmnet server --listen 127.0.0.1:51500 --store 'rediss://pmnet:@redis.example:6379?ca=/etc/pmnet/ca.pem' \\
+  pmnet server --listen 127.0.0.1:51500 \\
+      --store 'rediss://pmnet:@redis.example:6379?ca=/etc/pmnet/ca.pem' \\
       --store-password-file /etc/pmnet/redis.password
-  pmnet server --listen 127.0.0.1:51500 --store 'packet:/var/lib/pmnet/store?size=4G'
+  pmnet server --listen 127.0.0.1:51500 \\
+      --store 'packet:/var/lib/pmnet/store?size=4G'
   pmnet server --listen 10.0.0.3:51500 --store redis://10.0.0.3:6379 \\
       --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
-  pmnet server --listen 10.0.0.3:51500 \\
-      --store 'redis+sentinel://10.0.0.4:26379,10.0.0.5:26379,10.0.0.6:26379/mymaster?wait_replicas=2'
-  pmnet server --listen 10.0.0.3:51500 \\
-      --store 'redis+cluster://10.0.0.4:6379,10.0.0.5:6379,10.0.0.6:6379/0-5460?wait_replicas=1'
+  pmnet server --listen 10.0.0.3:51500 --store \\
+      'redis+sentinel://s1:26379,s2:26379,s3:26379/mymaster?wait_replicas=2'
+  pmnet server --listen 10.0.0.3:51500 --store \\
+      'redis+cluster://n1:6379,n2:6379,n3:6379/0-5460?wait_replicas=1'
 
-Stores: redis://HOST:PORT (Redis or Valkey; appendfsync always for durability), rediss://HOST:PORT (with
-TLS; ca=FILE names the authorities, otherwise the system's; cert=FILE&key=FILE to show one),
-redis+sentinel://HOST:PORT,…/NAME (the master that Redis Sentinels name, also after a failover),
-redis+cluster://HOST:PORT,…/SLOTS (the master of a Redis Cluster that serves these slots), packet:PATH (pmnet's own:
-?size=BYTES for a new one, media=file, dram or pmem, otherwise what suits the path), null: (forgets everything; for measurements). One server serves one shard; its position in the log
-is kept in the store, in the same transaction as the data.
+Stores:
+  redis://HOST:PORT      Redis or Valkey; durable with appendfsync always
+  rediss://HOST:PORT     the same with TLS. ca=FILE names the authorities
+                         (default: the system's), cert=FILE&key=FILE a
+                         certificate to show
+  redis+sentinel://HOST:PORT,…/NAME
+                         the master that Redis Sentinels name, also after a
+                         failover
+  redis+cluster://HOST:PORT,…/SLOTS
+                         the master of a Redis Cluster that serves these slots
+  packet:PATH            pmnet's own. size=BYTES for a new one, media=file,
+                         dram or pmem (default: what suits the path)
+  null:                  forgets everything; for measurements
 
---fleet: the server says in etcd which chain its store has on record, for the controllers. It serves
-on without etcd. --standby: one of several; if the one that serves is gone from etcd, another one
-takes over the store's records, and the controllers let the chain send to it.";
+Settings follow the address: ?NAME=VALUE&NAME=VALUE. One server serves one shard. Its position in the log is \
+kept in the store, in the same transaction as the data.
+
+--fleet: the server says in etcd which chain its store has on record, for the controllers. Without etcd it \
+goes on serving.
+
+--standby: one of several servers of a shard. If the one that serves is gone from etcd, another one takes over \
+the store's records, and the controllers let the chain send to it.";
 
 /// Writes that wait for the sync of a Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -98,7 +113,7 @@ pub struct ServerArgs {
     /// Number of the shard [default: 0].
     #[arg(long)]
     shard: Option<u32>,
-    /// Read the log of the device in front of this server where it lies: the device's --name, or
+    /// Read the log of the device before this server directly: the device's --name, or
     /// IF-PORT. Both on one machine, the device in a kernel mode and with --server-reads-log.
     #[arg(long, value_name = "NAME")]
     device_log: Option<String>,
@@ -111,7 +126,7 @@ pub struct ServerArgs {
     /// Do not tell `pmnet ctl` which chain the store has on record (outside a fleet: by TCP, at the address of --listen).
     #[arg(long)]
     no_ctl: bool,
-    /// With --fleet: for so long etcd shows a server that is gone [default: 3].
+    /// With --fleet: time for which etcd still shows a server that is gone [default: 3].
     #[arg(long, value_name = "N")]
     lease_seconds: Option<u64>,
     /// With --fleet: one of several servers of the shard, on different machines, with the same
@@ -146,7 +161,7 @@ impl Feed for DeviceLog {
     }
 }
 
-/// The settings of the agent; `None` without a fleet.
+/// Returns the settings of the agent; `None` without a fleet.
 fn fleet_of(
     name: Option<String>,
     etcd: Option<String>,
@@ -187,14 +202,16 @@ fn fleet_of(
     }))
 }
 
-/// Waits until no other server has its turn; false: it was asked to end.
+/// Waits until no other server has its turn. Returns false: it was asked to end.
 fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
     let mut said: Option<(String, Instant)> = None;
     loop {
         let why = match candidate.takes_turn() {
             Ok(true) => return Ok(true),
-            Ok(false) => "another server of this shard serves: this one stands by".to_owned(),
-            Err(text) => format!("etcd: {text}. This server stands by until it answers"),
+            Ok(false) => {
+                "PM2701 another server of this shard serves: this one stands by".to_owned()
+            }
+            Err(text) => format!("PM2702 etcd: {text}. This server stands by until it answers"),
         };
         if said
             .as_ref()
@@ -248,7 +265,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let stop = stop_on_signals()?;
     let door = words.clone().filter(|_| by_hand).map(|words| {
         ServerDoor::open(listen, shard, words).inspect_err(|error| {
-            tracing::warn!("`pmnet ctl` cannot reach this server: TCP {listen}: {error}");
+            tracing::warn!("PM2606 `pmnet ctl` cannot reach this server: TCP {listen}: {error}");
         })
     });
     // It closes when this process ends.
@@ -300,7 +317,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
             return Ok(true);
         }
         tracing::warn!(
-            "the turn of this server is over: it reads everything anew when it gets the next one"
+            "PM2703 the turn of this server is over: it reads everything anew when it gets the next one"
         );
         config.words = config.words.map(|_| Arc::default());
         candidate = fleet.clone().map(Candidate::again);

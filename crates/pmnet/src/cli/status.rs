@@ -19,11 +19,13 @@ Examples:
   pmnet status                    all of them
   pmnet status eth0-51000 --json  one of them (--name of pmnet device)
   pmnet status --fleet prod --etcd http://10.0.0.7:2379
-                                  the server of a shard, and its devices that keep leases in etcd
+                                  the server of a shard, and its devices that
+                                  keep leases in etcd
 
-The first two need root. Nothing is changed, and it works while the process of the device is dead.
-took: from the moment a packet is known to be for the shard until its answer leaves, one packet in
-64, of those that the kernel answered or sent on by itself.";
+The first two need root. Nothing is changed; it also works while the process of the device is dead.
+
+took: the time from the moment when a packet is known to be for the shard until its answer leaves. Measured \
+for one packet in 64, of those that the kernel answered or sent on by itself.";
 
 /// The command line of `pmnet status`.
 #[derive(Debug, Args)]
@@ -45,7 +47,7 @@ pub struct StatusArgs {
     json: bool,
 }
 
-/// Looks; false if there is none.
+/// Looks. Returns false if there is none.
 pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     if let (Some(fleet), Some(etcd)) = (&args.fleet, &args.etcd) {
         return of_fleet(fleet, etcd, args.shard, args.json);
@@ -58,7 +60,7 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     for name in &names {
         match Status::read(name) {
             Ok(status) => all.push(status),
-            // One that cannot be read does not hide the others.
+            // A device that cannot be read does not hide the others.
             Err(error) if args.name.is_none() => notice(&format!("{name}: {error}")),
             Err(error) => return Err(error.into()),
         }
@@ -106,7 +108,7 @@ fn as_json(status: &Status) -> Value {
     })
 }
 
-/// After so many milliseconds the kernel answers clients no more, unless the lease is renewed. `None`: it needs no lease.
+/// Milliseconds after which the kernel answers clients no more, unless the lease is renewed. `None`: it needs no lease.
 fn silent_in(status: &Status) -> Option<u64> {
     let left = |until: Time| until.since(Clock::boottime().now()) / MILLISECOND;
     status.answers_until.map(left)
@@ -181,7 +183,7 @@ fn as_text(status: &Status) -> String {
 /// One call of etcd ends within this time.
 const ETCD_MAX: Duration = Duration::from_secs(2);
 
-/// Looks at a shard in etcd; false if it has nothing there.
+/// Looks at a shard in etcd. Returns false if it has nothing there.
 pub fn of_fleet(fleet: &str, etcd: &str, shard: u32, json: bool) -> anyhow::Result<bool> {
     let (endpoints, names) = in_etcd(etcd, fleet, shard)?;
     let mut etcd = Etcd::new(endpoints, ETCD_MAX);
@@ -247,7 +249,7 @@ fn server_as_text(server: &ServerRecord, there: bool) -> String {
     format!("server at {}: {is}; {knows}", server.address)
 }
 
-/// After so many milliseconds at the latest the device is silent, if it does not renew its lease.
+/// Returns the milliseconds after which the device is silent at the latest, if it does not renew its lease.
 fn silent_in_ms(row: &Row, left: Option<u64>) -> Option<u64> {
     let record = row.record.as_ref()?;
     let lost = margin(pmnet_fleet::length(record.seconds)) / 1_000_000;
@@ -259,7 +261,7 @@ fn silent_in_ms(row: &Row, left: Option<u64>) -> Option<u64> {
     })
 }
 
-/// Where a device is in the chain as it shall be, from 1, and how long that is.
+/// Returns where a device is in the chain as it shall be, from 1, and how long that is.
 fn place(shard: &Shard, id: u32) -> Option<(usize, usize)> {
     let ids = shard.plan.as_ref()?.ids();
     let at = ids.iter().position(|one| *one == id)?;

@@ -19,13 +19,17 @@ Examples:
   pmnet store grow   /var/lib/pmnet/store --size 4G
   pmnet store repair /var/lib/pmnet/store --without-damaged
 
-stat and verify change nothing. verify reads every byte of every record, and ends with exit code 0 if
-all of it is what was written, 1 if not. backup copies a store, also while a server uses it: the copy is
-the store as of one moment, or none is made. grow is for a store of a server, and for the store of a device
-(pmnet device --store), which keeps what is in its log: stop the process, and start it again afterwards.
-It copies the file beside itself, so there must be room for both, and puts the copy in its place at the
-end: whenever it is stopped, the old file or the new one is there, whole. repair goes on without what is damaged, for good: make a copy
-of the file first.";
+stat and verify change nothing. verify reads every byte of every record. Its exit code is 0 if all of it is \
+what was written, 1 if not.
+
+backup copies a store, also while a server uses it. The copy is the store as of one moment, or none is made.
+
+grow makes the store of a server or of a device (pmnet device --store) larger; a device's store keeps what is \
+in its log. Stop the process first, and start it again afterwards. grow writes a larger copy beside the file \
+and puts it in its place at the end, so there must be room for both. If it is interrupted, the old file or the \
+new one is there, whole.
+
+repair gives up what is damaged, for good: make a copy of the file first.";
 
 /// A store of which more is in use should become larger, in percent.
 const NEARLY_FULL_PERCENT: u64 = 75;
@@ -70,7 +74,7 @@ enum What {
     Grow {
         /// File of the store.
         path: PathBuf,
-        /// How large, with K, M or G: what size= is in the address of the store.
+        /// Size of the file, with K, M or G: as size= in the address of the store.
         #[arg(long, value_name = "BYTES")]
         size: String,
         /// One JSON object on stdout.
@@ -87,7 +91,7 @@ enum What {
     },
 }
 
-/// Looks, or repairs; false if something is damaged.
+/// Looks, or repairs. Returns false if something is damaged.
 pub fn main(command: &StoreCommand) -> anyhow::Result<bool> {
     match &command.what {
         What::Stat { path, json } => stat(path, *json),
@@ -110,7 +114,7 @@ fn open(path: &Path) -> anyhow::Result<Scan<ReadOnlyImage>> {
     if image.in_use() {
         tracing::warn!(
             path = %path.display(),
-            "a server is using this store: what is shown may be half of a change"
+            "PM5303 a server is using this store: what is shown may be half of a change"
         );
     }
     Ok(Scan::open(image, None)?)
@@ -154,7 +158,7 @@ fn percent(part: u64, whole: u64) -> u64 {
     part.saturating_mul(100) / whole.max(1)
 }
 
-/// Whether more than three quarters of its lines, or of the frames that a log does not need, are in use.
+/// Returns whether more than three quarters of its lines, or of the frames that a log does not need, are in use.
 fn is_nearly_full(stat: &Stat, log_entries: u32) -> bool {
     let frames = stat.frames - log_entries.min(stat.frames / 2);
     percent(stat.lines_used, u64::from(stat.lines)) > NEARLY_FULL_PERCENT

@@ -19,7 +19,7 @@ pub enum TlsClients {
     No,
 }
 
-/// How a front speaks TLS, if it does.
+/// Returns how a front speaks TLS, if it does.
 pub fn server_tls(
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,

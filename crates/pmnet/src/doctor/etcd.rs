@@ -8,7 +8,7 @@ use super::{Finding, Level};
 
 /// One call.
 const CALL_MAX: Duration = Duration::from_secs(2);
-/// An etcd with so many revisions that was never compacted is not going to be.
+/// An etcd that has this many revisions and was never compacted is not going to be.
 const MANY: u64 = 20_000;
 const MIB: u64 = 1 << 20;
 /// Advice, so that it does not fill up.

@@ -1,4 +1,4 @@
-//! What a network interface is for a device in the kernel: driver, queues, XDP.
+//! Facts about a network interface that a device in the kernel needs: driver, queues, XDP.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::{Finding, Level, read};
 /// Above this MTU some drivers refuse native XDP (a veth does).
 const NATIVE_MTU_MAX: u32 = 3506;
 
-/// What was found out about an interface.
+/// Facts about an interface.
 struct Interface {
     name: String,
     driver: Option<String>,
@@ -24,7 +24,7 @@ struct Interface {
     deferred: Option<(u64, u64)>,
 }
 
-/// The reason why answers of an XDP program at this interface vanish: a veth takes them only if its other end has a program, too.
+/// Returns the reason why answers of an XDP program at this interface vanish: a veth takes them only if its other end has a program, too.
 /// `None`: no reason is known.
 pub(crate) fn vanishing(name: &str) -> Option<String> {
     let interface = look(name)?;
@@ -38,11 +38,11 @@ pub(crate) fn vanishing(name: &str) -> Option<String> {
         _ => "nobody can see from here whether its other end has one",
     };
     Some(format!(
-        "{name} is a veth: what an XDP program sends there vanishes, unless the other end has a program in its driver, too; {found}"
+        "PM1422 {name} is a veth: what an XDP program sends there vanishes, unless the other end has a program in its driver, too; {found}"
     ))
 }
 
-/// The lines about an interface.
+/// Returns the lines about an interface.
 pub(super) fn findings(name: &str) -> Vec<Finding> {
     match look(name) {
         Some(interface) => vec![
@@ -68,7 +68,7 @@ pub(super) fn findings(name: &str) -> Vec<Finding> {
 }
 
 fn look(name: &str) -> Option<Interface> {
-    // A name that would lead elsewhere is none.
+    // A name with a path in it is not one of an interface.
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
         return None;
     }

@@ -1,4 +1,4 @@
-//! What a path is for a log: which medium, how it becomes durable there, what an acknowledgement survives.
+//! A path as the place of a log: its medium, how data becomes durable there, what an acknowledgement survives.
 
 use std::path::Path;
 

@@ -30,7 +30,7 @@ const NLA_TYPE_MASK: u16 = 0x3fff;
 const RTM_GETLINK: u16 = 18;
 const IFLA_LINK: u16 = 5;
 const IFLA_LINKINFO: u16 = 18;
-/// In which network namespace the other end is, and in which one a question is about.
+/// Attributes for the network namespace of the other end, and for that of a question.
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_TARGET_NETNSID: u16 = 46;
 const IFLA_INFO_KIND: u16 = 1;
@@ -54,11 +54,11 @@ pub(super) enum Attached {
     Native,
     /// In the network stack.
     Generic,
-    /// In the hardware, or in several ways.
+    /// In the hardware, or in several modes.
     Otherwise,
 }
 
-/// What rtnetlink says about an interface.
+/// Answer of rtnetlink about an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     /// How an XDP program is attached.
@@ -77,7 +77,7 @@ pub(super) struct Linked {
     namespace: Option<i32>,
 }
 
-/// What a driver can do with XDP: bits of the kernel's `netdev` family.
+/// Abilities of a driver with XDP: bits of the kernel's `netdev` family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Features(pub u64);
 
@@ -94,7 +94,7 @@ impl Features {
     ];
     const ZERO_COPY: u64 = 1 << 3;
 
-    /// A program can run in the driver.
+    /// Returns whether a program can run in the driver.
     pub(super) fn native(self) -> bool {
         self.0 & Features::BASIC != 0
     }
@@ -123,7 +123,7 @@ pub(super) fn link(index: u32) -> Result<Link, Errno> {
     parse_link(&answer).ok_or(Errno::BADMSG)
 }
 
-/// The same about an interface that another one is linked with. In another namespace it needs privilege there.
+/// Returns the facts about the interface at the other end of a link. In another namespace it needs privilege there.
 pub(super) fn linked(other: Linked) -> Result<Link, Errno> {
     let Some(namespace) = other.namespace else {
         return link(other.index);
@@ -189,7 +189,7 @@ fn push(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-/// The first message of an answer, without its header.
+/// Returns the first message of an answer, without its header.
 fn body_of(answer: &[u8]) -> Result<&[u8], Errno> {
     let header = answer.get(..HEADER_BYTES).ok_or(Errno::BADMSG)?;
     let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
@@ -236,7 +236,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
     })
 }
 
-/// The value of the first attribute of that kind, behind `skip` bytes.
+/// Returns the value of the first attribute of that kind, behind `skip` bytes.
 fn attribute(body: &[u8], skip: usize, kind: u16) -> Option<&[u8]> {
     let mut rest = body.get(skip..)?;
     while let [a, b, c, d, ..] = *rest {

@@ -46,7 +46,7 @@ fn code(text: &str) -> (Vec<String>, Vec<(String, String)>) {
     (spans, blocks)
 }
 
-/// The command lines of pmnet in a block of a shell: prompts, `&`, `exec` and comments are taken away.
+/// Returns the command lines of pmnet in a block of a shell: prompts, `&`, `exec` and comments are taken away.
 fn lines_of_pmnet(block: &str) -> Vec<String> {
     let joined = block.replace("\\\n", " ");
     let lines = joined.lines().filter_map(|line| {
@@ -59,7 +59,7 @@ fn lines_of_pmnet(block: &str) -> Vec<String> {
     lines.collect()
 }
 
-/// A line's words, without the quotes of the shell.
+/// Returns a line's words, without the quotes of the shell.
 fn words(line: &str) -> Vec<String> {
     let words = line.split_whitespace();
     words
@@ -77,7 +77,7 @@ fn flags<'a>(command: &'a Command, known: &mut BTreeSet<&'a str>) {
     known.extend(NOT_BUILT);
 }
 
-/// What a line names that does not exist: a subcommand, or a flag of it.
+/// Returns the name in a line that does not exist: a subcommand, or a flag of it.
 fn unknown(root: &Command, line: &str) -> Option<String> {
     let words = words(line);
     let mut command = root;
@@ -121,7 +121,7 @@ fn unknown(root: &Command, line: &str) -> Option<String> {
         .map(|flag| format!("--{flag}"))
 }
 
-/// Whether a line is whole: no part is left out, no variable of a shell stands for one.
+/// Returns whether a line is whole: no part is left out, no variable of a shell stands for one.
 fn is_whole(line: &str) -> bool {
     !line.contains(['…', '$', '|', '<', '>', ';', '('])
 }
@@ -238,6 +238,84 @@ fn the_reference_is_the_help() {
         there == page,
         "{} is not the program's help (UPDATE=1 writes it): {differ:?}",
         path.display()
+    );
+}
+
+/// Longest line of an example in a help text: it is to be copied from a terminal of 80 columns.
+const EXAMPLE_COLUMNS_MAX: usize = 78;
+
+/// Lines of a text after a help that a terminal's width would break in the wrong place.
+fn badly_broken(text: &str) -> Vec<String> {
+    let (mut wrong, mut before) = (Vec::new(), "");
+    for line in text.lines() {
+        let is_example = line.starts_with(' ');
+        if is_example && line.chars().count() > EXAMPLE_COLUMNS_MAX {
+            wrong.push(format!("too long for 80 columns: {line}"));
+        }
+        if !is_example && !line.is_empty() && !before.is_empty() {
+            wrong.push(format!("a paragraph goes on in a new line: {line}"));
+        }
+        before = line;
+    }
+    wrong
+}
+
+/// Calls `look` with each command and its full name.
+fn each_command(command: &Command, name: &str, look: &mut impl FnMut(&str, &Command)) {
+    look(name, command);
+    for sub in command.get_subcommands() {
+        each_command(sub, &format!("{name} {}", sub.get_name()), look);
+    }
+}
+
+#[test]
+fn help_texts_wrap_at_the_width_of_the_terminal() {
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    each_command(&definition(), "pmnet", &mut |name, command| {
+        let Some(text) = command.get_after_help() else {
+            return;
+        };
+        count += 1;
+        let found = badly_broken(&text.to_string());
+        wrong.extend(found.into_iter().map(|line| format!("{name}: {line}")));
+    });
+    assert!(count > 8, "{count}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+
+    for (width, longest) in [(60, 60), (200, 200)] {
+        let mut command = definition().max_term_width(0).term_width(width);
+        command.build();
+        let mut page = String::new();
+        help(&mut command, &mut page);
+        let beyond = |line: &&str| {
+            // A word that is longer cannot be broken; usage lines are not.
+            let is_broken = line.trim().contains(' ') && !line.starts_with("Usage:");
+            line.chars().count() > longest && is_broken
+        };
+        let found: Vec<&str> = page.lines().filter(beyond).collect();
+        assert!(found.is_empty(), "{width} columns: {found:?}");
+        // Prose fills the lines: with 200 columns no paragraph has a short line before its last.
+        let prose: Vec<&str> = page.lines().collect();
+        let broken = prose.windows(2).find(|lines| {
+            let [line, next] = lines else { return false };
+            let word = next.split(' ').next().unwrap_or_default().chars().count();
+            let starts = |line: &str| line.chars().next().is_some_and(char::is_alphabetic);
+            width == 200 && starts(line) && starts(next) && line.chars().count() + word < width
+        });
+        assert_eq!(broken, None, "{width} columns");
+    }
+}
+
+#[test]
+fn a_text_that_wraps_badly_is_noticed() {
+    let good = "Examples:\n  pmnet a\n\nA sentence.\n";
+    assert_eq!(badly_broken(good), [""; 0]);
+    let two = badly_broken("A sentence\nthat goes on.");
+    assert_eq!(two, ["a paragraph goes on in a new line: that goes on."]);
+    let long = format!("  pmnet {}", "a".repeat(80));
+    assert_eq!(
+        badly_broken(&long),
+        [format!("too long for 80 columns: {long}")]
     );
 }
 

@@ -8,7 +8,7 @@ use crate::{pages, root};
 /// How the source names a gap.
 const MARK: &str = "known gap G";
 
-/// The number at the beginning of a text.
+/// Returns the number at the beginning of a text.
 fn number(text: &str) -> Option<u32> {
     let end = text.find(|char: char| !char.is_ascii_digit());
     text[..end.unwrap_or(text.len())].parse().ok()

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// One page: where it links to, and the anchors of its headings, and of others that it names.
+/// Links of a page, anchors of its headings, and other anchors that it names.
 #[derive(Default)]
 struct Page {
     links: Vec<String>,
@@ -56,7 +56,7 @@ impl Page {
     }
 }
 
-/// The anchor that GitHub gives a heading: lower case, spaces as hyphens, no punctuation.
+/// Returns the anchor that GitHub gives a heading: lower case, spaces as hyphens, no punctuation.
 fn anchor(title: &str) -> String {
     let kept = title.trim().chars().filter_map(|char| match char {
         ' ' => Some('-'),
@@ -74,7 +74,7 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// All pages below the root, `docs` and their folders, by their path from the root.
+/// Returns all pages below the root, `docs` and their folders, by their path from the root.
 fn pages() -> BTreeMap<PathBuf, String> {
     let root = root();
     let mut found = BTreeMap::new();

@@ -1,23 +1,48 @@
-//! Each message that a page quotes is in the source.
+//! Each message that a page quotes is in the source. Each message that has an id has one entry in the guide, and each entry has a
+//! message.
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::root;
 
+/// The page with an entry for each id.
+const GUIDE: &str = "docs/operate/messages.md";
+
 /// Pages whose tables have messages in their first column.
-const PAGES: &[&str] = &["docs/operate/messages.md", "docs/operate/redis-failover.md"];
+const PAGES: &[&str] = &[GUIDE, "docs/operate/redis-failover.md"];
 
 /// Texts of others: of the system, and of the TLS library.
 const FOREIGN: &[&str] = &["Connection refused", "invalid peer certificate:"];
 
+/// Warnings that pass on another message, which has its own id.
+const PASSED_ON: &[&str] = &[
+    "{text}",
+    "{notice}",
+    "{warning}",
+    "{error:#}",
+    "waiting: {text}",
+    "still waiting, as the server said last: {text}",
+    "{error}. It is waited for {} s",
+];
+
+/// Crates that are not the product: tools of the project, and the crate whose messages have no ids yet.
+const WITHOUT_IDS: &[&str] = &["front", "lab", "sim", "history", "model", "packets"];
+
+/// Beginning of an id.
+const MARK: &str = "PM";
+
 /// A part that is shorter says nothing.
 const PART_BYTES_MIN: usize = 6;
 
-/// All of the product's source, with texts that go on in the next line as they are printed.
-fn source() -> String {
-    let mut all = String::new();
+/// Longest message of the source, in bytes.
+const MESSAGE_BYTES_MAX: usize = 900;
+
+/// Returns the product's files of source, with texts that go on in the next line as they are printed.
+fn files() -> BTreeMap<PathBuf, String> {
+    let mut all = BTreeMap::new();
     let mut folders = vec![root().join("crates")];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap() {
@@ -31,14 +56,15 @@ fn source() -> String {
                     folders.push(path);
                 }
             } else if is_source {
-                all.push_str(&as_printed(&std::fs::read_to_string(&path).unwrap()));
+                let text = as_printed(&std::fs::read_to_string(&path).unwrap());
+                all.insert(path, text);
             }
         }
     }
     all
 }
 
-/// A text in Rust: `\` at the end of a line joins it with the next one, `\"` is a quote.
+/// Returns a text in Rust: `\` at the end of a line joins it with the next one, `\"` is a quote.
 fn as_printed(text: &str) -> String {
     let mut parts = text.split("\\\n");
     let mut printed = parts.next().unwrap_or_default().to_owned();
@@ -48,7 +74,32 @@ fn as_printed(text: &str) -> String {
     printed.replace("\\\"", "\"")
 }
 
-/// The code in the first column of a page's tables.
+/// Returns the source of the product itself, without its unit tests.
+fn product() -> BTreeMap<PathBuf, String> {
+    let crates = root().join("crates");
+    let mut found = files();
+    found.retain(|path, text| {
+        if let Some(tests) = text.find("#[cfg(test)]\nmod tests {") {
+            text.truncate(tests);
+        }
+        !WITHOUT_IDS
+            .iter()
+            .any(|name| path.starts_with(crates.join(name)))
+    });
+    found
+}
+
+/// Returns the ids in a text, with what follows each.
+fn ids(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.match_indices(MARK).filter_map(|(at, _)| {
+        let digits = text.get(at + MARK.len()..at + MARK.len() + 4)?;
+        let rest = text[at + MARK.len() + 4..].strip_prefix(' ')?;
+        let is_id = digits.bytes().all(|byte| byte.is_ascii_digit());
+        is_id.then_some((&text[at..at + MARK.len() + 4], rest))
+    })
+}
+
+/// Returns the code in the first column of a page's tables.
 fn quoted(page: &str) -> Vec<String> {
     let (mut column, mut is_body, mut found) = (0, false, Vec::new());
     for event in Parser::new_ext(page, Options::ENABLE_TABLES) {
@@ -63,15 +114,127 @@ fn quoted(page: &str) -> Vec<String> {
     found
 }
 
-/// The parts of a message between what it is filled with.
+/// Returns the parts of a message between what it is filled with.
 fn parts(message: &str) -> impl Iterator<Item = &str> {
     let parts = message.split('…').map(str::trim);
     parts.filter(|part| part.len() >= PART_BYTES_MIN)
 }
 
+/// Returns the differences between the messages of a source and the entries of a page.
+fn differences(source: &BTreeMap<PathBuf, String>, page: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut texts: BTreeMap<&str, &str> = BTreeMap::new();
+    for (path, text) in source {
+        for (id, rest) in ids(text) {
+            if texts.insert(id, rest).is_some() {
+                wrong.push(format!(
+                    "{id} stands twice in the source: {}",
+                    path.display()
+                ));
+            }
+        }
+    }
+    let quoted = quoted(page);
+    let mut entries: BTreeSet<&str> = BTreeSet::new();
+    for (id, entry) in quoted.iter().flat_map(|message| ids(message)) {
+        if !entries.insert(id) {
+            wrong.push(format!("{id} has two entries"));
+        }
+        let Some(text) = texts.get(id) else {
+            wrong.push(format!("{id} is in no program"));
+            continue;
+        };
+        let end = (0..=text.len().min(MESSAGE_BYTES_MAX))
+            .rev()
+            .find(|at| text.is_char_boundary(*at));
+        let mut left = &text[..end.unwrap_or_default()];
+        for part in parts(entry) {
+            let Some((_, after)) = left.split_once(part) else {
+                wrong.push(format!("{id} does not say: {part}"));
+                break;
+            };
+            left = after;
+        }
+    }
+    let missing = texts.keys().filter(|id| !entries.contains(*id));
+    wrong.extend(missing.map(|id| format!("{id} has no entry")));
+    wrong
+}
+
+#[test]
+fn every_id_has_one_message_and_one_entry() {
+    let page = std::fs::read_to_string(root().join(GUIDE)).unwrap();
+    let source = product();
+    let count = source.values().flat_map(|text| ids(text)).count();
+    assert!(count > 250, "{count}");
+    let wrong = differences(&source, &page);
+    assert!(wrong.is_empty(), "{GUIDE}:\n{}", wrong.join("\n"));
+}
+
+/// Returns the texts of the warnings and errors in a log that a source writes.
+fn warnings(text: &str) -> impl Iterator<Item = &str> {
+    let marks = ["tracing::warn!(", "tracing::error!("];
+    let all = marks.into_iter().flat_map(|mark| text.split(mark).skip(1));
+    all.filter_map(|rest| {
+        // The sentence is the text that no `=` stands before.
+        let mut rest = rest.get(..rest.find(");").unwrap_or(rest.len()))?;
+        loop {
+            let (before, after) = rest.split_once('"')?;
+            let (sentence, then) = after.split_once('"')?;
+            if !before.trim_end().ends_with('=') {
+                return Some(sentence);
+            }
+            rest = then;
+        }
+    })
+}
+
+#[test]
+fn every_warning_has_an_id() {
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (path, text) in product() {
+        for sentence in warnings(&text) {
+            count += 1;
+            let has_id = ids(sentence).next().is_some();
+            if !has_id && !PASSED_ON.contains(&sentence) {
+                wrong.push(format!("{}: {sentence}", path.display()));
+            }
+        }
+    }
+    assert!(count > 70, "{count}");
+    assert!(wrong.is_empty(), "no id:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_entry_of_a_message_with_an_id_has_it() {
+    let with_ids: String = product().into_values().collect();
+    let page = std::fs::read_to_string(root().join(GUIDE)).unwrap();
+    let is_of_client = page.split_once("## Errors that clients see").unwrap().1;
+    let of_client: BTreeSet<String> = quoted(is_of_client.split("\n## ").next().unwrap())
+        .into_iter()
+        .collect();
+    let without = quoted(&page).into_iter().filter(|message| {
+        let has_id = message.starts_with(MARK) || of_client.contains(message);
+        !has_id && parts(message).all(|part| with_ids.contains(part))
+    });
+    // Of Redis, or with an id after them.
+    let allowed = [
+        "OOM command not allowed …",
+        "NOPERM …",
+        "NOPERM",
+        "NOAUTH",
+        "WRONGPASS",
+        "cannot use the log …",
+    ];
+    let wrong: Vec<String> = without
+        .filter(|message| !allowed.contains(&&**message))
+        .collect();
+    assert!(wrong.is_empty(), "an entry without the id: {wrong:?}");
+}
+
 #[test]
 fn every_message_is_in_the_source() {
-    let source = source();
+    let source: String = files().into_values().collect();
     let (mut wrong, mut count) = (Vec::new(), 0);
     for page in PAGES {
         let text = std::fs::read_to_string(root().join(Path::new(page))).unwrap();
@@ -84,7 +247,7 @@ fn every_message_is_in_the_source() {
             }
         }
     }
-    assert!(count > 120, "{count}");
+    assert!(count > 400, "{count}");
     assert!(
         wrong.is_empty(),
         "no program writes this:\n{}",
@@ -101,4 +264,55 @@ fn a_message_is_taken_apart_at_what_fills_it() {
         ["no answer by way of", ": wait"]
     );
     assert_eq!(as_printed("a \\\n    b \\\"c\\\""), "a b \"c\"");
+    let text = "PM1203 a; xPM12 b \"PM1204 c\" PM1205, d";
+    assert_eq!(
+        ids(text).map(|(id, _)| id).collect::<Vec<_>>(),
+        ["PM1203", "PM1204"]
+    );
+    let code = "tracing::warn!(a = \"b\", %c, \"PM1203 d {}\", e);\ntracing::error!(\"f\");\ntracing::info!(\"g\");";
+    assert_eq!(warnings(code).collect::<Vec<_>>(), ["PM1203 d {}", "f"]);
+}
+
+#[test]
+fn what_has_no_entry_or_no_message_is_noticed() {
+    let source = |text: &str| BTreeMap::from([(PathBuf::from("a.rs"), text.to_owned())]);
+    let page = |entries: &str| {
+        let rows: Vec<String> = entries
+            .split('/')
+            .map(|entry| format!("| `{entry}` | b |\n"))
+            .collect();
+        format!("| a | b |\n|---|---|\n{}", rows.concat())
+    };
+    let two = "\"PM1001 the log {} is lost\" \"PM1002 the disk is full\"";
+    let both = "PM1001 the log … is lost/PM1002 the disk …";
+    assert_eq!(differences(&source(two), &page(both)), [""; 0]);
+    for (text, entries, found) in [
+        (two, "PM1001 the log … is lost", "PM1002 has no entry"),
+        (
+            "\"PM1001 the log {} is lost\"",
+            both,
+            "PM1002 is in no program",
+        ),
+        (
+            two,
+            "PM1001 the log … is kept/PM1002 the disk …",
+            "PM1001 does not say: is kept",
+        ),
+        (
+            two,
+            "PM1001 the log …/PM1001 the log …/PM1002 the disk …",
+            "PM1001 has two entries",
+        ),
+        (
+            "\"PM1001 the log\" \"PM1001 the log\"",
+            "PM1001 the log",
+            "PM1001 stands twice in the source: a.rs",
+        ),
+    ] {
+        assert_eq!(
+            differences(&source(text), &page(entries)),
+            [found],
+            "{entries}"
+        );
+    }
 }

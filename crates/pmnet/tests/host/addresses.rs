@@ -32,7 +32,7 @@ fn a_port_that_is_taken_for_a_while_is_waited_for_and_its_owner_named() {
     let mut device = Running::logged(places.device(&server_at), &places.path("device.err"));
     device.says("It is waited for 10 s");
     device.stop();
-    // It is not waited for without end.
+    // The wait for the port ends.
     let began = Instant::now();
     let mut device = Running::logged(places.device(&server_at), &places.path("device.err"));
     assert_eq!(device.wait().code(), Some(1));

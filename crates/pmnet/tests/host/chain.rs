@@ -16,7 +16,7 @@ pub const WAIT: Duration = Duration::from_secs(20);
 /// Between two looks.
 pub const LOOK: Duration = Duration::from_millis(20);
 
-/// The product; `PMNET_BINARY` names another one.
+/// Returns the product; `PMNET_BINARY` names another one.
 pub fn pmnet() -> PathBuf {
     std::env::var_os("PMNET_BINARY")
         .map_or_else(|| env!("CARGO_BIN_EXE_pmnet").into(), PathBuf::from)
@@ -125,7 +125,7 @@ impl Places {
         format!("127.0.0.1:{}", self.ports[port].number())
     }
 
-    /// A small packet store.
+    /// Returns a small packet store.
     pub fn store(&self) -> String {
         format!("packet:{}?size=16M", self.path("store").display())
     }
@@ -170,7 +170,7 @@ impl Places {
         command
     }
 
-    /// A device whose log has no path yet.
+    /// Returns a device whose log has no path yet.
     pub fn device_without_log(&self, listen: &str, next: &str, media: &str) -> Command {
         let mut command = Command::new(pmnet());
         command
@@ -179,7 +179,7 @@ impl Places {
         command
     }
 
-    /// A device whose log has this name, and the size that suits the place.
+    /// Returns a device whose log has this name, and the size that suits the place.
     pub fn device_of_any_size(&self, log: &str, media: &str) -> Command {
         let mut command = Command::new(pmnet());
         command
@@ -210,7 +210,7 @@ impl Places {
         ]
     }
 
-    /// The same, started.
+    /// Starts them, and returns them.
     pub fn start_all(&self, store: &str) -> [Running; 3] {
         let names = ["server.err", "device.err", "front.err"];
         let mut names = names.into_iter();
@@ -229,7 +229,7 @@ impl Client {
         Ok(Client(BufReader::new(stream)))
     }
 
-    /// The first line of the reply, without its end.
+    /// Returns the first line of the reply, without its end.
     pub fn call(&mut self, line: &str) -> std::io::Result<String> {
         self.0
             .get_mut()

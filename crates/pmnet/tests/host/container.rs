@@ -30,7 +30,7 @@ fn contained(command: &Command, places: &Places) -> Command {
     inside
 }
 
-/// The process that was started inside, as numbered outside.
+/// Returns the process that was started inside, as numbered outside.
 fn inside(running: &Running) -> Option<Pid> {
     let path = format!("/proc/{0}/task/{0}/children", running.id());
     let children = std::fs::read_to_string(path).ok()?;

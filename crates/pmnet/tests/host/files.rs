@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::chain::{Client, Places, Running, eventually, pmnet, serves};
 use crate::redis::RedisServer;
 
-/// The same command with these limits of open files: the one that it has, and the one that it may have.
+/// Returns the command with these limits of open files, soft and hard.
 fn limited(command: &Command, soft: u32, hard: u32) -> Command {
     let mut shell = Command::new("sh");
     shell
@@ -56,7 +56,7 @@ fn a_client_too_many_is_refused_and_those_that_are_served_can_do_everything() {
     serves(places.front_at());
     front.says("so at most 55 clients may connect");
     let mut clients: Vec<Client> = Vec::new();
-    // Those that were there before may still be counted for a moment.
+    // Files of before may still be counted for a moment.
     eventually("so many are served", || {
         let mut client = Client::connect(places.front_at()).unwrap();
         if client.call("SET k v").unwrap() == "+OK" {

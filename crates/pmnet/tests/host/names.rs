@@ -8,12 +8,12 @@ use rustix::process::Signal;
 use crate::chain::{Client, Places, Running, eventually, serves};
 use crate::skip::skip;
 
-/// The same command, where names are looked up in this file alone.
+/// Returns the command with names that are looked up in this file alone.
 fn with_hosts(command: &Command, places: &Places) -> Command {
     with_resolver(command, places, "127.0.0.9", 1)
 }
 
-/// The same; the resolver asks this address for names that are not in the file, for `seconds`.
+/// Returns the command with such names; the resolver asks this address for names that are not in the file, for `seconds`.
 fn with_resolver(command: &Command, places: &Places, at: &str, seconds: u32) -> Command {
     let resolver = places.path("resolv.conf");
     let text = format!("nameserver {at}\noptions timeout:{seconds} attempts:1\n");
@@ -90,7 +90,7 @@ fn a_name_is_waited_for_and_found_again_elsewhere() {
     let mut device = device_on("127.0.0.8");
     counts(&mut client);
     front.says("have these addresses now");
-    // A name that leads elsewhere, and elsewhere again, while its device stays. (Found: after the second time the front asked it no more.)
+    // A name gets another address, and then another one, while its device stays. (Found: after the second time the front asked it no more.)
     for elsewhere in ["127.0.0.9", "127.0.0.10", "127.0.0.11"] {
         name(&hosts, "127.0.0.7", elsewhere);
         front.says(&format!("now devices=[{elsewhere}:"));

@@ -10,7 +10,7 @@ use crate::chain::{Client, eventually};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// The reason why a test cannot have any, if there is one.
+/// Returns the reason why a test cannot have any, if there is one.
 pub fn missing(tools: &[&str]) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("network namespaces need root".into());
@@ -63,7 +63,7 @@ impl Two {
         two
     }
 
-    /// The same command in one of them.
+    /// Returns the command for one of the namespaces.
     pub fn inside(&self, place: usize, command: &Command) -> Command {
         // Unlike nsenter it shows the namespace's own /sys.
         let mut inside = Command::new("ip");
@@ -74,7 +74,7 @@ impl Two {
         inside
     }
 
-    /// The same, and with the machine's own mounts.
+    /// Returns the command for one of the namespaces, with the machine's own mounts.
     pub fn in_network(&self, place: usize, command: &Command) -> Command {
         let mut inside = Command::new("nsenter");
         inside
@@ -84,7 +84,7 @@ impl Two {
         inside
     }
 
-    /// A client of a front in the second one.
+    /// Returns a client of a front in the second one.
     pub fn client(&self, at: &str) -> Client {
         let namespace = std::fs::File::open(format!("/run/netns/{}", self.0[1])).unwrap();
         let at = at.parse().unwrap();

@@ -91,7 +91,7 @@ impl Load {
     }
 }
 
-/// The store's content for each client: the number that it SET last, and its count.
+/// Returns the store's content for each client: the number that it SET last, and its count.
 fn content(places: &Places) -> Vec<(u64, u64)> {
     let mut client = Client::connect(places.front_at()).unwrap();
     let mut read = |key: String| {

@@ -86,7 +86,7 @@ fn answers_that_vanish_at_a_veth_are_noticed() {
 
 const LISTEN: &str = "10.9.0.2:51000";
 
-/// A device in the kernel at `va`.
+/// Returns a device in the kernel at `va`.
 fn device(name: &str) -> Command {
     let mut device = Command::new(pmnet());
     device.args(["device", "--mode", "nic", "--dev", "va", "--listen", LISTEN]);

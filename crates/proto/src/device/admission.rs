@@ -187,7 +187,7 @@ impl Device {
             {
                 self.phase = Phase::Stopped;
                 return Verdict::Stop(format!(
-                    "order {} is (session {}, seq {}) in this log but (session {}, seq {}) at the hop before: \
+                    "PM1022 order {} is (session {}, seq {}) in this log but (session {}, seq {}) at the hop before: \
                      two histories met. Keep both logs, stop the shard, and compare them with `pmnet log inspect`.",
                     header.order, row.session, row.seq, header.session, header.seq
                 ));

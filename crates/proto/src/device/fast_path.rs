@@ -277,14 +277,14 @@ impl Device {
             session.seen = now;
         } else if self.chain.position == 0 {
             return Err(format!(
-                "the fast path admitted (session {}, seq {}), which is not the next of a session",
+                "PM1023 the fast path admitted (session {}, seq {}), which is not the next of a session",
                 header.session, header.seq
             ));
         }
         if header.order != self.cursors.last + 1 || Append::read(header).entry != EntryKind::Update
         {
             return Err(format!(
-                "the fast path admitted {header} behind order {}",
+                "PM1024 the fast path admitted {header} after order {}",
                 self.cursors.last
             ));
         }

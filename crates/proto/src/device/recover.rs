@@ -251,7 +251,7 @@ impl Device {
     /// packet can cause it too.
     fn say_looped(&self, to: Peer, asked: &Header, out: &mut Outbox) {
         let text = format!(
-            "device id {} is on the path twice: two devices use it (give each its own with --id), or --next leads \
+            "PM1011 device id {} is on the path twice: two devices use it (give each its own with --id), or --next leads \
              in a circle.",
             self.config.id
         );
@@ -312,7 +312,7 @@ impl Device {
             if self.joining && header.flags == Flags::REFUSED {
                 // An earlier question of the refused one may be accepted yet: see `joining`.
                 self.waits_for = Some(format!(
-                    "device {}, which was to become the head before device {}, was refused. This one admits nothing, \
+                    "PM1110 device {}, which was to become the head before device {}, was refused. This one admits nothing, \
                      because it had promised that its log stays empty. Start the other one again if it belongs to the \
                      chain; otherwise stop it, then start this one again.",
                     header.device, self.config.id
@@ -365,7 +365,7 @@ impl Device {
         if header.epoch < self.epoch {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
-                "the server is in epoch {} but this device has served epoch {}: the server's state was rolled \
+                "PM1012 the server is in epoch {} but this device has served epoch {}: the server's state was rolled \
                  back or belongs to another shard. Restore the server's store, then start the device again.",
                 header.epoch, self.epoch
             ));
@@ -426,7 +426,7 @@ impl Device {
         if used && self.epoch >= epoch {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
-                "the log of device {} has served epoch {}, and the chain that it is to join is in epoch {epoch}: it is \
+                "PM1016 the log of device {} has served epoch {}, and the chain that it is to join is in epoch {epoch}: it is \
                  the log of another chain, or this is an old store. Nothing was erased. Correct --next, or give \
                  another --log.",
                 self.config.id, self.epoch
@@ -464,7 +464,7 @@ impl Device {
         if applied < self.cursors.applied {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
-                "the server says it applied orders up to {applied}, but earlier it said {}: its store lost data \
+                "PM1013 the server says it applied orders up to {applied}, but earlier it said {}: its store lost data \
                  (restored from an old copy? FLUSHALL behind its back? appendfsync not `always`?). Restore the \
                  store, or accept the loss by starting the device with a new log and --declare-data-loss.",
                 self.cursors.applied

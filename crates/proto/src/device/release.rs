@@ -46,7 +46,7 @@ impl Device {
         if rows[0].order > self.cursors.last {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
-                "device {} holds orders up to {}, but this device, before it in the chain, only up to {}: two \
+                "PM1021 device {} holds orders up to {}, but this device, before it in the chain, only up to {}: two \
                  histories met. Keep both logs, stop the shard, and compare them with `pmnet log inspect`.",
                 rows[0].device, rows[0].order, self.cursors.last
             ));
@@ -148,7 +148,7 @@ impl Device {
         if applied > self.cursors.last && self.chain.position == 0 {
             self.phase = Phase::Stopped;
             return Verdict::Stop(format!(
-                "the server has applied orders up to {}, but this device, which gives the orders, has given {} only: \
+                "PM1018 the server has applied orders up to {}, but this device, which gives the orders, has given {} only: \
                  another device serves with a copy of this log. Stop it, keep both logs, and compare them with \
                  `pmnet log inspect`.",
                 applied, self.cursors.last

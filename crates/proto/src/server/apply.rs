@@ -118,7 +118,7 @@ impl Builder<'_> {
         }
         if header.seq > session.last_seq + 1 {
             return Err(Stop(format!(
-                "order {} carries seq {} of session {id}, whose last applied seq is {}: an update is missing from \
+                "PM2010 order {} carries seq {} of session {id}, whose last applied seq is {}: an update is missing from \
                  the log. Keep the devices' logs and inspect them with `pmnet log inspect`.",
                 header.order, header.seq, session.last_seq
             )));
@@ -355,7 +355,7 @@ impl Server {
             },
         );
         Some(format!(
-            "session {id} went back in the store: it had confirmed update {last_seq}, request {request} of it, and now it \
+            "PM2004 session {id} went back in the store: it had confirmed update {last_seq}, request {request} of it, and now it \
              {now}. Its data was deleted or restored behind the server's back. Restore the store; what it \
              confirmed is in no device's log any more."
         ))
@@ -400,7 +400,7 @@ impl Server {
                 Some(Loaded::Stage { id, part }) => stages.push((id, part)),
                 None => {
                     return Err(Stop(format!(
-                        "the store's record {:?} is not one of this version: it was written by another version or \
+                        "PM2009 the store's record {:?} is not one of this version: it was written by another version or \
                          damaged. Use the version that wrote it.",
                         String::from_utf8_lossy(&key)
                     )));
@@ -410,7 +410,7 @@ impl Server {
         let applied = applied.unwrap_or(0);
         if applied < self.entries.applied || (chain.is_none() && self.chain.is_some()) {
             return Err(Stop(format!(
-                "the store's watermark went back from {} to {applied}: its data was deleted or restored behind the \
+                "PM2003 the store's watermark went back from {} to {applied}: its data was deleted or restored behind the \
                  server's back. Restore the store; the devices still hold what was not applied.",
                 self.entries.applied
             )));

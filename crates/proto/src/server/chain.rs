@@ -29,7 +29,7 @@ pub struct Chain {
 
 fn smaller(next: &Chain) -> String {
     format!(
-        "epoch {}: a path between devices and server carries less than before. From now on a message is cut into packets with \
+        "PM2604 epoch {}: a path between devices and server carries less than before. From now on a message is cut into packets with \
          {} bytes of it",
         next.epoch,
         shard_size(&next.members)
@@ -112,7 +112,7 @@ impl Server {
         match decision {
             Decision::Refuse(why) => {
                 let text = why.to_string();
-                self.notice(format!("refused device {}: {text}", header.device));
+                self.notice(format!("PM2601 refused device {}: {text}", header.device));
                 self.refuse(from, &header, Refusal::Final, &text, out);
             }
             Decision::Hold(why) => {
@@ -294,7 +294,7 @@ impl Server {
             ..decided.unwrap_or_else(|| chain.clone())
         };
         self.notice(format!(
-            "epoch {}: the store is another process than the one before",
+            "PM2602 epoch {}: the store is another process than the one before",
             next.epoch
         ));
         self.recovers.next_chain = Some(next);
@@ -315,7 +315,7 @@ impl Server {
             ..chain.clone()
         };
         self.notice(format!(
-            "epoch {}: the chain stays; a device that was to join was lost meanwhile",
+            "PM2603 epoch {}: the chain stays; a device that was to join was lost meanwhile",
             next.epoch
         ));
         self.recovers.next_chain = Some(next);

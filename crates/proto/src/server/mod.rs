@@ -427,7 +427,7 @@ impl Server {
                 return Ok(());
             }
             return Err(Stop(format!(
-                "a device serves epoch {} but this store knows epoch {known} only. Before you restore anything: does --store \
+                "PM2011 a device serves epoch {} but this store knows epoch {known} only. Before you restore anything: does --store \
                  lead to this shard's store, and not to a replica, an old copy, or another shard's? If it is the right one, it \
                  lost data: restore it, then start the server again.",
                 header.epoch
@@ -469,7 +469,7 @@ impl Server {
                 && known != (append.session, append.seq, payload_crc)
             {
                 return Err(Stop(format!(
-                    "order {} arrived as (session {}, seq {}) and as (session {}, seq {}): two histories met. Does \
+                    "PM2012 order {} arrived as (session {}, seq {}) and as (session {}, seq {}): two histories met. Does \
                      another device serve with a copy of this log? Keep the devices' logs and compare them with \
                      `pmnet log inspect`.",
                     append.order, known.0, known.1, append.session, append.seq

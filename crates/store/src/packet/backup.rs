@@ -2,7 +2,7 @@
 //!
 //! Nobody is asked to wait. The copy is read back: the last commit says how many records there are, and the sum over their lines, and
 //! each record has a checksum. So a copy during which the store changed is noticed, and made again; one that is kept is the store as
-//! of one commit. May not: keep a copy that was not proved so.
+//! of one commit. May not: keep a copy that was not proved to be whole.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub fn back_up_packet_store(path: &Path, to: &Path) -> Result<Backup, GrowError>
     let told = |error: &dyn std::fmt::Display| GrowError(error.to_string());
     if fs::symlink_metadata(to).is_ok() {
         return Err(GrowError(format!(
-            "{} is there already: name a new file",
+            "PM5321 {} is there already: name a new file",
             to.display()
         )));
     }
@@ -54,7 +54,7 @@ pub fn back_up_packet_store(path: &Path, to: &Path) -> Result<Backup, GrowError>
             .map_err(|error| told(&error)),
         Some(Err(error)) => Err(error),
         None => Err(GrowError(format!(
-            "it changed during each of {TRIES} copies: try again when less is written, or stop its process for the time of the copy"
+            "PM5322 it changed during each of {TRIES} copies: try again when less is written, or stop its process for the time of the copy"
         ))),
     };
     placed.inspect_err(|_| {
@@ -76,7 +76,7 @@ fn try_once(path: &Path, copy: &Path) -> Result<Option<(u64, u64)>, GrowError> {
     };
     if scan.geometry().log_entries != 0 && in_use {
         return Err(GrowError(
-            "a device has this region open, with its log, and a copy could be of two moments: stop the device, or take a snapshot of the \
+            "PM5323 a device has this region open, with its log, and a copy could be of two moments: stop the device, or take a snapshot of the \
              volume"
                 .into(),
         ));
@@ -84,7 +84,7 @@ fn try_once(path: &Path, copy: &Path) -> Result<Option<(u64, u64)>, GrowError> {
     let whole = scan.loss().is_none() && scan.verify().is_empty();
     if !whole && !in_use {
         return Err(GrowError(
-            "it is damaged, so no copy of it is made: `pmnet store verify` says more".into(),
+            "PM5324 it is damaged, so no copy of it is made: `pmnet store verify` says more".into(),
         ));
     }
     let commit = scan.last_commit();

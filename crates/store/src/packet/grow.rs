@@ -1,7 +1,7 @@
-//! A packet store, or a region of a device, becomes larger while nobody uses it (`docs/spec/packet-store.md` §13; known gap G62).
+//! Makes a packet store, or a region of a device, larger while no process uses it (`docs/spec/packet-store.md` §13; known gap G62).
 //!
-//! The whole image is copied beside the file, read back, and takes its name in one step. Both files are locked until then, so nobody
-//! ever uses both. Whatever moment is the last one of the process or the machine, there is the old file or the new one under the
+//! The whole image is copied beside the file, read back, and takes its name in one step. Both files are locked until then, so no process
+//! ever uses both. At every moment, also if the process or the machine dies, there is the old file or the new one under the
 //! name, and perhaps a file beside it that the next attempt removes.
 
 use std::ffi::OsString;
@@ -16,12 +16,12 @@ use pmnet_packet_store::{Geometry, OpenError as ImageError, Scan};
 
 use super::place::media_error;
 
-/// What stands behind the name of the copy, until it is whole.
+/// Suffix of the copy's name, until it is whole.
 const SUFFIX: &str = ".growing";
 /// A store begins with one block of this length, which is zero until the rest is there, in bytes.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Why a store did not grow. The old one is there as it was.
+/// Reason why a store did not grow. The old one is there as it was.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct GrowError(pub String);
@@ -30,14 +30,14 @@ impl From<ImageError> for GrowError {
     fn from(error: ImageError) -> GrowError {
         GrowError(match error {
             ImageError::Damaged(_) => format!(
-                "{error}. `pmnet store verify` says more; a store that is damaged does not grow"
+                "PM5318 {error}. `pmnet store verify` says more; a store that is damaged does not grow"
             ),
             other => other.to_string(),
         })
     }
 }
 
-/// What a store was, and is.
+/// Size of a store before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
     /// Before.
@@ -67,12 +67,12 @@ pub fn grow_packet_store(
     let metadata = fs::metadata(&path).map_err(told)?;
     if metadata.file_type().is_char_device() {
         return Err(GrowError(
-            "a devdax device has the size that it has, and nothing can take its name: only a store in a file grows".into(),
+            "PM5311 a devdax device has a fixed size: only a store in a file grows".into(),
         ));
     }
     if metadata.nlink() > 1 {
         return Err(GrowError(format!(
-            "the file has {} names (hard links), and would go on to be used under the others: remove those first",
+            "PM5312 the file has {} names (hard links), and the others would still lead to the old file: remove those first",
             metadata.nlink()
         )));
     }
@@ -98,7 +98,7 @@ pub fn grow_packet_store(
         pmnet_media::replace(&path, &copy).map_err(|error| GrowError(error.to_string()))
     });
     if taken.is_err() && !ended && copy.exists() {
-        // What cannot be removed now the next attempt removes.
+        // The next attempt removes what cannot be removed now.
         let _left = fs::remove_file(&copy);
     }
     taken.map(|()| grown)
@@ -117,7 +117,7 @@ fn make_copy(
     let made = pmnet_media::create(copy, kind, bytes);
     let mut target = made.map_err(|error| match error {
         pmnet_media::OpenError::NoSpace { .. } => GrowError(format!(
-            "no room for {bytes} bytes beside it: until the end there are both, the old one and the new one. Free space there"
+            "PM5313 no room for {bytes} bytes beside it: until the end there are both, the old one and the new one. Free space there"
         )),
         other => GrowError(media_error(&other)),
     })?;
@@ -136,18 +136,18 @@ fn make_copy(
         && state(&found)?.as_ref() == before;
     if !same {
         return Err(GrowError(
-            "the copy, read back, is not what was written: check the disk; the old file was left as it is".into(),
+            "PM5314 the copy, read back, is not what was written: check the disk; the old file was left as it is".into(),
         ));
     }
     progress(all, all)?;
     Ok(found)
 }
 
-/// What the log in it keeps, if there is one.
+/// Returns what a start would keep of the log in it, if there is one.
 fn state(scan: &Scan<AnyMedia>) -> Result<Option<Decision>, GrowError> {
     let damaged = |why: String| {
         GrowError(format!(
-            "the log in it is damaged ({why}), and a region that is damaged does not grow: `pmnet store verify` reads the store in it"
+            "PM5315 the log in it is damaged ({why}), and a region that is damaged does not grow: `pmnet store verify` reads the store in it"
         ))
     };
     match scan.log_decision() {
@@ -175,7 +175,7 @@ fn open(path: &Path, kind: Kind) -> Result<AnyMedia, GrowError> {
     pmnet_media::open(path, kind).map_err(|error| {
         GrowError(match error {
             pmnet_media::OpenError::Locked { .. } => {
-                "in use by a server or device: stop that first, and start it again when this is done".into()
+                "PM5316 in use by a server or device: stop that first, and start it again when this is done".into()
             }
             other => media_error(&other),
         })
@@ -188,7 +188,7 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Removes what an earlier attempt left: it is not whole, or it is a copy of this store that nobody uses, and no newer one.
+/// Removes the file of an earlier attempt: it is not whole, or it is an unused copy of this store, and not newer.
 fn remove_left_over(copy: &Path, source: &Scan<AnyMedia>) -> Result<(), GrowError> {
     let told = |error: std::io::Error| GrowError(format!("{}: {error}", copy.display()));
     let mut start = Vec::new();
@@ -210,7 +210,7 @@ fn remove_left_over(copy: &Path, source: &Scan<AnyMedia>) -> Result<(), GrowErro
     };
     if !begun && older() != Some(true) {
         return Err(GrowError(format!(
-            "{} is there, and no copy that an earlier attempt left: move it away",
+            "PM5317 {} is there, and no copy that an earlier attempt left: move it away",
             copy.display()
         )));
     }

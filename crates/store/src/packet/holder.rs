@@ -1,4 +1,4 @@
-//! Who holds the records: a store alone, or one that shares its frames with a log (`docs/spec/packet-store.md` §11, §12).
+//! The holder of the records: a store alone, or one that shares its frames with a log (`docs/spec/packet-store.md` §11, §12).
 
 use std::fmt;
 
@@ -14,15 +14,15 @@ use crate::rows::{Fault, Update};
 
 /// Changes that take effect together, or not at all.
 pub trait Writing {
-    /// What the records are on.
+    /// Medium of the records.
     type Medium: Media;
-    /// The store as these changes see it.
+    /// Returns the store as these changes see it.
     fn map(&self) -> &Map<Self::Medium>;
     /// As [`Transaction::put`].
     fn put(&mut self, key: &[u8], value: &[u8], meta: Meta, room: Room) -> Result<(), Error>;
     /// As [`Transaction::remove`].
     fn remove(&mut self, key: &[u8]) -> Result<bool, Error>;
-    /// Keeps a record in the entry of the log that it came in, if it can; whether it stays where it lies. `None`: nothing was done.
+    /// Keeps a record in the entry of the log that it came in, if it can. Returns whether it stays where it lies. `None`: nothing was done.
     ///
     /// # Errors
     /// [`Error`]: nothing was done.
@@ -87,7 +87,7 @@ impl<M: Media> Writing for Change<'_, M> {
 
 /// Holds the records.
 pub trait Holder: Send {
-    /// What they are on.
+    /// Medium of the records.
     type Medium: Media;
     /// Changes of them.
     type Writing<'h>: Writing<Medium = Self::Medium>
@@ -99,22 +99,22 @@ pub trait Holder: Send {
     fn pack_step(&mut self, budget: usize) -> Result<usize, Fault>;
     /// Shows the records as of the last commit.
     fn look<T>(&mut self, look: impl FnOnce(&Map<Self::Medium>) -> T) -> Result<T, Fault>;
-    /// Keeps room for more records of `bytes` bytes, as many as have keys from `prefix` on; whether the store is short then,
+    /// Keeps room for more records of `bytes` bytes, as many as have keys from `prefix` on. Returns whether the store is short then,
     /// and whether it is crowded.
     fn settle(&mut self, prefix: u8, bytes: usize) -> Result<(bool, bool), Fault>;
     /// After a failure of the medium: what is in memory is of no use.
     fn close(&mut self);
     /// Opens what was closed.
     fn open(&mut self) -> Result<(), Reopen>;
-    /// What a commit survives.
+    /// Returns the failures that a commit survives.
     fn survives(&self) -> &'static str;
-    /// What it is called.
+    /// Returns its name.
     fn name(&self) -> &dyn fmt::Display;
-    /// Notes that so many records were left where they lay when they came, and so many were copied.
+    /// Counts records that stay where they lay when they came, and records that were copied.
     fn kept(&mut self, _linked: u64, _copied: u64) {}
 }
 
-/// Why a store is not open again.
+/// Reason why a store is not open again.
 pub enum Reopen {
     /// It may be later.
     Later(String),
@@ -190,12 +190,12 @@ impl<M: Media> Beside<M> {
         }
     }
 
-    /// The log and the store.
+    /// Returns the log and the store.
     pub fn shared(&mut self) -> &mut Shared<M> {
         &mut self.shared
     }
 
-    /// The same, for good.
+    /// Returns the log and the store, taken out of this.
     pub fn into_shared(self) -> Shared<M> {
         self.shared
     }
@@ -239,7 +239,7 @@ impl<M: Media + Send> Holder for Beside<M> {
         match self.failed {
             false => Ok(()),
             true => Err(Reopen::Never(format!(
-                "{}: its medium failed. Nothing that was acknowledged is lost if the medium is whole: start the device again",
+                "PM2418 {}: its medium failed. Nothing that was acknowledged is lost if the medium is whole: start the device again",
                 self.name
             ))),
         }

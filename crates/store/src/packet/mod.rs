@@ -61,7 +61,7 @@ pub fn mend_packet_store(map: &mut Map<AnyMedia>) -> Result<u64, Fault> {
     Ok(changed)
 }
 
-/// The names of records by the keys of clients, as far as the other records of the store say them.
+/// Returns the names of records by the keys of clients, as far as the other records of the store say them.
 #[must_use]
 pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
     let mut names = types::Names::default();
@@ -86,10 +86,10 @@ pub struct Served<H> {
     holder: H,
     told: Told,
     cursors: Cursors,
-    /// As last found out; see [`Store::is_short`], [`Store::is_crowded`].
+    /// Last finding; see [`Store::is_short`], [`Store::is_crowded`].
     short: bool,
     crowded: bool,
-    /// When room was last looked for in vain, in ms since 1970.
+    /// Time of the last vain search for room, in ms since 1970.
     cleared: u64,
 }
 
@@ -99,7 +99,7 @@ struct Told {
     rejected: Rejections,
     /// Requests that were refused.
     refused: Counted,
-    /// Works after which nothing was swept, because something in the way is damaged.
+    /// Turns in which no expired key was removed, because a record is damaged.
     unswept: Counted,
 }
 
@@ -141,9 +141,9 @@ impl<H: Holder> Served<H> {
         let done = work(&mut keys)?;
         let swept = keys.sweep(SWEPT_ROWS);
         if let Err(Fault::Corrupted(what)) = swept {
-            // Whoever asks for it is told. What has nothing to do with it goes on.
+            // A client that asks for this key gets the error. All other keys are served.
             if let Some(total) = self.told.unswept.one_more() {
-                tracing::warn!(total, "not swept: {what}");
+                tracing::warn!(total, "PM2415 an expired key cannot be removed: {what}");
             }
         } else {
             swept?;
@@ -163,7 +163,7 @@ impl<H: Holder> Served<H> {
         Ok(())
     }
 
-    /// Removes keys whose time is over and rows that no key leads to any more, and packs as long as that gives something; whether there
+    /// Removes keys whose time is over and rows that no key leads to any more, and packs as long as that gives something. Returns whether there
     /// may be more room than before.
     fn make_room(&mut self) -> Result<bool, StoreError> {
         let now = embedded::now();
@@ -196,7 +196,7 @@ impl<H: Holder> Served<H> {
         Ok(cleared || all > 0)
     }
 
-    /// What the server is told; after a failure of the medium the store is opened again.
+    /// Returns the error for the server; after a failure of the medium the store is opened again.
     fn failed(&mut self, fault: Fault) -> StoreError {
         let text = format!("{}: {fault}", self.holder.name());
         match fault {
@@ -253,7 +253,7 @@ impl<H: Holder> Served<H> {
         }
         let reply = embedded::refusal(request, &refusal);
         if let Some(total) = self.told.refused.one_more() {
-            tracing::warn!(store = %self.holder.name(), total, "a request was refused: {refusal}");
+            tracing::warn!(store = %self.holder.name(), total, "PM2416 a request was refused: {refusal}");
         }
         let kept = self.write(
             None,
@@ -274,7 +274,7 @@ impl<H: Holder> Served<H> {
         match answered.and_then(|answered| answered) {
             Ok(reply) => Ok(reply),
             Err(Fault::Corrupted(what)) => {
-                tracing::error!(store = %self.holder.name(), "{what}");
+                tracing::error!(store = %self.holder.name(), "PM2417 {what}");
                 Ok(pmnet_resp::reply::error(&format!("ERR pmnet: {what}")))
             }
             Err(fault) => Err(self.failed(fault)),
@@ -400,7 +400,7 @@ impl<H: Holder> Store for Served<H> {
     }
 }
 
-/// The protocol's records.
+/// Returns the protocol's records.
 fn records<M: Media>(map: &Map<M>) -> Result<Vec<(RecordKey, Bytes)>, Fault> {
     let first = [RECORDS];
     let all = map.range(

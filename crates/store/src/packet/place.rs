@@ -13,7 +13,7 @@ use crate::OpenError;
 pub(super) const SIZE_DEFAULT: u64 = 1 << 30;
 /// Bytes of a frame: what a block device writes at once, and a packet buffer can have.
 const FRAME_BYTES: u32 = 4096;
-/// One in so many frames and lines is wanted free besides the reserve, for what the devices' logs may hold: how much that is, a store does
+/// One in this many frames and lines is to be free besides the reserve, for what the devices' logs may hold: how much that is, a store does
 /// not know.
 const AHEAD_FRACTION: u32 = 16;
 
@@ -101,7 +101,7 @@ impl Place {
         })
     }
 
-    /// The medium that was asked for, or suits the path.
+    /// Returns the medium that was asked for, or suits the path.
     pub(super) fn suitable(&self) -> Result<Kind, String> {
         if self.path.is_dir() {
             return Err("this is a directory: name a file in it".into());
@@ -167,7 +167,7 @@ impl Place {
         scan.repair().map_err(|error| told(&error))
     }
 
-    /// The store to make, where there is so much room if nobody has said how large it is to be.
+    /// Returns the geometry of the store to make; `room` counts if no size was given.
     fn geometry(&self, room: u64) -> Result<Geometry, String> {
         let size = self.size.unwrap_or(room);
         let geometry = match self.lines {
@@ -178,7 +178,7 @@ impl Place {
     }
 }
 
-/// What a medium says, in the words of a store where its own are those of a device.
+/// Returns an error of the medium, in the words of a store where those of the medium are about a device.
 pub(super) fn media_error(error: &pmnet_media::OpenError) -> String {
     match error {
         pmnet_media::OpenError::Locked { .. } => {
@@ -194,7 +194,7 @@ pub(super) fn media_error(error: &pmnet_media::OpenError) -> String {
     }
 }
 
-/// A number of bytes: digits, and K, M or G for powers of 1024.
+/// Returns a number of bytes: digits, and K, M or G for powers of 1024.
 fn bytes(text: &str) -> Option<u64> {
     let (digits, unit) = match text.as_bytes().last()? {
         b'k' | b'K' => (&text[..text.len() - 1], 1 << 10),

@@ -19,7 +19,7 @@ use crate::embedded::cursors;
 pub type RegionStore<M> = Served<Beside<M>>;
 
 impl<M: Media + Send> Served<Beside<M>> {
-    /// The store of a region, and the log as long as no device has it. `name` is for people.
+    /// Returns the store of a region, and the log as long as no device has it. `name` is for people.
     ///
     /// # Errors
     /// [`OpenError::Random`].
@@ -35,12 +35,12 @@ impl<M: Media + Send> Served<Beside<M>> {
         })
     }
 
-    /// The region.
+    /// Returns the region.
     pub fn region(&mut self) -> &mut Shared<M> {
         self.holder.shared()
     }
 
-    /// The same, for good.
+    /// Returns the region, taken out of this.
     #[must_use]
     pub fn into_region(self) -> Shared<M> {
         self.holder.into_shared()
@@ -99,7 +99,7 @@ impl RegionAddress {
         Ok(region)
     }
 
-    /// The medium.
+    /// Returns the medium.
     ///
     /// # Errors
     /// [`OpenError::Packet`]: none suits the path.
@@ -107,13 +107,13 @@ impl RegionAddress {
         self.place.suitable().map_err(|why| self.wrong(why))
     }
 
-    /// Whether nothing is there yet.
+    /// Returns whether nothing is there yet.
     #[must_use]
     pub fn is_new(&self) -> bool {
         !self.place.path.exists()
     }
 
-    /// Where it is.
+    /// Returns where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.place.path
@@ -126,7 +126,7 @@ impl RegionAddress {
         }
     }
 
-    /// Opens the region, or makes it where nothing is; whether its file was made.
+    /// Opens the region, or makes it where nothing is. Returns whether its file was made.
     ///
     /// # Errors
     /// [`OpenError::Packet`]: it is in use, something else, of another device or shard, damaged, too small, or cannot be made.
@@ -198,7 +198,7 @@ impl RegionAddress {
         u32::try_from(frames.max(BUFFERS_MIN)).unwrap_or(u32::MAX)
     }
 
-    /// The region to make, where there is so much room if nobody has said how large it is to be.
+    /// Returns the geometry of the region to make; `room` counts if no size was given.
     fn geometry(&self, kind: Kind, room: u64) -> Result<Geometry, String> {
         let bytes = frame_bytes(kind);
         let size = self.place.size.unwrap_or(room);

@@ -17,10 +17,10 @@ pub struct ReadRows<'m, M> {
     pub refused: u64,
 }
 
-/// Inside a transaction that writes.
+/// Rows inside a transaction that writes.
 pub struct WriteRows<'t, W> {
     writing: &'t mut W,
-    /// What new rows may take.
+    /// Room that new rows may take.
     room: Room,
     /// They are of a command that gives room back.
     frees: bool,
@@ -35,7 +35,7 @@ pub struct WriteRows<'t, W> {
 }
 
 impl<'t, W: Writing> WriteRows<'t, W> {
-    /// The rows that this transaction sees.
+    /// Returns the rows that this transaction sees.
     pub fn new(writing: &'t mut W, room: Room) -> WriteRows<'t, W> {
         WriteRows {
             writing,
@@ -48,7 +48,7 @@ impl<'t, W: Writing> WriteRows<'t, W> {
         }
     }
 
-    /// Keeps a value where its update lies in the log, if it is a part of that, and its key as well; whether it did.
+    /// Keeps a value where its update lies in the log, if it is a part of that, and its key as well. Returns whether it did.
     fn link(&mut self, key: &[u8], meta: Meta, value: &[u8]) -> Result<bool, Fault> {
         let Some(update) = &self.update else {
             return Ok(false);
@@ -80,7 +80,7 @@ impl<'t, W: Writing> WriteRows<'t, W> {
     }
 }
 
-/// What keeps the protocol's records.
+/// Keeper of the protocol's records.
 pub trait Keep {
     /// Writes one of them, or removes it.
     ///
@@ -107,7 +107,7 @@ impl<W: Writing> Keep for WriteRows<'_, W> {
     }
 }
 
-/// What the types are told.
+/// Returns the error for the types.
 pub fn fault(error: Error) -> Fault {
     match error {
         Error::Full { .. } => Fault::Full,
@@ -229,7 +229,7 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
             Err(Error::Full { .. }) if self.frees && value.len() <= super::SHORT_BYTES => {
                 self.writing.put(key, value, meta, Room::Reserved)
             }
-            // What replaces something that is not shorter gives its room back: counters of what gets fewer.
+            // A value that replaces one that is not shorter needs no room: counters that go down.
             Err(Error::Full { .. }) if self.replaces_longer(key, value)? => {
                 self.writing.put(key, value, meta, Room::InPlace)
             }

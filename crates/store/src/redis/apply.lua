@@ -12,7 +12,7 @@ local HASH, OWNER, WATERMARK = ARGV[1], ARGV[2], ARGV[3]
 local owner = redis.call('HGET', HASH, 'owner')
 if owner and owner ~= OWNER then return {err = 'FENCED'} end
 if not owner or (redis.call('HGET', HASH, 'watermark') or '') ~= WATERMARK then
-  return {err = 'TRYAGAIN the records were changed by somebody else'}
+  return {err = 'TRYAGAIN the records were changed by another process'}
 end
 
 local records = 5 + tonumber(ARGV[4])

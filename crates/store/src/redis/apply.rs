@@ -221,7 +221,7 @@ impl RedisStore {
         slots
     }
 
-    /// The result of the batch: the number of effects that were rejected, or `None`: it must be sent again
+    /// Returns the result of the batch: the number of effects that were rejected, or `None`: it must be sent again
     /// without those that Redis refuses.
     fn conclude(
         &mut self,
@@ -277,7 +277,7 @@ impl RedisStore {
     }
 }
 
-/// Whether an acknowledged update failed while others ran.
+/// Checks whether an acknowledged update failed while others ran.
 ///
 /// # Errors
 /// `Fatal` with the first one.
@@ -314,13 +314,13 @@ fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, St
     match link.try_database(commands.database)? {
         Ok(()) => Ok(Ok(Effect { commands, nature })),
         Err(error) if error.starts_with("NOPERM") => Err(StoreError::Retry(format!(
-            "Redis does not let its user into database {} ({error}), but was to when this was acknowledged: {}. Allow it \
+            "PM2305 Redis does not let its user into database {} ({error}), for which this was acknowledged: {}. Allow it \
              (ACL SETUSER … +select); until then the devices keep all updates from here on",
             commands.database,
             promise::shown(&commands),
         ))),
         Err(_) => Err(StoreError::Retry(format!(
-            "Redis has no database {}, but was to have it when this was acknowledged: {}. Set `databases` in \
+            "PM2306 Redis has no database {}, for which this was acknowledged: {}. Set `databases` in \
              redis.conf to {} or more and restart Redis; until then the devices keep all updates from here on",
             commands.database,
             promise::shown(&commands),
@@ -329,7 +329,7 @@ fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, St
     }
 }
 
-/// An effect that Redis refuses and that may be dropped.
+/// Returns an effect that Redis refuses and that may be dropped.
 fn dropped(commands: &Commands<'_>, error: &str) -> String {
     format!(
         "{}: {error} ({})",
@@ -338,17 +338,17 @@ fn dropped(commands: &Commands<'_>, error: &str) -> String {
     )
 }
 
-/// A promised update that Redis refuses, while nothing of the batch has run.
+/// Returns a promised update that Redis refuses, while nothing of the batch has run.
 fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Retry(format!(
-        "Redis refuses what its client was told to be done ({}): {error}. Put Redis right (is the command renamed in \
+        "PM2307 Redis refuses a write that was acknowledged ({}): {error}. Put Redis right (is the command renamed in \
          redis.conf? is it really Redis 6.2 or newer?) and restart it; until then the devices keep all updates \
          from here on",
         promise::shown(commands)
     ))
 }
 
-/// The first of these effects, for people.
+/// Returns the first of these effects, for people.
 fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
     let shown: Vec<String> = items
         .iter()
@@ -363,7 +363,7 @@ fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
     format!("{}{more}", shown.join("; "))
 }
 
-/// A batch that ended halfway; `rest` is the script's text after its first word.
+/// Returns a batch that ended halfway; `rest` is the script's text after its first word.
 fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> StoreError {
     let (ran, why) = rest.split_once(' ').unwrap_or((rest, ""));
     StoreError::Fatal(match ran.parse::<usize>() {
@@ -371,19 +371,19 @@ fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> St
             let mut items: Vec<usize> = (first..).map_while(|n| runs.effect_of(n)).collect();
             items.dedup();
             format!(
-                "Redis failed in the midst of a batch ({why}). The batch counts as applied, but these of its updates are \
+                "PM2014 Redis failed in the midst of a batch ({why}). The batch counts as applied, but these of its updates are \
                  not, or in part: {}. Find the cause, write these keys again, then start the server again",
                 shown(&items, effects)
             )
         }
         Err(_) => format!(
-            "Redis failed while it changed pmnet's records ({why}): a part of them is changed, and none of the batch's \
+            "PM2015 Redis failed while it changed pmnet's records ({why}): a part of them is changed, and none of the batch's \
              updates is applied. Restore Redis's data, or start the shard anew"
         ),
     })
 }
 
-/// A batch of which Redis has executed a part, or a part in another database.
+/// Returns a batch of which Redis has executed a part, or a part in another database.
 fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     let then = if torn.recorded {
         "The batch counts as applied, so write these keys again, where they belong, and look for them in the database before"
@@ -398,10 +398,10 @@ fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     ))
 }
 
-/// A promised update that failed alone, in the middle of its batch.
+/// Returns a promised update that failed alone, in the middle of its batch.
 fn broken(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Fatal(format!(
-        "an acknowledged update is lost: Redis accepted it at first and failed to execute it ({}): {error}. The rest \
+        "PM2013 an acknowledged update is lost: Redis accepted it at first and failed to execute it ({}): {error}. The rest \
          of its batch is applied. Find the cause in Redis (were its access rights changed?), write this key again, \
          then start the server again",
         promise::shown(commands)

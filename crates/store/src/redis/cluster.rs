@@ -24,41 +24,41 @@ const ELSEWHERE: [&str; 5] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "CROSSS
 
 /// Redis Cluster's reply to a transaction with keys of several slots.
 const CROSSSLOT: &[u8] = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n";
-/// The name of pmnet's records for a shard, in this slot.
+/// Returns the name of pmnet's records for a shard, in this slot.
 pub fn records_name(shard: u32, slot: u16) -> String {
     let fits = |number: &u32| slot_of(format!("{shard}-{number}").as_bytes()) == slot;
     let number = (0_u32..).find(fits).unwrap_or_default();
     format!("pmnet:{{{shard}-{number}}}")
 }
 
-/// A key of this slot.
+/// Returns a key of this slot.
 pub fn in_slot(slot: u16, name: &str) -> String {
     format!("{{{}}}{name}", tag_of(slot))
 }
 
-/// A key of this slot that never exists.
+/// Returns a key of this slot that never exists.
 pub fn probe(slot: u16) -> Vec<u8> {
     format!("pmnet:{}", in_slot(slot, ":none")).into_bytes()
 }
 
-/// Whether Redis says that keys are elsewhere.
+/// Returns whether Redis says that keys are elsewhere.
 pub fn is_elsewhere(error: &str) -> bool {
     let code = error.split(' ').next().unwrap_or("");
     ELSEWHERE.contains(&code)
 }
 
-/// What a client is told if it is not known which slot is not where it should be. Its command was not executed.
+/// Error for a client if it is not known which slot is in the wrong place. Its command was not executed.
 pub const ELSEWHERE_TEXT: &str = "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the \
                                   command was not executed";
 
-/// The slot that a script of ours found to be elsewhere, of those that it was given, and Redis's words (`slots.lua`).
+/// Returns the slot that a script of pmnet found at another node, and Redis's reason (`slots.lua`). `slots`: those that it was given.
 pub fn elsewhere<'a>(error: &'a str, slots: &[u16]) -> Option<(u16, &'a str)> {
     let (number, why) = error.strip_prefix("ELSEWHERE ")?.split_once(' ')?;
     let slot = slots.get(number.parse::<usize>().ok()?)?;
     Some((*slot, why))
 }
 
-/// What a client is told whose keys' slot is not where its shard's server is. Its command was not executed.
+/// Returns the error for a client if the slot of its keys is not at its shard's server. Its command was not executed.
 pub fn elsewhere_reply(slot: u16) -> Vec<u8> {
     pmnet_resp::reply::error(&format!(
         "TRYAGAIN pmnet: slot {slot} is not with the master of its shard, or is being moved; the command was not executed"
@@ -66,11 +66,11 @@ pub fn elsewhere_reply(slot: u16) -> Vec<u8> {
     .into()
 }
 
-/// What waits because of a slot.
+/// Returns the message about writes that wait because of a slot.
 pub fn waits_for(slot: u16, why: &str) -> String {
     format!(
-        "slot {slot} is not with this shard's master, or is being moved ({why}). What was acknowledged for its keys waits, and all \
-         behind it; the devices keep it. Tell all fronts first that the slot is moving, then move it back (redis-cli --cluster reshard, or \
+        "PM2510 slot {slot} is not with this shard's master, or is being moved ({why}). What was acknowledged for its keys waits, and so does \
+         everything after it; the devices keep it. Tell all fronts first that the slot is moving, then move it back (redis-cli --cluster reshard, or \
          CLUSTER SETSLOT {slot} STABLE at both nodes), as docs/use/sharding.md says"
     )
 }
@@ -102,7 +102,7 @@ pub fn one_slot(
 /// Asks a node for the master that serves this slot.
 ///
 /// # Errors
-/// Why there is no answer.
+/// Reason why there is no answer.
 pub fn ask(
     place: &(String, u16),
     slot: u16,
@@ -117,7 +117,7 @@ pub fn ask(
     let node = nodes.iter().find(|node| node.serves(slot));
     let node = node.ok_or_else(|| format!("it knows nobody who serves slot {slot}"))?;
     Ok(Master {
-        // A node that nobody has met yet does not know its own address.
+        // A node that has met no other node yet does not know its own address.
         host: if node.host.is_empty() {
             place.0.clone()
         } else {
@@ -131,7 +131,7 @@ pub fn ask(
 /// Connects, and logs in as `url` says.
 ///
 /// # Errors
-/// Why there is no connection.
+/// Reason why there is no connection.
 pub fn open((host, port): &(String, u16), url: &RedisUrl) -> Result<Connection, String> {
     let url = RedisUrl {
         host: host.clone(),
@@ -174,7 +174,7 @@ struct Node {
 }
 
 impl Node {
-    /// A line of `CLUSTER NODES`: id, `host:port@bus[,name]`, flags, master, two times, epoch, state of the link, slots.
+    /// Returns a line of `CLUSTER NODES`: id, `host:port@bus[,name]`, flags, master, two times, epoch, state of the link, slots.
     fn parse(line: &str) -> Option<Node> {
         let mut words = line.split(' ');
         let (_id, address, flags) = (words.next()?, words.next()?, words.next()?);
@@ -205,7 +205,7 @@ impl Node {
 }
 
 impl RedisStore {
-    /// Looks whether the node serves the slots of its shard. A server that starts refuses one that does not. One that runs goes on: what
+    /// Looks whether the node serves the slots of its shard. A server that starts refuses a master that does not. One that runs goes on: what
     /// meets such a slot waits.
     pub(super) fn check_slots(&mut self, link: &mut Connection) -> Result<(), StoreError> {
         let Some(Wanted::Slots(wanted)) = self.url.guides.as_ref().map(|guides| &guides.wanted)
@@ -215,16 +215,16 @@ impl RedisStore {
         let all = match nodes(link) {
             Ok(all) => all,
             Err(error) if error.starts_with("NOPERM") => return Err(refused(&error, "CLUSTER")),
-            Err(error) => return Err(StoreError::Retry(format!("CLUSTER NODES: {error}"))),
+            Err(error) => return Err(StoreError::Retry(format!("PM2504 CLUSTER NODES: {error}"))),
         };
         let Some(own) = all.iter().find(|node| node.myself) else {
             return Err(StoreError::Retry(
-                "CLUSTER NODES names no node as its own".into(),
+                "PM2505 CLUSTER NODES names no node as its own".into(),
             ));
         };
         if let Some(home) = self.home.filter(|home| own.open.contains(home)) {
             return Err(StoreError::Retry(format!(
-                "slot {home}, where pmnet's records of this shard are, is being moved, and must stay: CLUSTER SETSLOT {home} STABLE at \
+                "PM2501 slot {home}, where pmnet's records of this shard are, is being moved, and must stay: CLUSTER SETSLOT {home} STABLE at \
                  both nodes. Until then the devices keep what was acknowledged"
             )));
         }
@@ -263,12 +263,12 @@ impl RedisStore {
         };
         if !missing.is_empty() && !self.served {
             return Err(StoreError::Fatal(format!(
-                "{text}. Give the server the slots that its master has (--store redis+cluster://…/SLOTS), or move them there"
+                "PM2502 {text}. Give the server the slots that its master has (--store redis+cluster://…/SLOTS), or move them there"
             )));
         }
         if self.unfit_slots.as_ref() != Some(&text) {
             tracing::warn!(
-                "{text}. Commands for their keys are refused, and what was acknowledged for them waits"
+                "PM2503 {text}. Commands for their keys are refused, and what was acknowledged for them waits"
             );
             self.unfit_slots = Some(text);
         }

@@ -1,4 +1,4 @@
-//! What pmnet must know of a command before it hands it to Redis.
+//! Facts about a command that pmnet needs before it sends it to Redis.
 //!
 //! Three questions: would it break the adaptor's own connection or transaction (then it is never sent),
 //! would it touch the protocol's records (never sent), and can it run inside a Lua script (otherwise
@@ -17,10 +17,10 @@ pub const SCRIPT_ARGUMENTS_MAX: usize = 4000;
 /// Longest command or subcommand name that is read, in bytes; longer names count as unknown.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Why a command that was given another name is not possible: all that pmnet knows of commands, it knows by their own names.
+/// Reason why a command that was given another name is not possible: all that pmnet knows of commands, it knows by their own names.
 const RENAMED: &str = "the store's configuration gave it this name (rename-command), and pmnet knows commands by their own names only: \
      send it to the Redis server itself";
-/// Why a command with such a name is not possible.
+/// Reason why a command with such a name is not possible.
 const LONG_NAME: &str = "a name of a command has at most 1,024 bytes here";
 
 /// Upper-case copy of a name; empty if it is too long to be one.
@@ -37,7 +37,7 @@ pub fn upper(name: &[u8]) -> Vec<u8> {
 /// with conditions to hear whether the store takes them.)
 const HARMLESS_CLIENT: [&[u8]; 5] = [b"HELP", b"INFO", b"KILL", b"LIST", b"UNBLOCK"];
 
-/// Whether a request may be this command although an update may not.
+/// Returns whether a request may be this command although an update may not.
 #[must_use]
 pub fn is_harmless(name: &[u8], arguments: &[&[u8]]) -> bool {
     let sub = arguments.get(1).copied().unwrap_or_default();
@@ -47,7 +47,7 @@ pub fn is_harmless(name: &[u8], arguments: &[&[u8]]) -> bool {
             .any(|own| sub.eq_ignore_ascii_case(own))
 }
 
-/// Why a command may never be sent over the adaptor's connection, if that is so.
+/// Returns why a command may never be sent over the adaptor's connection, if that is so.
 #[must_use]
 pub fn denied(name: &[u8]) -> Option<&'static str> {
     match name {
@@ -70,7 +70,7 @@ pub fn denied(name: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Why a command may not be an update (applied after its client got an OK), if that is so.
+/// Returns why a command may not be an update (applied after its client got an OK), if that is so.
 #[must_use]
 pub fn denied_as_effect(name: &[u8]) -> Option<&'static str> {
     denied(name).or(match name {
@@ -83,13 +83,13 @@ pub fn denied_as_effect(name: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// Whether the command empties databases, so that the records must be protected from it.
+/// Returns whether the command empties databases, so that the records must be protected from it.
 #[must_use]
 pub fn is_flush(name: &[u8]) -> bool {
     matches!(name, b"FLUSHALL" | b"FLUSHDB")
 }
 
-/// The setting on which promises depend, and that this `CONFIG SET` could weaken. `unlimited`: there is no limit for Redis's
+/// Returns the setting on which promises depend, and that this `CONFIG SET` could weaken. `unlimited`: there is no limit for Redis's
 /// memory.
 #[must_use]
 pub fn sets_guarded(arguments: &[&[u8]], unlimited: bool) -> Option<&'static str> {
@@ -127,7 +127,7 @@ const QUICK: &[&str] = &[
     "TS.MADD",
 ];
 
-/// Whether a command of a module, with these arguments, is known to take no longer than those of Redis.
+/// Returns whether a command of a module, with these arguments, is known to take no longer than those of Redis.
 #[must_use]
 pub fn is_quick(name: &[u8], arguments: &[&[u8]]) -> bool {
     let has = |text: &[u8]| {
@@ -140,19 +140,19 @@ pub fn is_quick(name: &[u8], arguments: &[&[u8]]) -> bool {
     QUICK.iter().any(|quick| quick.as_bytes() == name) && !is_wide && !arguments.iter().any(is_made)
 }
 
-/// Whether the command runs a client's code that can write.
+/// Returns whether the command runs a client's code that can write.
 #[must_use]
 pub fn runs_code(name: &[u8]) -> bool {
     matches!(name, b"EVAL" | b"EVALSHA" | b"FCALL")
 }
 
-/// Whether the command runs a client's code that may not write.
+/// Returns whether the command runs a client's code that may not write.
 #[must_use]
 pub fn runs_reading_code(name: &[u8]) -> bool {
     matches!(name, b"EVAL_RO" | b"EVALSHA_RO" | b"FCALL_RO")
 }
 
-/// Whether it waits for data unless run in a transaction.
+/// Returns whether it waits for data unless run in a transaction.
 #[must_use]
 pub fn blocks(name: &[u8], arguments: &[&[u8]]) -> bool {
     match name {
@@ -163,7 +163,7 @@ pub fn blocks(name: &[u8], arguments: &[&[u8]]) -> bool {
     }
 }
 
-/// What the server says about one command or subcommand.
+/// Answer of the server about one command or subcommand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Spec {
     arity: i64,
@@ -195,12 +195,12 @@ impl Spec {
     }
 }
 
-/// Whether a command that writes without naming a key is known to leave pmnet's own keys alone.
+/// Returns whether a command that writes without naming a key is known to leave pmnet's own keys alone.
 fn knows_unnamed(name: &[u8]) -> bool {
     guard::spares_keys(name) || name == b"FUNCTION" || name.starts_with(b"FUNCTION|")
 }
 
-/// Whether the name can be in a text of a script.
+/// Returns whether the name can be in a text of a script.
 fn is_plain(name: &[u8]) -> bool {
     let fits = |byte: &u8| byte.is_ascii_graphic() && !b"'\"\\".contains(byte);
     name.iter().all(fits)
@@ -225,14 +225,14 @@ impl CommandTable {
         Some(table)
     }
 
-    /// The same table, of commands that this user of Redis runs.
+    /// Returns the same table, of commands that this user of Redis runs.
     #[must_use]
     pub fn of_user(mut self, user: &str) -> CommandTable {
         self.user = user.into();
         self
     }
 
-    /// Whether this is an ACL command that could take the rights of pmnet's own user away.
+    /// Returns whether this is an ACL command that could take the rights of pmnet's own user away.
     #[must_use]
     pub fn changes_access(&self, arguments: &[&[u8]]) -> bool {
         let own = Some(&self.user[..]).filter(|user| !user.is_empty());
@@ -305,7 +305,7 @@ impl CommandTable {
         }
     }
 
-    /// Why the command must not run here, whatever its arguments are. The server's facts about the command decide.
+    /// Returns why the command must not run here, whatever its arguments are. The server's facts about the command decide.
     #[must_use]
     pub fn unfit(&self, name: &[u8], arguments: &[&[u8]]) -> Option<&'static str> {
         if name.is_empty() && arguments[0].len() > NAME_BYTES_MAX {
@@ -349,13 +349,13 @@ impl CommandTable {
         format!(" {} ", String::from_utf8_lossy(&names.join(&b' ')))
     }
 
-    /// Whether the server has this command.
+    /// Returns whether the server has this command.
     #[must_use]
     pub fn has(&self, name: &[u8]) -> bool {
         self.specs.contains_key(name)
     }
 
-    /// Whether the command is the server's own, and not a module's or unknown.
+    /// Returns whether the command is the server's own, and not a module's or unknown.
     #[must_use]
     pub fn is_core(&self, name: &[u8]) -> bool {
         self.specs.get(name).is_some_and(|spec| !spec.module)
@@ -367,7 +367,7 @@ impl CommandTable {
         name == b"INCRBYFLOAT" && !self.specs.contains_key(&b"EXPIRETIME"[..])
     }
 
-    /// Whether the command can run inside a script.
+    /// Returns whether the command can run inside a script.
     #[must_use]
     pub fn scriptable(&self, name: &[u8], arguments: &[&[u8]]) -> bool {
         if matches!(name, b"EVAL" | b"EVALSHA") {
@@ -426,7 +426,7 @@ impl CommandTable {
         }
     }
 
-    /// Whether the command names a key of pmnet's own. The server says which arguments are keys; if that is
+    /// Returns whether the command names a key of pmnet's own. The server says which arguments are keys; if that is
     /// not known, any argument that looks like such a key counts.
     #[must_use]
     pub fn touches_records(&self, name: &[u8], arguments: &[&[u8]]) -> bool {

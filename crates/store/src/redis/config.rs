@@ -39,7 +39,7 @@ pub enum WaitFor {
     Reply,
 }
 
-/// What is durable before a reply of this server is passed on.
+/// Durability of a write when a reply of this server is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
     /// `appendfsync always`: Redis syncs before it replies.
@@ -61,7 +61,7 @@ pub enum Persistence {
 }
 
 impl Persistence {
-    /// One line for people.
+    /// Returns a line for operators.
     #[must_use]
     pub fn describe(self, wait_replicas: u32) -> String {
         let own = match self {
@@ -105,7 +105,7 @@ impl Persistence {
         }
     }
 
-    /// Whether an acknowledged effect survives a power cut of this machine.
+    /// Returns whether an acknowledged effect survives a power cut of this machine.
     #[must_use]
     pub fn is_durable(self) -> bool {
         matches!(
@@ -114,7 +114,7 @@ impl Persistence {
         )
     }
 
-    /// Whether the adaptor waits for Redis's sync.
+    /// Returns whether the adaptor waits for Redis's sync.
     #[must_use]
     pub fn waits(self, what: WaitFor) -> bool {
         match self {
@@ -125,7 +125,7 @@ impl Persistence {
     }
 }
 
-/// What a server reports about its AOF.
+/// Report of a server about its AOF.
 #[derive(Clone, Debug, Default)]
 struct Aof {
     enabled: bool,
@@ -143,7 +143,7 @@ struct Aof {
 }
 
 impl Persistence {
-    /// How durable an effect is when the server replies.
+    /// Returns how durable an effect is when the server replies.
     ///
     /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does
     /// not distinguish that rewrite from others (`aof_base_size` is 0 in a new AOF too, and in one that was switched
@@ -171,7 +171,7 @@ impl Persistence {
         }
         if aof.rewriting && !aof.known_whole {
             return Err(StoreError::Retry(
-                "Redis rewrites its AOF, perhaps for the first time since it was switched on; until that is done a \
+                "PM2203 Redis rewrites its AOF, perhaps for the first time since it was switched on; until that is done a \
                  crash of Redis may lose all that it confirms. Waiting until INFO persistence says \
                  aof_rewrite_in_progress:0 and aof_rewrite_scheduled:0"
                     .into(),
@@ -191,11 +191,11 @@ impl Persistence {
 pub struct Facts {
     /// Changes with every start of the server process.
     pub run_id: String,
-    /// How durable an effect is when the server replies.
+    /// Durability of an effect when the server replies.
     pub persistence: Persistence,
     /// Whether the AOF holds everything, as far as INFO can tell.
     pub aof_is_whole: bool,
-    /// What has to happen to the AOF before anything is written.
+    /// Step that the AOF needs before anything is written.
     pub torn_end: TornEnd,
 }
 
@@ -219,22 +219,24 @@ impl Facts {
         let info = parse_info(text(&reply).unwrap_or_default());
         let field = |name: &str| info.get(name).copied().unwrap_or("");
         if field("loading") == "1" {
-            return Err(StoreError::Retry("Redis is loading its data set".into()));
+            return Err(StoreError::Retry(
+                "PM2201 Redis is loading its data set".into(),
+            ));
         }
         check_kind(connection, &info)?;
         let in_cluster = field("redis_mode") == "cluster" || field("cluster_enabled") == "1";
         if in_cluster != cluster {
             let text = if in_cluster {
-                "this Redis is a node of a Redis Cluster: name the cluster's nodes and the slots of this shard, --store \
+                "PM2104 this Redis is a node of a Redis Cluster: name the cluster's nodes and the slots of this shard, --store \
                  redis+cluster://HOST:PORT,HOST:PORT/0-5460"
             } else {
-                "this Redis is no node of a Redis Cluster (cluster-enabled no): name it with --store redis://HOST:PORT"
+                "PM2105 this Redis is no node of a Redis Cluster (cluster-enabled no): name it with --store redis://HOST:PORT"
             };
             return Err(StoreError::Fatal(text.into()));
         }
         if field("role") == "slave" {
             return Err(StoreError::Retry(
-                "this Redis is a replica: point the store at the primary".into(),
+                "PM2202 this Redis is a replica: point the store at the primary".into(),
             ));
         }
         let version = check_version(field("redis_version"))?;
@@ -269,44 +271,44 @@ impl Facts {
     }
 }
 
-/// Whether Redis keeps an AOF of its own accord. A `BACKUP` of Redis 8.10 has one for a while that INFO calls enabled. WAITAOF is
+/// Returns whether Redis keeps an AOF of its own accord. A `BACKUP` of Redis 8.10 has one for a while that INFO calls enabled. WAITAOF is
 /// refused then, and it is gone afterwards.
 fn is_appendonly(connection: &mut Connection) -> Result<bool, StoreError> {
     Ok(setting(connection, "appendonly")?.as_deref() != Some("no"))
 }
 
-/// The error of a command without which nothing works.
+/// Returns the error of a command without which nothing works.
 pub fn refused(error: &str, command: &str) -> StoreError {
     match error.split(' ').next().unwrap_or("") {
         "NOAUTH" | "WRONGPASS" => StoreError::Fatal(format!(
-            "Redis does not let us in ({error}): put the password into the store's address, redis://:PASSWORD@HOST:PORT"
+            "PM2102 Redis does not let us in ({error}): put the password into the store's address, redis://:PASSWORD@HOST:PORT"
         )),
         "NOPERM" => StoreError::Fatal(format!(
-            "the Redis user may not run {command} ({error}): allow it (ACL SETUSER)"
+            "PM2103 the Redis user may not run {command} ({error}): allow it (ACL SETUSER)"
         )),
         _ if error.contains("unknown command") => super::settings::lacks(&[command]),
         _ => StoreError::Retry(format!("{command}: {error}")),
     }
 }
 
-/// The version, if it can keep the front's promises.
+/// Returns the version, if it can keep the front's promises.
 fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     let version = version(text);
     if version < REDIS_VERSION_MIN {
         return Err(StoreError::Fatal(format!(
-            "Redis {text} is too old: it does not know all commands that pmnet acknowledges early (SET … EXAT). \
+            "PM2106 Redis {text} is too old: it does not know all commands that pmnet acknowledges early (SET … EXAT). \
              Install Redis 6.2 or newer, or Valkey"
         )));
     }
     Ok(version)
 }
 
-/// A Redis that evicts may drop the records, and then nobody knows what was applied.
+/// A Redis that evicts may drop the records, and then it is not known what was applied.
 fn check_eviction(maxmemory: &str, policy: &str) -> Result<(), StoreError> {
     let limited = !matches!(maxmemory, "" | "0");
     if limited && policy.starts_with("allkeys-") {
         return Err(StoreError::Fatal(format!(
-            "Redis may evict any key (maxmemory-policy {policy}), so acknowledged writes and pmnet's own records \
+            "PM2101 Redis may evict any key (maxmemory-policy {policy}), so acknowledged writes and pmnet's own records \
              could vanish: run CONFIG SET maxmemory-policy noeviction (or a volatile-* policy) and put it into redis.conf"
         )));
     }
@@ -320,7 +322,7 @@ pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>
         tracing::warn!(
             setting = name,
             error,
-            "CONFIG GET is not available: assuming the weakest setting"
+            "PM2215 CONFIG GET is not available: assuming the weakest setting"
         );
         return Ok(None);
     }
@@ -328,7 +330,7 @@ pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>
     Ok(value.and_then(|v| String::from_utf8(v).ok()))
 }
 
-/// The lines `NAME:VALUE` of a reply to INFO.
+/// Returns the lines `NAME:VALUE` of a reply to INFO.
 pub fn parse_info(text: &[u8]) -> HashMap<&str, &str> {
     let text = std::str::from_utf8(text).unwrap_or("");
     text.lines()
@@ -391,7 +393,7 @@ mod tests {
         assert_eq!(seen_durable, 16);
     }
 
-    /// Whether Redis itself syncs before it replies, as far as is known.
+    /// Returns whether Redis itself syncs before it replies, as far as is known.
     fn judged_right(aof: &Aof) -> bool {
         let off = Aof {
             enabled: false,

@@ -25,11 +25,11 @@ pub const CALL_SECONDS: u64 = 5;
 const SCRIPT_SECONDS: u64 = 10;
 /// How long the question whether Redis runs a script may take, in seconds.
 const BUSY_SECONDS: u64 = 1;
-/// What Redis says to everybody while it runs a script for longer than `busy-reply-threshold`.
+/// Answer of Redis to all clients while it runs a script for longer than `busy-reply-threshold`.
 const BUSY: &[u8] = b"-BUSY ";
 /// Longest time to establish a TCP connection, in seconds.
 const CONNECT_SECONDS: u64 = 2;
-/// A connection that is silent for so long is asked whether the other end is there, so often, and so many times.
+/// Keep-alive of a connection: seconds of silence before the first probe, seconds between probes, and their number.
 const ALIVE_AFTER: Duration = Duration::from_secs(5);
 const ALIVE_EVERY: Duration = Duration::from_secs(2);
 const ALIVE_TIMES: u32 = 3;
@@ -87,7 +87,7 @@ impl Write for Wire {
 pub struct Connection {
     stream: Wire,
     name: String,
-    /// Where to ask whether Redis runs a script; `None`: that is what this connection asks.
+    /// Address at which to ask whether Redis runs a script; `None` for the connection that asks this.
     url: Option<RedisUrl>,
     /// The address that the name had.
     pub peer: SocketAddr,
@@ -107,7 +107,7 @@ impl Connection {
     /// Connects; sends nothing yet.
     ///
     /// # Errors
-    /// `Retry` when the name does not resolve or nobody answers.
+    /// `Retry` when the name does not resolve or no Redis answers.
     pub fn open(url: &RedisUrl) -> Result<Connection, StoreError> {
         let mut connection = Connection::open_within(url, CALL_SECONDS)?;
         connection.url = Some(url.clone());
@@ -122,7 +122,7 @@ impl Connection {
         let timeout = Some(Duration::from_secs(seconds));
         let name = url.endpoint();
         let unreachable =
-            |error: std::io::Error| StoreError::Retry(format!("Redis at {name}: {error}"));
+            |error: std::io::Error| StoreError::Retry(format!("PM2208 Redis at {name}: {error}"));
         let mut last = std::io::Error::new(ErrorKind::NotFound, "the name has no address");
         for address in addresses(&url.host, url.port).map_err(unreachable)? {
             match TcpStream::connect_timeout(&address, Duration::from_secs(CONNECT_SECONDS)) {
@@ -166,7 +166,7 @@ impl Connection {
         Err(unreachable(last))
     }
 
-    /// Whether the other end has closed it, or is not there any more. Between calls, when no reply is outstanding; does not wait.
+    /// Returns whether the other end has closed it, or is not there any more. Between calls, when no reply is outstanding; does not wait.
     pub fn is_over(&mut self) -> bool {
         let waits = |wire: &Wire, waits: bool| wire.socket().set_nonblocking(!waits);
         if waits(&self.stream, false).is_err() {
@@ -183,7 +183,7 @@ impl Connection {
         write_command(&mut self.out, arguments);
     }
 
-    /// The bytes that [`Connection::send`] will write, for commands that exist as bytes already.
+    /// Returns the bytes that [`Connection::send`] will write, for commands that exist as bytes already.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
@@ -226,7 +226,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The next reply, raw.
+    /// Returns the next reply, raw.
     ///
     /// # Errors
     /// `Retry` on any failure, on a timeout, and on bytes that are no RESP.
@@ -272,7 +272,7 @@ impl Connection {
     }
 
     fn failed(&self, what: &str) -> StoreError {
-        StoreError::Retry(format!("Redis at {} {what}", self.name))
+        StoreError::Retry(format!("PM2209 Redis at {} {what}", self.name))
     }
 
     fn failed_io(&self, error: &std::io::Error) -> StoreError {
@@ -297,7 +297,7 @@ fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Whether Redis says that it runs a script.
+/// Returns whether Redis says that it runs a script.
 fn is_busy(url: &RedisUrl) -> bool {
     let ask = || -> Result<bool, StoreError> {
         let mut connection = Connection::open_within(url, BUSY_SECONDS)?;

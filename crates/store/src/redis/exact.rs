@@ -173,7 +173,7 @@ const RESP2: &[&str] = &[
 /// Widest field of `BITFIELD` whose numbers Lua does not round, in bits.
 const FIELD_BITS_MAX: u32 = 53;
 
-/// Whether the reply to this command comes back from a script as it was.
+/// Returns whether the reply to this command comes back from a script as it was.
 #[must_use]
 pub fn survives_script(name: &[u8], arguments: &[&[u8]], resp3: bool) -> bool {
     let is_in = |names: &[&str]| names.iter().any(|known| known.as_bytes() == name);
@@ -187,7 +187,7 @@ pub fn survives_script(name: &[u8], arguments: &[&[u8]], resp3: bool) -> bool {
     }
 }
 
-/// Whether the command makes Redis forget the scripts of clients (unless its arguments are wrong, which Redis says).
+/// Returns whether the command makes Redis forget the scripts of clients (unless its arguments are wrong, which Redis says).
 #[must_use]
 pub fn is_script_flush(name: &[u8], arguments: &[&[u8]]) -> bool {
     name == b"SCRIPT" && arguments.len() >= 2 && arguments[1].eq_ignore_ascii_case(b"FLUSH")

@@ -43,7 +43,7 @@ const EXECABORT: &[u8] = b"-EXECABORT Transaction discarded because of previous 
 /// How often a transaction is sent again without commands that Redis refused while queueing.
 const RESENDS_MAX: usize = 4;
 
-/// Whether Redis would run this `EVAL_RO`, as far as its number of keys goes.
+/// Returns whether Redis would run this `EVAL_RO`, as far as its number of keys goes.
 fn counts_keys(arguments: &[&[u8]]) -> bool {
     let count = arguments.get(2).and_then(|count| parse_integer(count));
     let count = count.and_then(|count| usize::try_from(count).ok());
@@ -196,7 +196,7 @@ impl RedisStore {
         Ok(build(&link.commands))
     }
 
-    /// The databases that the transaction selects and that Redis has. Finishes the group if Redis has to be asked.
+    /// Returns the databases that the transaction selects and that Redis has. Finishes the group if Redis has to be asked.
     fn finish_group_for_selects(
         &mut self,
         link: &mut Link,
@@ -221,7 +221,7 @@ impl RedisStore {
         Ok(databases)
     }
 
-    /// What fronts need to reach the store directly and to recognise it. It has no password, since it travels
+    /// Returns the facts that fronts need to reach the store directly and to recognise it. It has no password, since it travels
     /// unencrypted; its address is numeric, since fronts must not wait for a resolver.
     fn name(&self, link: &Link) -> StoreName {
         StoreName {
@@ -229,7 +229,7 @@ impl RedisStore {
             run_id: link.facts.run_id.clone(),
             records: String::from_utf8_lossy(&self.hash).into_owned(),
             owner: String::from_utf8_lossy(&link.owner).into_owned(),
-            // Where somebody must wait for a sync or for replicas, a plain read may show more than is durable. In a Redis Cluster a
+            // Where replies wait for a sync or for replicas, a plain read may show more than is durable. In a Redis Cluster a
             // transaction cannot have the records beside keys of another slot.
             reads: self.home.is_none()
                 && self.url.wait_replicas == 0
@@ -244,7 +244,7 @@ impl RedisStore {
         }
     }
 
-    /// What follows asks Redis itself for scripts. It may not have one that our records know, since it came by an EVAL or
+    /// The next request asks Redis itself for scripts. Redis may not have one that our records know, since it came by an EVAL or
     /// SCRIPT LOAD that ran inside our script, or since Redis was restarted. Loads those that are named.
     fn know_scripts(&self, link: &mut Link, plan: &Plan<'_>) -> Result<(), StoreError> {
         for (name, arguments) in plan.runs().filter(|(name, a)| names_scripts(name, a)) {
@@ -260,7 +260,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// The texts that `EVAL_RO` runs here for the first time.
+    /// Returns the texts that `EVAL_RO` runs here for the first time.
     fn new_read_scripts<'a>(&mut self, plan: &Plan<'a>) -> Vec<&'a [u8]> {
         let mut bodies = Vec::new();
         for (name, arguments) in plan.runs() {
@@ -337,7 +337,7 @@ impl RedisStore {
         let probes: Vec<Vec<u8>> = slots.iter().map(|slot| probe(*slot)).collect();
         let count = probes.len().to_string();
         let mut head: Vec<&[u8]> = vec![b"EVALSHA", &link.request_sha];
-        // Of the hash a Redis that is not its master says so.
+        // A Redis that does not serve the slot of the hash says so.
         match self.home {
             None => head.push(b"0"),
             Some(_) => head.extend([&b"1"[..], &self.hash]),
@@ -461,7 +461,7 @@ impl RedisStore {
         }
         if wrote {
             link.read_wait(WaitFor::Reply, self.url.wait_replicas)?;
-            // The others may have written none.
+            // The other commands may have written none.
             self.seen_records |= scripts > unsettled.len();
         }
         if !unsettled.is_empty() {
@@ -530,7 +530,7 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                // Its reply comes after the wait that it owes.
+                // Its reply is read after the reply to WAIT.
                 None,
                 Items::Asked,
             )?;
@@ -555,7 +555,7 @@ impl RedisStore {
                     self.owed.add(link, [record(field, prefix, &reply)]);
                     return Err(error);
                 }
-                // What needs no memory is to have its reply.
+                // Commands that need no memory are to have their replies.
                 Outcome::NoMemory(_) if plan.parts.is_some_and(|parts| parts > 1) => {
                     plan.keep_first();
                 }
@@ -610,7 +610,7 @@ pub(super) fn half_done(torn: &Torn, fields: &[&[u8]]) -> StoreError {
     ))
 }
 
-/// Whether the command asks Redis for scripts by their digests.
+/// Returns whether the command asks Redis for scripts by their digests.
 pub(super) fn names_scripts(name: &[u8], arguments: &[&[u8]]) -> bool {
     match name {
         b"EVALSHA" | b"EVALSHA_RO" => arguments.len() >= 2,
@@ -633,7 +633,7 @@ pub(super) fn in_pack(plan: &Plan<'_>, replies: &[u8]) -> Bytes {
     out.into()
 }
 
-/// The reply to a request whose commands have these results, as it is kept in this record.
+/// Returns the reply to a request whose commands have these results, as it is kept in this record.
 pub(super) fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>, field: &[u8]) -> Bytes {
     let mut reply = Vec::new();
     if plan.form == Form::Transaction {

@@ -42,7 +42,7 @@ pub fn check_kind(
     for (field, name, why) in OTHERS {
         if let Some(version) = info.get(field) {
             return Err(StoreError::Fatal(format!(
-                "this server is {name} ({field} {version}), which cannot be the store: {why}, so after a crash pmnet \
+                "PM2111 this server is {name} ({field} {version}), which cannot be the store: {why}, so after a crash pmnet \
                  could not tell which acknowledged writes it has. Use Redis 6.2 or newer, or Valkey"
             )));
         }
@@ -54,12 +54,12 @@ pub fn check_kind(
             several |= setting(connection, name)?.as_deref() == Some("yes");
         }
         if !several {
-            tracing::warn!("this server is KeyDB, with which pmnet was never tested");
+            tracing::warn!("PM2114 this server is KeyDB, with which pmnet was never tested");
         }
     }
     if several {
         return Err(StoreError::Fatal(
-            "this server is KeyDB with active-replica or multi-master: other servers write the same keys, and of two writes one \
+            "PM2112 this server is KeyDB with active-replica or multi-master: other servers write the same keys, and of two writes one \
              is dropped, also an acknowledged one. Set both to `no`, or use Redis 6.2 or newer, or Valkey"
                 .into(),
         ));
@@ -74,7 +74,7 @@ pub fn check_kind(
 pub fn check_run_id(run_id: &str) -> Result<(), StoreError> {
     if run_id.is_empty() {
         return Err(StoreError::Fatal(
-            "INFO of this server has no run_id, so pmnet could not tell whether it was restarted and has lost acknowledged writes, \
+            "PM2113 INFO of this server has no run_id, so pmnet could not tell whether it was restarted and has lost acknowledged writes, \
              and no front could recognise it: it cannot be the store. Use Redis 6.2 or newer, or Valkey"
                 .into(),
         ));

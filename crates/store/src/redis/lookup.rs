@@ -18,10 +18,10 @@ type Answer = Receiver<Result<Vec<SocketAddr>>>;
 /// Questions that have no answer yet, by name and port: one for each name of a store.
 static ASKED: Mutex<BTreeMap<(String, u16), Answer>> = Mutex::new(BTreeMap::new());
 
-/// The addresses of a host.
+/// Returns the addresses of a host.
 ///
 /// # Errors
-/// Those of the system; [`ErrorKind::TimedOut`]: there is no answer yet.
+/// The system's errors; [`ErrorKind::TimedOut`]: there is no answer yet.
 pub fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);

@@ -1,4 +1,4 @@
-//! Which Redis is the master now: a thread of its own asks those who know, again and again.
+//! The address of the master: a thread of its own asks the Sentinels or nodes, again and again.
 //!
 //! Whom, and what: Sentinels for the master of a name (`super::sentinel`), or nodes of a Redis Cluster for the master that serves a slot
 //! (`super::cluster`). What counts is what a majority of them has answered lately, and of
@@ -23,12 +23,12 @@ use crate::OpenError;
 pub const ASKED_MAX: usize = 16;
 /// Pause between two rounds of questions.
 const PAUSE: Duration = Duration::from_millis(250);
-/// One question to one of them, in seconds.
+/// Time for one question to one of them, in seconds.
 pub const ASK_SECONDS: u64 = 1;
 /// How long a store waits for the first answers before it says that there are none.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
-/// Which master is meant.
+/// The wanted master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Sentinels know it by this name.
@@ -37,17 +37,17 @@ pub enum Wanted {
     Slots(Vec<RangeInclusive<u16>>),
 }
 
-/// Who is asked for a master, and for which one.
+/// Processes to ask for a master, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guides {
-    /// Each with a port.
+    /// Their hosts and ports.
     pub places: Vec<(String, u16)>,
     /// The master.
     pub wanted: Wanted,
 }
 
 impl Guides {
-    /// The first slot, if it is about slots: pmnet's records are there.
+    /// Returns the first slot, if it is about slots: pmnet's records are there.
     pub fn home(&self) -> Option<u16> {
         match &self.wanted {
             Wanted::Named(_) => None,
@@ -55,7 +55,7 @@ impl Guides {
         }
     }
 
-    /// What those are who are asked.
+    /// Returns the kind of the processes that are asked.
     fn kind(&self) -> &'static str {
         match self.wanted {
             Wanted::Named(_) => "Sentinels",
@@ -63,7 +63,7 @@ impl Guides {
         }
     }
 
-    /// The master, for people.
+    /// Returns the master, for people.
     fn wanted_text(&self) -> String {
         match &self.wanted {
             Wanted::Named(name) => format!("the master {name:?}"),
@@ -71,7 +71,7 @@ impl Guides {
         }
     }
 
-    /// All of it, for people.
+    /// Returns all of it as a text for operators.
     pub fn text(&self) -> String {
         format!(
             "{} of the {} at {}",
@@ -110,7 +110,7 @@ pub struct Master {
 
 #[derive(Default)]
 struct State {
-    /// What a majority said in the last round; or why there was none.
+    /// Answer of the majority in the last round, or the reason why there was none.
     known: Option<Result<Master, String>>,
     /// The latest that was ever known.
     latest: Option<Master>,
@@ -133,7 +133,7 @@ impl Shared {
     }
 }
 
-/// Those who know one master, asked by a thread of its own until this is dropped.
+/// The processes that know one master; a thread of its own asks them until this is dropped.
 pub struct Masters {
     shared: Arc<Shared>,
     kind: &'static str,
@@ -157,10 +157,10 @@ impl Masters {
     }
 
     fn no_answer(&self) -> StoreError {
-        StoreError::Retry(format!("none of the {} has answered yet", self.kind))
+        StoreError::Retry(format!("PM2509 none of the {} has answered yet", self.kind))
     }
 
-    /// The master's address now, which the store is going to use.
+    /// Returns the master's address now, which the store is going to use.
     ///
     /// # Errors
     /// `Retry`: no majority names one.
@@ -188,7 +188,7 @@ impl Masters {
         }
     }
 
-    /// Whether the master is another one than [`Masters::master`] said last.
+    /// Returns whether the master is another one than [`Masters::master`] said last.
     pub fn has_moved(&self) -> bool {
         self.shared.moved.load(Ordering::Acquire)
     }
@@ -201,7 +201,7 @@ impl Masters {
 
 impl Drop for Masters {
     fn drop(&mut self) {
-        // It may be in the middle of a question, and ends behind it.
+        // It may be in the middle of a question, and ends after it.
         self.shared.over.store(true, Ordering::Release);
     }
 }
@@ -231,9 +231,9 @@ fn ask_until_over(guides: &Guides, url: &RedisUrl, shared: &Shared) {
 fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
     let mut state = shared.state();
     let found = match (found, &state.latest) {
-        // Who answered has not heard yet of the failover that others had told.
+        // Those that answered have not heard yet of the failover that others had told.
         (Ok(master), Some(latest)) if master.epoch < latest.epoch => Err(format!(
-            "the {kind} that answer name {} as the master of epoch {}, and epoch {} was known before",
+            "PM2506 the {kind} that answer name {} as the master of epoch {}, and epoch {} was known before",
             endpoint(&(master.host, master.port)),
             master.epoch,
             latest.epoch
@@ -248,7 +248,7 @@ fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
             tracing::warn!(
                 master = endpoint(&(master.host.clone(), master.port)),
                 epoch = master.epoch,
-                "the {kind} name another master"
+                "PM2507 the {kind} name another master"
             );
             if let Some(wake) = &state.wake {
                 wake();
@@ -259,7 +259,7 @@ fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
     shared.answered.notify_all();
 }
 
-/// The latest of what a majority answers.
+/// Returns the latest of what a majority answers.
 pub fn choose(guides: &Guides, answers: Vec<Result<Master, String>>) -> Result<Master, String> {
     let all = answers.len();
     let mut masters = Vec::new();
@@ -274,7 +274,7 @@ pub fn choose(guides: &Guides, answers: Vec<Result<Master, String>>) -> Result<M
     match masters.into_iter().max_by_key(|master| master.epoch) {
         Some(master) if named * 2 > all => Ok(master),
         _ => Err(format!(
-            "only {named} of {all} {} say where {} is, which is no majority ({last})",
+            "PM2508 only {named} of {all} {} say where {} is, which is no majority ({last})",
             guides.kind(),
             guides.wanted_text()
         )),

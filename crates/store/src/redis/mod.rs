@@ -131,11 +131,11 @@ const APPLY_LUA: &str = concat!(
 /// See the module's text.
 pub struct RedisStore {
     url: RedisUrl,
-    /// Those who name the Redis of `url`, if that has to be asked.
+    /// The processes that name the Redis of `url`, if they have to be asked.
     masters: Option<Masters>,
-    /// If it is a master of a Redis Cluster: the slot of the records.
+    /// Slot of the records, if it is a master of a Redis Cluster.
     home: Option<u16>,
-    /// What was said last of slots that are not as they should be.
+    /// Last message about slots in the wrong place.
     unfit_slots: Option<String>,
     hash: Vec<u8>,
     scripts: Vec<u8>,
@@ -171,9 +171,9 @@ struct Link {
     apply_sha: Vec<u8>,
     /// Value of the field `owner` with which this link's writes take effect.
     owner: Bytes,
-    /// Why Redis accepts no writes: then the records were only read, and nothing may be written.
+    /// Reason why Redis accepts no writes: then the records were only read, and nothing may be written.
     writes_refused: Option<String>,
-    /// If it is a master of a Redis Cluster: the slot of the records.
+    /// Slot of the records, if it is a master of a Redis Cluster.
     home: Option<u16>,
 }
 
@@ -186,7 +186,7 @@ fn records_name(shard: u32, home: Option<u16>) -> String {
 }
 
 impl RedisStore {
-    /// A store for one shard; connects in [`Store::load`].
+    /// Returns a store for one shard; connects in [`Store::load`].
     ///
     /// # Errors
     /// [`OpenError::Url`], [`OpenError::Random`].
@@ -218,8 +218,8 @@ impl RedisStore {
         })
     }
 
-    /// A fault that stops a server at its start only makes a running server wait: somebody changed Redis meanwhile,
-    /// and can change it back. The devices keep what was acknowledged.
+    /// Turns a fault that stops a server at its start into a wait of a running server: Redis was changed meanwhile,
+    /// and can be changed back. The devices keep what was acknowledged.
     fn patient(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Fatal(text) if self.served => StoreError::Retry(format!(
@@ -328,7 +328,7 @@ impl RedisStore {
             tracing::warn!(
                 total = self.rejected,
                 why,
-                "an update was rejected and has no effect"
+                "PM2213 an update was rejected and has no effect"
             );
         }
     }
@@ -366,7 +366,7 @@ impl Link {
                 Ok(())
             } else {
                 Err(StoreError::Retry(format!(
-                    "Redis has it, but not durably: {what}"
+                    "PM2204 Redis has it, but not durably: {what}"
                 )))
             }
         };
@@ -400,12 +400,12 @@ impl Link {
         }
     }
 
-    /// Whether this database was checked on this connection.
+    /// Returns whether this database was checked on this connection.
     fn knows_database(&self, database: u32) -> bool {
         database == 0 || self.databases.contains(&database)
     }
 
-    /// Whether commands of this connection may run in this database; checked once. The inner error is
+    /// Returns whether commands of this connection may run in this database; checked once. The inner error is
     /// Redis's own: it has no such database, or does not let its user in.
     fn try_database(&mut self, database: u32) -> Result<Result<(), String>, StoreError> {
         if self.knows_database(database) {

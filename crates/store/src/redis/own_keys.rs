@@ -1,7 +1,7 @@
 //! pmnet's own keys are not shown: commands that list or count the keys of a database leave them out.
 //!
 //! They are in database 0, so only there something else is sent: a script that asks the command and takes them out of its
-//! reply. What code of a client sees (`redis.call('KEYS', …)`) is not changed.
+//! reply. Answers to code of a client (`redis.call('KEYS', …)`) are not changed.
 
 /// ARGV: pmnet's two keys, what the names of such keys begin with, then the command.
 const WITHOUT_OWN_LUA: &str = "local records, scripts, prefix = unpack(ARGV, 1, 3)
@@ -26,7 +26,7 @@ elseif name == 'DBSIZE' and type(reply) == 'number' then
 end
 return reply";
 
-/// Whether the command lists or counts keys. Redis itself says what is wrong with a number of arguments.
+/// Returns whether the command lists or counts keys. For a wrong number of arguments Redis itself gives the error.
 fn shows_keys(name: &[u8], arguments: usize) -> bool {
     match name {
         b"DBSIZE" | b"RANDOMKEY" => arguments == 1,
@@ -46,7 +46,7 @@ pub struct OwnKeys<'a> {
 }
 
 impl<'a> OwnKeys<'a> {
-    /// What to send in place of a command (`name`: in upper case), if something else is to be sent.
+    /// Returns the command to send in place of another one (`name`: in upper case), if there is one.
     #[must_use]
     pub fn hidden(
         &self,

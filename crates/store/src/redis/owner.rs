@@ -1,4 +1,4 @@
-//! Who may write for a shard: the process that read the records last.
+//! The owner of a shard's records: only the process that read them last may write.
 //!
 //! A command can run long after its connection was given up: its bytes wait in a socket of a busy Redis,
 //! while the process has connected again, or was killed and replaced. So `load` writes a new value, the
@@ -14,7 +14,7 @@
 //! there as such, reads the records without becoming the owner anew: reads go on, and every write leads to
 //! another `load`. A process that was never the owner does not: whoever owns the records may go on to
 //! write them as soon as Redis lets it, and then what was read here is old. A device that is told an old
-//! watermark or epoch takes the store for one that lost data. So it waits, and nobody is answered.
+//! watermark or epoch takes the store for one that lost data. So it waits, and answers nothing.
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -46,7 +46,7 @@ local hash, last_value = KEYS[1], #ARGV
 if not hash then hash, last_value = ARGV[#ARGV], #ARGV - 1 end
 local owner = redis.call('HGET', hash, 'owner')
 if owner ~= ARGV[1] then
-  return {err = owner and 'FENCED' or 'TRYAGAIN the records were changed by somebody else'}
+  return {err = owner and 'FENCED' or 'TRYAGAIN the records were changed by another process'}
 end
 local at = 3 + tonumber(ARGV[2])
 local reply = redis.pcall('HDEL', hash, '')
@@ -90,7 +90,7 @@ impl Owner {
         })
     }
 
-    /// A name that nobody has.
+    /// Returns a name that no process has.
     pub fn some_name(&self) -> String {
         format!("{}-{}", self.process, self.loads)
     }
@@ -107,6 +107,11 @@ impl Owner {
     }
 }
 
+/// Returns the error for records that are not what this server wrote last.
+pub(super) fn records_changed() -> StoreError {
+    StoreError::Retry("PM2308 the records in Redis were changed by another process".into())
+}
+
 /// Another process owns the records.
 pub fn taken_over(hash: &[u8]) -> StoreError {
     StoreError::Fatal(format!(
@@ -121,7 +126,7 @@ fn older(hash: &[u8], found: &[u8], confirmed: &[u8]) -> StoreError {
     let order = |watermark: &[u8]| watermark.try_into().map_or(0, u64::from_be_bytes);
     let (found, confirmed) = (order(found), order(confirmed));
     StoreError::Fatal(format!(
-        "pmnet's records ({}) in Redis are older than what this server wrote: Redis lost writes that it had \
+        "PM2002 pmnet's records ({}) in Redis are older than what this server wrote: Redis lost writes that it had \
          confirmed (restored backup, failover to a lagging replica, crash without appendfsync always). It has what was \
          applied up to order {found}, and had confirmed up to {confirmed}: what is between is missing. Restore \
          Redis's data, or start the shard anew",
@@ -162,7 +167,7 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// The owner that the hash has (empty: none), unless that one came after us.
+    /// Returns the owner that the hash has (empty: none), unless that one came after us.
     fn seen_owner(&mut self, link: &mut Link) -> Result<Vec<u8>, StoreError> {
         let reply = link
             .connection
@@ -170,7 +175,7 @@ impl RedisStore {
         if let Some(error) = read::error(&reply) {
             if error.starts_with("WRONGTYPE") {
                 return Err(StoreError::Fatal(format!(
-                    "the key {} in Redis is not pmnet's: remove it, or give the shard another number",
+                    "PM2008 the key {} in Redis is not pmnet's: remove it, or give the shard another number",
                     String::from_utf8_lossy(&self.hash)
                 )));
             }
@@ -201,7 +206,7 @@ impl RedisStore {
         }
         if !self.owner.was {
             return Err(StoreError::Retry(format!(
-                "Redis takes no writes now: {error}. This server cannot take over the shard's records before it does. Until then \
+                "PM2301 Redis takes no writes now: {error}. This server cannot take over the shard's records before it does. Until then \
                  another server may write them, so this one answers nobody. Make Redis take writes (INFO, its log)"
             )));
         }
@@ -225,7 +230,7 @@ impl RedisStore {
         let hash = String::from_utf8_lossy(&self.hash);
         if self.seen_records && records.is_empty() {
             return Err(StoreError::Fatal(format!(
-                "pmnet's records ({hash}) are gone from Redis although this server wrote them: FLUSHALL or DEL \
+                "PM2001 pmnet's records ({hash}) are gone from Redis although this server wrote them: FLUSHALL or DEL \
                  behind pmnet's back, or Redis restarted without its data. Acknowledged writes may be lost with \
                  them. Restore Redis's data, or start the shard anew"
             )));
@@ -239,8 +244,8 @@ impl RedisStore {
             && self.in_flight.as_ref() != Some(&watermark)
         {
             return Err(StoreError::Fatal(format!(
-                "pmnet's records ({hash}) in Redis say that more was applied than this server applied: somebody \
-                 changed them behind pmnet's back. Going on would skip acknowledged writes. Find out who did it, \
+                "PM2006 pmnet's records ({hash}) in Redis say that more was applied than this server applied: another \
+                 program changed them. Going on would skip acknowledged writes. Find out which one, \
                  restore Redis's data, or start the shard anew"
             )));
         }
@@ -285,31 +290,31 @@ impl Link {
         if owner == self.owner && found == watermark {
             return Ok(());
         }
-        Err(StoreError::Retry(
-            "the records in Redis were changed by somebody else".into(),
-        ))
+        Err(records_changed())
     }
 
-    /// Whether writes may be sent.
+    /// Checks whether writes may be sent.
     ///
     /// # Errors
     /// `Retry` if the records were read without becoming their owner.
     pub(super) fn may_write(&self) -> Result<(), StoreError> {
         match &self.writes_refused {
             None => Ok(()),
-            Some(error) => Err(StoreError::Retry(format!("Redis takes no writes: {error}"))),
+            Some(error) => Err(StoreError::Retry(format!(
+                "PM2302 Redis takes no writes: {error}"
+            ))),
         }
     }
 }
 
-/// The two elements of a reply to HMGET; what is missing is empty.
+/// Returns the two elements of a reply to HMGET; what is missing is empty.
 fn two_texts(reply: &[u8]) -> (&[u8], &[u8]) {
     let texts = read::elements(reply).unwrap_or_default();
     let at = |i: usize| texts.get(i).and_then(|t| read::text(t)).unwrap_or_default();
     (at(0), at(1))
 }
 
-/// The records of a reply to HGETALL, without the owner.
+/// Returns the records of a reply to HGETALL, without the owner.
 fn records_of(reply: &Bytes) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
     let not_understood = || StoreError::Retry("Redis's answer to HGETALL is not understood".into());
     let fields = read::elements(reply).ok_or_else(not_understood)?;

@@ -1,7 +1,7 @@
-//! How much of a pack is executed in one step.
+//! The part of a pack that is executed in one step.
 //!
 //! A script runs it as far as it can: up to what must run between MULTI and EXEC, or as far as its replies and its time go
-//! (`request.lua`). If that comes first, it runs with the commands behind it; a transaction runs alone. The front sends the rest again.
+//! (`request.lua`). If that comes first, it runs with the commands after it; a transaction runs alone. The front sends the rest again.
 
 use pmnet_wire::command::{Commands, Form, Protocol};
 
@@ -9,8 +9,8 @@ use super::commands::CommandTable;
 use super::plan::{Item, Plan};
 
 impl<'a> Plan<'a> {
-    /// What is executed now of this pack. `unlimited`: there is no limit for Redis's memory. `by_slots`: what is not for a script runs
-    /// alone, since its keys are of one slot, and those of others may be of another.
+    /// Commands of this pack to execute now. `unlimited`: there is no limit for Redis's memory. `by_slots`: a command that cannot run in a script runs
+    /// alone, since its keys are of one slot, and the next command's may be of another.
     pub fn of_pack(
         commands: &Commands<'a>,
         table: &CommandTable,

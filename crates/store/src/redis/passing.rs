@@ -26,13 +26,13 @@ fn code(error: &str) -> &str {
     error.split(' ').next().unwrap_or("")
 }
 
-/// Whether Redis says "not now", to a command of ours or of a client.
+/// Returns whether Redis says "not now", to a command of ours or of a client.
 #[must_use]
 pub fn is_not_now(error: &str) -> bool {
     not_now!().split(' ').any(|word| word == code(error))
 }
 
-/// Whether an error for a command that must not get lost may be temporary. Then the whole batch waits and is
+/// Returns whether an error for a command that must not get lost may be temporary. Then the whole batch waits and is
 /// tried again, in order. `NOPERM` counts: an operator's ACL mistake must not lose what clients were promised.
 #[must_use]
 pub fn is_passing(error: &str) -> bool {

@@ -18,7 +18,7 @@ use super::plan::{Item, Plan};
 
 /// First word of the request script's error when something may have taken effect.
 const PARTLY: &str = "PARTLY ";
-/// First word of its error when nothing has happened, and it was not Redis that refused. What follows may be
+/// First word of its error when nothing has happened, and the refusal is not from Redis. The rest may be
 /// text of a client.
 const RAISED: &str = "RAISED ";
 /// Bytes of an answer that are shown.
@@ -41,7 +41,7 @@ pub enum Answer {
 pub enum Pending {
     /// Nothing was sent.
     Done(Bytes),
-    /// `skip` replies of ours (SELECT, HELLO), then one for each command whose reply comes.
+    /// First `skip` replies to commands of pmnet (SELECT, HELLO), then one for each command of the client.
     Read { skip: usize, items: Vec<Answer> },
     /// MULTI, this many QUEUED, EXEC.
     ReadTransaction { skip: usize, queued: usize },
@@ -204,7 +204,7 @@ pub fn read_pending(
             } else if let Some(why) = error.strip_prefix(PARTLY) {
                 tracing::warn!(
                     error,
-                    "the request script failed; what it did so far stands"
+                    "PM2211 the request script failed; what it did so far stands"
                 );
                 reply::error(&format!(
                     "ERR pmnet: failed while running, part of it may have taken effect: {why}"
@@ -219,7 +219,10 @@ pub fn read_pending(
                 reply::error(error.split(" script: ").next().unwrap_or(error))
             } else {
                 // The same request would fail again in the same way: it must not stop the shard.
-                tracing::warn!(error, "the request script failed; nothing has happened");
+                tracing::warn!(
+                    error,
+                    "PM2212 the request script failed; nothing has happened"
+                );
                 let why = error.strip_prefix(RAISED).unwrap_or(error);
                 reply::error(&format!("ERR pmnet: cannot be run: {why}"))
             };
@@ -231,8 +234,8 @@ pub fn read_pending(
     Ok(None)
 }
 
-/// The answer to a read, and whether it is one whatever it says. `cluster`: what Redis says of slots is not for clients, who would
-/// follow it past pmnet; whether this Redis is still the master shows at the end of the group.
+/// Returns the answer to a read, and whether it is one whatever it says. `cluster`: what Redis says of slots is not for clients, who would
+/// follow it past pmnet. Returns whether this Redis is still the master shows at the end of the group.
 fn answer(reply: Bytes, code: bool, cluster: bool) -> (Bytes, bool) {
     match error(&reply) {
         Some(error) if cluster && is_elsewhere(error) && !error.starts_with("CROSSSLOT") => {
@@ -242,10 +245,10 @@ fn answer(reply: Bytes, code: bool, cluster: bool) -> (Bytes, bool) {
     }
 }
 
-/// An answer of a shape that Redis never gives.
+/// Returns an answer of a shape that Redis never gives.
 pub fn not_understood(command: &str, reply: &[u8]) -> StoreError {
     StoreError::Retry(format!(
-        "Redis's answer to {command} is not understood: {}",
+        "PM2210 Redis's answer to {command} is not understood: {}",
         reply[..reply.len().min(SHOWN_BYTES_MAX)].escape_ascii()
     ))
 }

@@ -23,16 +23,16 @@ pub enum Item<'a> {
     Run(Vec<u8>, Vec<&'a [u8]>),
     /// Not to be run: this is its reply.
     Done(Vec<u8>),
-    /// What follows runs in this database, which exists. Only in a transaction that has a record.
+    /// The next commands run in this database, which exists. Only in a transaction that has a record.
     Select(u32),
-    /// So many of those behind it are a transaction. Only in a pack.
+    /// The next commands are a transaction; their number. Only in a pack.
     Transaction(usize),
 }
 
 /// A request that has been checked.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// What the commands are to each other.
+    /// Relation between the commands.
     pub form: Form,
     /// RESP version of the reply.
     pub resp3: bool,
@@ -40,12 +40,12 @@ pub struct Plan<'a> {
     pub database: u32,
     /// The commands.
     pub items: Vec<Item<'a>>,
-    /// Of a pack: how many of its parts this is at most. The reply is the array of theirs.
+    /// Of a pack: how many of its parts this is at most. The reply is the array of their replies.
     pub parts: Option<usize>,
 }
 
 impl<'a> Plan<'a> {
-    /// A plan that runs nothing and replies `reply`.
+    /// Returns a plan that runs nothing and replies `reply`.
     pub fn done(reply: Vec<u8>) -> Plan<'a> {
         Plan {
             form: Form::Single,
@@ -58,7 +58,7 @@ impl<'a> Plan<'a> {
 
     /// Checks the commands of a request that has commands. `unlimited`: there is no limit for Redis's memory. `databases`: those that
     /// its SELECTs may name; none if it may have no SELECT, or has no record. `recorded`: it has one. Then a command of a transaction that
-    /// names pmnet's own keys is refused alone, and the others run: the AOF of a Redis behind pmnet has such transactions.
+    /// names pmnet's own keys is refused alone, and the others run: the AOF of a Redis that pmnet uses has such transactions.
     pub fn new(
         commands: &Commands<'a>,
         table: &CommandTable,
@@ -93,7 +93,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Whether the request script can run it, and hand its replies back as they were.
+    /// Returns whether the request script can run it, and hand its replies back as they were.
     pub fn runs_in_script(&self, table: &CommandTable) -> bool {
         let fits = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
             table.scriptable(name, arguments) && survives_script(name, arguments, self.resp3)
@@ -101,7 +101,7 @@ impl<'a> Plan<'a> {
         !self.selects() && self.runs().all(fits)
     }
 
-    /// The reply, when nothing is to be run.
+    /// Returns the reply, when nothing is to be run.
     pub fn finished(&self) -> Option<Vec<u8>> {
         let mut reply = Vec::new();
         for item in &self.items {
@@ -113,14 +113,14 @@ impl<'a> Plan<'a> {
         Some(reply)
     }
 
-    /// Whether a script cannot run it, since it changes the database.
+    /// Returns whether a script cannot run it, since it changes the database.
     fn selects(&self) -> bool {
         self.items
             .iter()
             .any(|item| matches!(item, Item::Select(_)))
     }
 
-    /// The slots of its keys in a Redis Cluster, as far as they can be told, each once.
+    /// Returns the slots of its keys in a Redis Cluster, as far as they can be told, each once.
     pub fn slots(&self, table: &CommandTable) -> Vec<u16> {
         let keys = self.runs().flat_map(|(name, a)| table.slot_keys(name, a));
         let mut slots: Vec<u16> = keys.map(|key| slot_of(key)).collect();
@@ -138,7 +138,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The database that this command selects, if it is a SELECT of one.
+/// Returns the database that this command selects, if it is a SELECT of one.
 pub fn selected(name: &[u8], arguments: &[&[u8]]) -> Option<u32> {
     let [_, number] = arguments else {
         return None;
@@ -189,7 +189,7 @@ fn objection(
     None
 }
 
-/// What must be known of an update before it is sent.
+/// Facts about an update, found before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
     /// A front acknowledged it without knowing anything of the data.
@@ -203,7 +203,7 @@ pub struct Nature {
 /// Checks an update. `by_slots`: it must run in a script, since the store is a Redis Cluster.
 ///
 /// # Errors
-/// Why it must not be sent, for the log.
+/// Reason why it must not be sent, for the log.
 pub fn check_effect(
     commands: &Commands<'_>,
     table: &CommandTable,

@@ -2,7 +2,7 @@
 //!
 //! The front acknowledges four commands early, in forms that Redis accepts whatever the data is
 //! ([`pmnet_wire::promise::is_promised`], used at both ends). If Redis refuses one nevertheless, its configuration
-//! breaks a promise, and the update stays in the devices until somebody corrects the configuration. Everything else
+//! breaks a promise, and the update stays in the devices until an operator corrects the configuration. Everything else
 //! that is refused for good is dropped, counted and logged: commands that the operator lets through with
 //! `--assume-ok`, and commands that no front sends.
 
@@ -28,7 +28,7 @@ pub const DATABASES_MAX: u32 = i32::MAX.unsigned_abs();
 /// Bytes of a key that are shown.
 const SHOWN_BYTES_MAX: usize = 64;
 
-/// Whether a front acknowledges this command without knowing the data: it has one of the forms that Redis
+/// Returns whether a front acknowledges this command without knowing the data: it has one of the forms that Redis
 /// always accepts.
 pub fn is_promised(arguments: &[&[u8]]) -> bool {
     pmnet_wire::promise::is_promised(arguments.len(), |index| arguments[index])
@@ -42,7 +42,7 @@ pub fn missing(table: &CommandTable) -> Vec<&'static str> {
         .collect()
 }
 
-/// An update for people: its first command, with key and database.
+/// Returns an update for people: its first command, with key and database.
 pub fn shown(commands: &Commands<'_>) -> String {
     let Some(mut arguments) = commands.iter().next() else {
         return "an update without a command".into();
@@ -65,7 +65,7 @@ pub fn shown(commands: &Commands<'_>) -> String {
     )
 }
 
-/// Why an update that was not promised may be dropped.
+/// Returns why an update that was not promised may be dropped.
 pub fn excuse(commands: &Commands<'_>) -> &'static str {
     let assumed = commands.count > 0
         && commands.iter().all(|mut arguments| {

@@ -3,7 +3,7 @@
 //! Three ways. Where Sentinels watch the master, they are told to fail over. A master that runs hands over by itself (`FAILOVER`): it
 //! stops taking writes, waits until the replica has everything, and then they change places, so nothing is lost. If the master is stopped for good, which
 //! only a person can know, the replica that has applied most is promoted and the others follow it.
-//! Whoever serves the shard begins a new epoch at the new master: that is waited for.
+//! The server of the shard begins a new epoch at the new master: the command waits for that.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use super::{WATERMARK, cluster, records_name, sentinel};
 /// Host and port.
 type Place = (String, u16);
 
-/// A master that hands over waits so long for its replica, in milliseconds, and then goes on by itself.
+/// Milliseconds for which a master that hands over waits for its replica; then it goes on by itself.
 const HAND_OVER_MILLISECONDS: u64 = 10_000;
 /// A replica that follows is online at its master within this time, which looks for it so often.
 const ONLINE_MAX: Duration = Duration::from_secs(5);
@@ -36,7 +36,7 @@ struct Seen {
     offset: i64,
     /// Updates up to this order are applied here; 0: none.
     applied: u64,
-    /// Which load by a server claimed the records last; empty: none.
+    /// Name of the server's load that claimed the records last; empty: none.
     owner: Vec<u8>,
 }
 
@@ -54,18 +54,18 @@ enum Way {
     Stopped { to: Seen, others: Vec<Place> },
 }
 
-/// What will be done, and what to wait for.
+/// A planned promotion, and the state to wait for.
 pub struct Promotion {
     url: RedisUrl,
     hash: String,
     way: Way,
     /// The master before.
     from: Place,
-    /// Whose the records were.
+    /// Owner of the records before.
     owner: Vec<u8>,
 }
 
-/// How far it is.
+/// Progress of the promotion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// A sentence about what is waited for.
@@ -124,7 +124,7 @@ impl Promotion {
         }
     }
 
-    /// What will be done, and what an acknowledged write survives meanwhile, for people.
+    /// Returns a sentence for the operator: the planned steps, and what an acknowledged write survives meanwhile.
     #[must_use]
     pub fn text(&self) -> String {
         let from = endpoint(&self.from);
@@ -150,7 +150,7 @@ impl Promotion {
         }
     }
 
-    /// The replica that becomes the master; `None`: the Sentinels choose.
+    /// Returns the replica that becomes the master; `None`: the Sentinels choose.
     fn to(&self) -> Option<&Place> {
         match &self.way {
             Way::Sentinels { .. } => None,
@@ -158,13 +158,13 @@ impl Promotion {
         }
     }
 
-    /// The master before, and the one to come if that is known.
+    /// Returns the master before, and the one to come if that is known.
     #[must_use]
     pub fn places(&self) -> (String, Option<String>) {
         (endpoint(&self.from), self.to().map(endpoint))
     }
 
-    /// What a person has to do then, if the server does not find the new master by itself.
+    /// Returns what the operator has to do then, if the server does not find the new master by itself.
     #[must_use]
     pub fn then(&self) -> Option<String> {
         let to = self.to()?;
@@ -182,7 +182,7 @@ impl Promotion {
     /// Does it.
     ///
     /// # Errors
-    /// A sentence: it was refused, or nobody knows whether it was begun.
+    /// A sentence: it was refused, or it is not known whether it was begun.
     pub fn begin(&self) -> Result<(), String> {
         match &self.way {
             Way::Sentinels { name, told, .. } => {
@@ -229,7 +229,7 @@ impl Promotion {
         Ok(())
     }
 
-    /// How far it is.
+    /// Returns how far it is.
     ///
     /// # Errors
     /// A sentence: it came to nothing.
@@ -249,7 +249,7 @@ impl Promotion {
                 if let Some(state) = self.hands_over() {
                     return match state.as_str() {
                         "no-failover" => Err(format!(
-                            "{} did not get everything within {} s, and {} goes on as the master: nothing has changed",
+                            "PM5201 {} did not get everything within {} s, and {} goes on as the master: nothing has changed",
                             endpoint(&to.place),
                             HAND_OVER_MILLISECONDS / 1000,
                             endpoint(&self.from)
@@ -295,7 +295,7 @@ fn by_sentinels(url: RedisUrl, hash: String, guides: Guides) -> Result<Promotion
         .map_err(|why| format!("{why}. If it is lost, the Sentinels fail over by themselves"))?;
     if !master.is_master {
         return Err(format!(
-            "the Sentinels name {}, which is no master: they are in the middle of a failover",
+            "PM5202 the Sentinels name {}, which is no master: they are in the middle of a failover",
             endpoint(&from)
         ));
     }
@@ -318,20 +318,20 @@ fn hand_over(url: RedisUrl, hash: String, to: &[String]) -> Result<Promotion, St
     let place = place(to)?;
     let master = see(&from, &url, &hash).map_err(|why| {
         format!(
-            "{why}. If it is certain that this process is stopped for good, and will not come back as a master: --is-stopped. A machine \
+            "PM5203 {why}. If it is certain that this process is stopped for good, and will not come back as a master: --is-stopped. A machine \
              that is only cut off goes on writing"
         )
     })?;
     if !master.is_master {
         return Err(format!(
-            "{} is no master: is --store the server's?",
+            "PM5204 {} is no master: is --store the server's?",
             endpoint(&from)
         ));
     }
     let replica = follower(&place, &url, &hash)?;
     if replica.offset > master.offset || !replica.follows {
         return Err(format!(
-            "{} does not follow its master now (master_link_status): wait until it does",
+            "PM5205 {} does not follow its master now (master_link_status): wait until it does",
             endpoint(&place)
         ));
     }
@@ -350,7 +350,7 @@ fn of_a_stopped_master(url: RedisUrl, hash: String, to: &[String]) -> Result<Pro
         && master.is_master
     {
         return Err(format!(
-            "{} answers, as a master: it is not stopped. Without --is-stopped it hands over, and nothing is lost",
+            "PM5206 {} answers, as a master: it is not stopped. Without --is-stopped it hands over, and nothing is lost",
             endpoint(&from)
         ));
     }
@@ -373,27 +373,30 @@ fn of_a_stopped_master(url: RedisUrl, hash: String, to: &[String]) -> Result<Pro
     })
 }
 
-/// The one that has applied most; of several the one that has most of everything else.
+/// Returns the one that has applied most; of several the one that has most of everything else.
 fn best(replicas: &[Seen]) -> Option<&Seen> {
     replicas.iter().max_by_key(|one| (one.applied, one.offset))
 }
 
-/// A Redis that is a replica with this shard's records.
+/// Returns a Redis that is a replica with this shard's records.
 fn follower(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     let seen = see(place, url, hash)?;
     if seen.is_master {
-        return Err(format!("{} is a master, no replica", endpoint(place)));
+        return Err(format!(
+            "PM5208 {} is a master, no replica",
+            endpoint(place)
+        ));
     }
     if seen.owner.is_empty() {
         return Err(format!(
-            "{} has no records of this shard ({hash}): it is another one's replica, or --shard is wrong",
+            "PM5207 {} has no records of this shard ({hash}): it is another one's replica, or --shard is wrong",
             endpoint(place)
         ));
     }
     Ok(seen)
 }
 
-/// A Sentinel that names the latest master, and that master.
+/// Returns a Sentinel that names the latest master, and that master.
 fn named(guides: &Guides, name: &str) -> Result<(Place, Place), String> {
     let places = guides.places.iter();
     let answers: Vec<_> = places

@@ -11,20 +11,20 @@ use super::config::WaitFor;
 use super::owner::{FENCED, RECORDS_LUA, taken_over};
 use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 
-/// Bytes of what is owed that one call writes, if there are several records: it must end within the deadline of a call.
+/// Bytes that one call writes of the records that are owed, if there are several: it must end within the deadline of a call.
 const CALL_BYTES_MAX: usize = 16 << 20;
 
 /// A change of a record that belongs to what a Redis has executed.
 #[derive(Clone)]
 struct Debt {
     change: RecordChange,
-    /// What a Redis that was restarted since gets instead, if it has nothing of the record. `None`: nothing,
+    /// Commands for a Redis that was restarted since, if it has nothing of the record. `None`: nothing,
     /// because then it has also lost the effect that the record belongs to.
     otherwise: Option<Bytes>,
 }
 
 impl Debt {
-    /// What must be written to a Redis that was restarted since and has these records.
+    /// Returns the commands for a Redis that was restarted since and has these records.
     fn on_another(mut self, records: &[(RecordKey, Bytes)]) -> Option<Debt> {
         let (key, value) = &self.change;
         let found = records.iter().find(|(known, _)| known == key);
@@ -83,7 +83,7 @@ impl Owed {
         self.debts.iter().map(|debt| &debt.change)
     }
 
-    /// How many of the first changes the next call writes. The watermark comes last, when all others are there.
+    /// Returns how many of the first changes the next call writes. The watermark comes last, when all others are there.
     fn next_part(&mut self) -> usize {
         self.debts
             .sort_by_key(|Debt { change, .. }| change.0 == WATERMARK);
@@ -112,7 +112,7 @@ impl Owed {
         self.debts = debts.filter_map(|debt| debt.on_another(records)).collect();
         if batch && self.value(WATERMARK).is_none() {
             tracing::warn!(
-                "Redis was restarted before it took the record of a batch that it had executed: the batch is applied \
+                "PM2207 Redis was restarted before it took the record of a batch that it had executed: the batch is applied \
                  again"
             );
         }
@@ -149,7 +149,7 @@ pub fn add_records<'a>(
 /// Redis executed something, and refused the records that belong to it.
 pub fn unrecorded(why: &str) -> StoreError {
     StoreError::Retry(format!(
-        "Redis executed something and refused to keep pmnet's record of it: {why}. Allow it (HSET, HDEL, EVAL, SELECT), \
+        "PM2206 Redis executed something and refused to keep pmnet's record of it: {why}. Allow it (HSET, HDEL, EVAL, SELECT), \
          and do not stop this server before that: it keeps the record until then"
     ))
 }

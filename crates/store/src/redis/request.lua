@@ -55,7 +55,7 @@ local function in_records(f, ...)
   redis.call('SELECT', before)
   return result
 end
--- Writes `value` into the record, as the first write or as a later one; nil, or why it cannot be written.
+-- Writes `value` into the record, as the first write or as a later one. Returns nil, or the reason why it cannot be written.
 local function write_record(value)
   local reply = redis.pcall('HSET', HASH, FIELD, value)
   if type(reply) == 'table' and reply.err and string.match(reply.err, '^-?OOM') then
@@ -135,7 +135,7 @@ local function add_integer(n)
     add(':' .. string.format('%.0f', n < 0 and math.ceil(n) or math.floor(n)) .. '\r\n')
   end
 end
--- Valkey's version, or 0; Redis's, which Valkey has, too.
+-- Version of Valkey, or 0; then that of Redis, which Valkey has, too.
 local VALKEY = redis.SERVER_NAME == 'valkey' and (redis.VALKEY_VERSION_NUM or 0x80000) or 0
 -- Redis 7.2 and newer write the shortest number that is this one, in their own way; before, 17 digits.
 local SHORTEST = (redis.REDIS_VERSION_NUM or 0) >= 0x70200
@@ -259,7 +259,7 @@ local function call_guarded(name, arguments, ...)
       user_wrote = has_flag('write', name, arguments[2])
     end
   end
-  -- Not by unpack, which takes fewer.
+  -- This avoids unpack, which takes fewer elements.
   local reply = redis.pcall(...)
   local failed = type(reply) == 'table' and reply.err
   if name == 'SELECT' and not failed then current = tostring(arguments[2]) end
@@ -402,7 +402,7 @@ local seen_scripts = {}
 -- Valkey 8.1 and newer look at the engine last: it may be a module's.
 local ENGINE_LAST = VALKEY >= 0x80100
 local SCRIPT_FLAGS = set('no-writes allow-oom allow-stale no-cluster allow-cross-slot-keys')
--- The flags in a first line `#!lua …`, if there is one. Or nil, and Redis's error.
+-- The flags in a first line `#!lua …`, if there is one. Otherwise returns nil and Redis's error.
 local function shebang(body)
   if string.sub(body, 1, 2) ~= '#!' then return false end
   local line = string.match(body, '^([^\n]*)\n')
@@ -436,7 +436,7 @@ local function compile(body)
   local alone, why = loadstring(body, '@user_script')
   return nil, 'ERR Error compiling script (new function): ' .. (alone and message or why)
 end
--- The line of a tail call, which leaves no trace, if only one can be meant.
+-- Returns the line of a tail call, which leaves no trace, if only one line is possible.
 local function line_of_return(body)
   local line, found = 0, nil
   for text in string.gmatch(body .. '\n', '([^\n]*)\n') do
@@ -594,7 +594,7 @@ local function run(name, first, last)
   end
 end
 -- Runs a transaction of `count` commands. Redis discards every transaction when memory is short. One of scripts and reads runs
--- nevertheless, since it is not asked before it changes something. Returns what is behind it.
+-- nevertheless, since it is not asked before it changes something. Returns the rest after it.
 local function transaction(at, count)
   local changes = false
   local after = each_command(at, count, function(name)
@@ -663,7 +663,7 @@ redis.setresp(2)
 local owner = redis.call('HGET', HASH, 'owner')
 if owner and owner ~= OWNER then return {err = 'FENCED'} end
 if not owner or (redis.call('HGET', HASH, 'watermark') or '') ~= WATERMARK then
-  return {err = 'TRYAGAIN the records were changed by somebody else'}
+  return {err = 'TRYAGAIN the records were changed by another process'}
 end
 local elsewhere = pmnet_elsewhere(SLOTS, COMMANDS - 1)
 if elsewhere then return elsewhere end

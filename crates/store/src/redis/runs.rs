@@ -11,7 +11,7 @@ use pmnet_resp::write_bulk;
 
 use super::commands::SCRIPT_ARGUMENTS_MAX;
 
-/// What the script needs to know of a command.
+/// Facts about a command that the script needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// `SET key value`, which MSET does as well.
@@ -39,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// Its name in `apply.lua`.
+    /// Returns its name in `apply.lua`.
     fn word(self) -> &'static str {
         match self {
             Kind::Plain => "plain",
@@ -67,7 +67,7 @@ const RUN_HEADER: usize = 2;
 /// Arguments behind the name, and behind what all pieces have, of the pieces of a command that is too long for a script.
 const PIECE: usize = 2000;
 
-/// How many arguments each piece of this command begins with, if it does the same in several pieces, each with an even number of the
+/// Returns how many arguments each piece of this command begins with, if it does the same in several pieces, each with an even number of the
 /// others.
 fn piece_head(name: &[u8]) -> Option<usize> {
     let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
@@ -78,7 +78,7 @@ fn piece_head(name: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether a command can run in a script in several pieces, if it is too long for one.
+/// Returns whether a command can run in a script in several pieces, if it is too long for one.
 pub fn splits(name: &[u8]) -> bool {
     piece_head(name).is_some()
 }
@@ -92,7 +92,7 @@ pub struct Runs<'a> {
     runs: Vec<Run<'a>>,
     /// Arguments of all commands, without their names.
     arguments: Vec<&'a [u8]>,
-    /// Of which effect each command is.
+    /// Effect of each command.
     effects: Vec<usize>,
 }
 
@@ -145,12 +145,12 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// The effect of the command with this number from 0.
+    /// Returns the effect of the command with this number from 0.
     pub fn effect_of(&self, command: usize) -> Option<usize> {
         self.effects.get(command).copied()
     }
 
-    /// How many values [`Runs::write`] writes.
+    /// Returns how many values [`Runs::write`] writes.
     pub fn values(&self) -> usize {
         RUN_HEADER * self.runs.len() + self.arguments.len()
     }
@@ -186,7 +186,7 @@ mod tests {
     use pmnet_resp::read::{elements, text};
     use pmnet_resp::write_header;
 
-    /// What is written for these commands, each with its database.
+    /// Returns the text that is written for these commands, each with its database.
     fn written(commands: &[(u32, &str)]) -> String {
         written_by(false, commands)
     }

@@ -10,7 +10,7 @@ use super::url::RedisUrl;
 /// Asks a Sentinel for the master of this name.
 ///
 /// # Errors
-/// Why there is no answer.
+/// Reason why there is no answer.
 pub fn ask(
     (host, port): &(String, u16),
     name: &str,

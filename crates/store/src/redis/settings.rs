@@ -49,7 +49,7 @@ pub fn check_limits(connection: &mut Connection, version: (u32, u32)) -> Result<
             let reply = connection.call(&[b"CLIENT", b"NO-EVICT", b"on"])?;
             if let Some(error) = error(&reply) {
                 return Err(StoreError::Fatal(format!(
-                    "Redis may close pmnet's connection when clients use much memory (maxmemory-clients), and does not \
+                    "PM2107 Redis may close pmnet's connection when clients use much memory (maxmemory-clients), and does not \
                      except it (CLIENT NO-EVICT: {error}): run CONFIG SET maxmemory-clients 0 and put it into \
                      redis.conf, or give the user the right to CLIENT"
                 )));
@@ -61,7 +61,7 @@ pub fn check_limits(connection: &mut Connection, version: (u32, u32)) -> Result<
 
 fn too_low(name: &str, found: &str, of: &str, wanted: &str) -> StoreError {
     StoreError::Fatal(format!(
-        "Redis closes the connection at {of} that pmnet must be able to send or read ({name} is {found}), so what was \
+        "PM2108 Redis closes the connection at {of} that pmnet must be able to send or read ({name} is {found}), so what was \
          acknowledged could not be applied: run CONFIG SET {name} {wanted} (or more) in Redis, and put it into \
          redis.conf"
     ))
@@ -82,11 +82,11 @@ impl RedisStore {
         connection: &mut Connection,
         request_sha: &[u8],
     ) -> Result<(), StoreError> {
-        // Any key: nobody knows which keys clients will use.
+        // Any key: it is not known which keys clients will use.
         let name = self.owner.some_name();
         let key = match self.home {
             None => name,
-            // In the slot of the records, since all of a transaction must be in one.
+            // A key in the slot of the records, since all keys of a transaction must be in one slot.
             Some(home) => super::cluster::in_slot(home, &name),
         };
         let (key, hash) = (key.as_bytes(), &self.hash[..]);
@@ -111,7 +111,7 @@ impl RedisStore {
             &[b"TYPE", hash],
             &[b"SCAN", b"0"],
         ];
-        // Alone: without it the others would run.
+        // MULTI is sent alone: if it failed, the next commands would run at once.
         let begun = connection.call(&[b"MULTI"])?;
         if let Some(error) = error(&begun) {
             return Err(self.unfit("MULTI", error));
@@ -155,12 +155,12 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Why Redis refuses a command without which nothing works.
+    /// Returns why Redis refuses a command without which nothing works.
     pub(super) fn unfit(&self, name: &str, error: &str) -> StoreError {
         if error.starts_with("NOPERM") {
             let user = self.user();
             return StoreError::Fatal(format!(
-                "the Redis user {user} may not run {name} on every key ({error}), but pmnet acknowledges before Redis \
+                "PM2109 the Redis user {user} may not run {name} on every key ({error}), but pmnet acknowledges before Redis \
                  sees the command: give it all rights (ACL SETUSER {user} on allkeys allchannels +@all), \
                  in the ACL file or redis.conf, too"
             ));
@@ -172,7 +172,7 @@ impl RedisStore {
     }
 }
 
-/// Whether the error of a queued command means more than that Redis accepts no writes at the moment.
+/// Returns whether the error of a queued command means more than that Redis accepts no writes at the moment.
 fn is_lasting(error: &str) -> bool {
     !super::passing::is_not_now(error)
 }
@@ -180,7 +180,7 @@ fn is_lasting(error: &str) -> bool {
 /// Redis has these commands only under another name, or not at all.
 pub fn lacks(names: &[&str]) -> StoreError {
     StoreError::Fatal(format!(
-        "Redis has no {}, which pmnet needs, or acknowledges before Redis sees it: remove its rename-command from \
+        "PM2110 Redis has no {}, which pmnet needs, or acknowledges before Redis sees it: remove its rename-command from \
          redis.conf and restart Redis",
         names.join(", ")
     ))

@@ -42,7 +42,7 @@ pub struct Together<'a> {
 }
 
 impl<'a> Together<'a> {
-    /// Whether this request may run with those that wait.
+    /// Returns whether this request may run with those that wait.
     pub fn takes(&self, plan: &Plan<'_>, table: &CommandTable) -> bool {
         let guarded = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
             let code = runs_code(name) || runs_reading_code(name);
@@ -163,7 +163,7 @@ impl RedisStore {
         Ok(false)
     }
 
-    /// The reply to each request, from the results of all their commands.
+    /// Returns the reply to each request, from the results of all their commands.
     fn replies_of(&self, all: &[Asked<'_>], results: Vec<(usize, Bytes)>) -> Vec<Bytes> {
         let mut results = results.into_iter();
         let mut one = |asked: &Asked<'_>| {
@@ -180,7 +180,7 @@ impl RedisStore {
     }
 }
 
-/// The records of the requests of which a part is missing; of all, if that is not known.
+/// Returns the records of the requests of which a part is missing; of all, if that is not known.
 fn torn_fields<'r>(torn: &Torn, all: &'r [Asked<'_>]) -> Vec<&'r [u8]> {
     let fields = all
         .iter()
@@ -192,7 +192,7 @@ fn torn_fields<'r>(torn: &Torn, all: &'r [Asked<'_>]) -> Vec<&'r [u8]> {
     found
 }
 
-/// The reply to a request of which only this is known.
+/// Returns the reply to a request of which only this is known.
 fn in_pack(plan: &Plan<'_>) -> Bytes {
     super::execute::in_pack(plan, &LOST_REPLY.repeat(plan.parts.unwrap_or(1)))
 }

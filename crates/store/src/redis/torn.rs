@@ -1,12 +1,12 @@
 //! A transaction that is torn at the end of Redis's AOF.
 //!
 //! Redis dies while it writes a transaction (`MULTI`, effects, `EXEC`) to its AOF. At the next start it applies nothing of
-//! it, but with `aof-load-truncated yes` it cuts the file behind the last whole *command*, so the open `MULTI` and the first
-//! effects stay in the file. What is written later goes behind them, and its `EXEC` ends the transaction: at the start
+//! it, but with `aof-load-truncated yes` it cuts the file after the last whole *command*, so the open `MULTI` and the first
+//! effects stay in the file. Later writes go after them, and their `EXEC` ends the transaction: at the start
 //! after that, these effects take place although they were never part of the data, and what pmnet applied anew takes
 //! place once more. (Redis up to 8, Valkey up to pull request 4342. If no `EXEC` follows, all that follows is dropped.)
 //!
-//! So nothing is written behind such an end:
+//! So nothing is written after such an end:
 //! - Redis 7 and newer begin another file when a rewrite starts. At the end of its file the open transaction is dropped,
 //!   whether the rewrite ends or not. (If it does not: the next start of Redis fails once, because the file that is cut is
 //!   not the last; it is cut then, and the start after that succeeds.)
@@ -32,7 +32,7 @@ const FILES_VERSION: (u32, u32) = (7, 0);
 const MARK: &str = "return 'pmnet: the first rewrite of this process is of a whole AOF'";
 const MARK_SHA: &str = "ef44ab03a99069adffc3c5ac6c9bb405492d5dfe";
 
-/// What a rewrite must do before anything may be written.
+/// Rewrite that is needed before anything may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TornEnd {
     /// The AOF does not end with a torn transaction.
@@ -44,7 +44,7 @@ pub enum TornEnd {
 }
 
 impl TornEnd {
-    /// What is known from `INFO` of a Redis with an AOF. `cuts`: its `aof-load-truncated`; if it is not known, assume the
+    /// Facts from `INFO` of a Redis with an AOF. `cuts`: its `aof-load-truncated`; if it is not known, assume the
     /// weakest.
     pub fn of(info: &HashMap<&str, &str>, version: (u32, u32), cuts: Option<&str>) -> TornEnd {
         let field = |name: &str| info.get(name).copied().unwrap_or("");
@@ -63,7 +63,7 @@ impl TornEnd {
     }
 }
 
-/// Whether the rewrite that `info` tells of is one of a whole AOF, because [`RedisStore::leave_torn_end`] asked for it.
+/// Returns whether the rewrite that `info` tells of is one of a whole AOF, because [`RedisStore::leave_torn_end`] asked for it.
 ///
 /// # Errors
 /// `Retry` if Redis does not answer.
@@ -111,7 +111,7 @@ impl RedisStore {
             return Ok(());
         }
         Err(StoreError::Retry(format!(
-            "after its start Redis must rewrite its AOF before pmnet writes to it, because a transaction that is torn \
+            "PM2205 after its start Redis must rewrite its AOF before pmnet writes to it, because a transaction that is torn \
              at its end could take effect later (aof-load-truncated); Redis says: {}",
             String::from_utf8_lossy(error(&reply).map_or(says, str::as_bytes))
         )))

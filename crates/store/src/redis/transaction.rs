@@ -14,13 +14,13 @@ use pmnet_server::{RecordChange, StoreError};
 
 use super::cluster::{ELSEWHERE_TEXT, is_elsewhere, probe};
 use super::config::WaitFor;
-use super::owner::{MAY_RECORD_LUA, OWNER};
+use super::owner::{MAY_RECORD_LUA, OWNER, records_changed};
 use super::passing::is_passing;
 use super::pending::expect_ok;
 use super::record::add_records;
 use super::{FLUSH_LUA, Link};
 
-/// To whom the command of a slot belongs.
+/// Owner of the command in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     /// A write of ours whose result says nothing.
@@ -62,7 +62,7 @@ pub enum Outcome {
 /// A transaction of which Redis executed only a part, or a part in another database.
 #[derive(Debug)]
 pub struct Torn {
-    /// What happened.
+    /// The reason.
     pub why: String,
     /// The items that did not run, or ran in another database.
     pub items: Vec<usize>,
@@ -70,7 +70,7 @@ pub struct Torn {
     pub recorded: bool,
 }
 
-/// What to do about an item's error when Redis queues it.
+/// Reaction to an item's error when Redis queues it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Items {
     /// Its client has been acknowledged: wait if the error may be temporary.
@@ -104,7 +104,7 @@ impl<'a> Transaction<'a> {
         slot: Option<u16>,
     ) -> Result<Transaction<'a>, StoreError> {
         let connection = &mut link.connection;
-        // Redis does not check the rights of what a script does when it is queued.
+        // When a script is queued, Redis does not check the rights that its commands need.
         connection.add(&[b"EVAL", MAY_RECORD_LUA.as_bytes(), b"1", hash]);
         if database != 0 {
             connection.add(&[b"SELECT", database.to_string().as_bytes()]);
@@ -201,7 +201,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Ends the transaction, sends all, and reads every reply. The hash is watched again afterwards
-    /// and must have the given watermark if the transaction ran (`after`) or not (`before`). `wait_replicas`: so many replicas are waited
+    /// and must have the given watermark if the transaction ran (`after`) or not (`before`). `wait_replicas`: this many replicas are waited
     /// for, and the sync; `None`: neither, as the caller will.
     ///
     /// # Errors
@@ -233,7 +233,7 @@ impl<'a> Transaction<'a> {
 
         let unqueued = read_queued(link, &slots, items)?;
         let executed = link.connection.reply()?;
-        // What happened is looked at first, whatever becomes of the way back.
+        // The outcome counts first, also if the return to the database fails.
         let back = if moved {
             link.connection.reply().and_then(|reply| expect_ok(&reply))
         } else {
@@ -262,9 +262,7 @@ impl<'a> Transaction<'a> {
             back?;
             link.read_watch(hash, false, before)?;
             if read::error(&executed).is_none() {
-                return Err(StoreError::Retry(
-                    "the records in Redis were changed by somebody else".into(),
-                ));
+                return Err(records_changed());
             }
             read_waited(link, wait_replicas)?;
             return Ok(match unqueued.no_memory {
@@ -279,7 +277,7 @@ impl<'a> Transaction<'a> {
             };
             return Ok(Outcome::Torn(Torn {
                 why: format!(
-                    "Redis refused a command of a transaction when it was to be queued ({error}), and executed the others \
+                    "PM2016 Redis refused a command of a transaction when it was to be queued ({error}), and executed the others \
                      all the same"
                 ),
                 items: slots.get(slot).and_then(of).into_iter().collect(),
@@ -288,7 +286,7 @@ impl<'a> Transaction<'a> {
         }
         if results.len() != slots.len() {
             return Err(StoreError::Retry(
-                "Redis's answer to EXEC has the wrong length".into(),
+                "PM2309 Redis's answer to EXEC has the wrong length".into(),
             ));
         }
         let mut ran = Vec::with_capacity(results.len());
@@ -302,7 +300,7 @@ impl<'a> Transaction<'a> {
             match (slot, read::error(result)) {
                 (Slot::Seal, None) if *seal.get_or_insert(result) != result => {
                     return Err(StoreError::Fatal(format!(
-                        "a function or script of a client changed pmnet's records ({}) in Redis. Going on could \
+                        "PM2007 a function or script of a client changed pmnet's records ({}) in Redis. Going on could \
                          skip acknowledged writes, or apply some twice. Remove that code (FUNCTION LIST), restore \
                          Redis's data, or start the shard anew",
                         String::from_utf8_lossy(hash)
@@ -332,7 +330,7 @@ impl<'a> Transaction<'a> {
             items.dedup();
             return Ok(Outcome::Torn(Torn {
                 why: format!(
-                    "Redis refused SELECT {database} inside a transaction that it had accepted ({error}), and executed \
+                    "PM2017 Redis refused SELECT {database} inside a transaction that it had accepted ({error}), and executed \
                      what follows in the database before"
                 ),
                 items,
@@ -344,7 +342,7 @@ impl<'a> Transaction<'a> {
         }
         let settled = match unsealed {
             Some(error) => Err(StoreError::Retry(format!(
-                "Redis refuses to show pmnet's records: {error}"
+                "PM2303 Redis refuses to show pmnet's records: {error}"
             ))),
             None => back
                 .and_then(|()| link.read_watch(hash, false, after))
@@ -364,7 +362,7 @@ fn read_waited(link: &mut Link, wait_replicas: Option<u32>) -> Result<(), StoreE
     })
 }
 
-/// What Redis refused to queue.
+/// Commands that Redis refused to queue.
 #[derive(Default)]
 struct Unqueued {
     /// The first command of all, by its slot.
@@ -372,7 +370,7 @@ struct Unqueued {
     /// Items that are refused for good.
     refused: Vec<(usize, String)>,
     no_memory: Option<String>,
-    /// What the whole transaction waits for.
+    /// Reason why the whole transaction waits.
     stop: Option<StoreError>,
 }
 
@@ -407,7 +405,7 @@ fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued
             // Nothing has run. `load` finds out why, and what to do.
             _ => {
                 found.stop = Some(StoreError::Retry(format!(
-                    "Redis refuses the commands that keep pmnet's records: {error}"
+                    "PM2304 Redis refuses the commands that keep pmnet's records: {error}"
                 )));
             }
         }

@@ -29,14 +29,14 @@ pub struct RedisUrl {
     pub password: Option<String>,
     /// How many replicas must hold a batch before it counts as durable; 0: none.
     pub wait_replicas: u32,
-    /// How to speak TLS, if that is to be.
+    /// Settings of TLS, if it is used.
     pub tls: Option<ClientTls>,
-    /// Who is asked for host and port.
+    /// Processes that are asked for host and port.
     pub guides: Option<Guides>,
 }
 
 impl RedisUrl {
-    /// One without a password and TLS.
+    /// Returns an address without a password and TLS.
     pub fn plain(host: &str, port: u16) -> RedisUrl {
         RedisUrl {
             host: host.to_owned(),
@@ -102,7 +102,7 @@ impl RedisUrl {
         })
     }
 
-    /// Parses hosts, of whom those without a port have this one, and behind them what is wanted of them.
+    /// Parses hosts (`port` for those without one), and the name or slots after them.
     fn parse_guided(
         rest: &str,
         port: u16,
@@ -143,7 +143,7 @@ impl RedisUrl {
         })
     }
 
-    /// Parses what follows `redis://`, or with `secure` what follows `rediss://`.
+    /// Parses the text after `redis://`, or with `secure` that after `rediss://`.
     ///
     /// # Errors
     /// [`OpenError::Url`] with what is wrong; the password is never repeated.

@@ -26,7 +26,7 @@ const SAMPLES: u64 = 5;
 
 const NO_CLUSTER: Stop = error("ERR This instance has cluster support disabled");
 
-/// A subcommand, and its arguments.
+/// Returns a subcommand, and its arguments.
 fn subcommand<'c>(call: &Call<'c, '_>) -> Outcome<(&'c [u8], &'c [&'c [u8]])> {
     let (word, rest) = call.arguments.split_first().ok_or(SYNTAX)?;
     Ok((word, rest))
@@ -330,7 +330,7 @@ pub fn object(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// How Redis would keep it.
+/// Returns how Redis would keep it.
 fn encoding(call: &Call<'_, '_>, key: &[u8], head: &Head) -> Outcome<&'static str> {
     Ok(match head.kind {
         Kind::String => {

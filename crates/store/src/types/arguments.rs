@@ -8,7 +8,7 @@ use super::float;
 use super::long_double::Long;
 use crate::rows::Fault;
 
-/// Why a command ends without its reply.
+/// Reason why a command ends without its reply.
 #[derive(Debug)]
 pub enum Stop {
     /// This error is its reply; it has changed nothing.
@@ -23,10 +23,10 @@ impl From<Fault> for Stop {
     }
 }
 
-/// What a command comes to.
+/// Outcome of a command.
 pub type Outcome<T = ()> = Result<T, Stop>;
 
-/// An error reply.
+/// Returns an error reply.
 pub const fn error(text: &'static str) -> Stop {
     Stop::Error(Cow::Borrowed(text.as_bytes()))
 }
@@ -42,7 +42,7 @@ pub const OVERFLOW: Stop = error("ERR increment or decrement would overflow");
 pub const NOT_FINITE: Stop = error("ERR increment would produce NaN or Infinity");
 pub const NO_SUCH_DATABASE: Stop = error("ERR DB index is out of range");
 
-/// The error for a wrong number of arguments.
+/// Returns the error for a wrong number of arguments.
 pub fn wrong_number(name: &str) -> Stop {
     Stop::Error(
         format!("ERR wrong number of arguments for '{name}' command")
@@ -51,29 +51,29 @@ pub fn wrong_number(name: &str) -> Stop {
     )
 }
 
-/// Whether an argument is this word, in any case. As for Redis, a word ends at a NUL.
+/// Returns whether an argument is this word, in any case. As for Redis, a word ends at a NUL.
 pub fn is(argument: &[u8], word: &str) -> bool {
     float::c_string(argument).eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// An integer.
+/// Returns an integer.
 pub fn integer(text: &[u8]) -> Outcome<i64> {
     parse_integer(text).ok_or(NOT_AN_INTEGER)
 }
 
-/// An integer from `least` on; `why` if it is anything else.
+/// Returns an integer from `least` on; `why` if it is anything else.
 pub fn at_least(text: &[u8], least: i64, why: &'static str) -> Outcome<i64> {
     parse_integer(text)
         .filter(|number| *number >= least)
         .ok_or(error(why))
 }
 
-/// A number of things, 0 included.
+/// Returns a count, which may be 0.
 pub fn positive(text: &[u8]) -> Outcome<u64> {
     at_least(text, 0, "ERR value is out of range, must be positive").map(i64::unsigned_abs)
 }
 
-/// A count that may be negative, so that its absolute value can be taken.
+/// Returns a count that may be negative, so that its absolute value can be taken.
 pub fn signed_count(text: &[u8]) -> Outcome<i64> {
     let count = integer(text)?;
     if count == i64::MIN {
@@ -98,7 +98,7 @@ pub fn database(text: &[u8]) -> Outcome<u32> {
         .ok_or(NO_SUCH_DATABASE)
 }
 
-/// A score.
+/// Returns a score.
 pub fn double(text: &[u8]) -> Outcome<f64> {
     float::double(text).ok_or(NOT_A_FLOAT)
 }
@@ -133,7 +133,7 @@ impl<'a> Options<'a> {
         Options { rest }
     }
 
-    /// The next one, taken.
+    /// Returns the next one, taken.
     pub fn next(&mut self) -> Option<&'a [u8]> {
         let (first, rest) = self.rest.split_first()?;
         self.rest = rest;
@@ -145,7 +145,7 @@ impl<'a> Options<'a> {
         self.rest
     }
 
-    /// The argument of the option that was taken last; a syntax error if there is none.
+    /// Returns the argument of the option that was taken last; a syntax error if there is none.
     pub fn value(&mut self) -> Outcome<&'a [u8]> {
         self.next().ok_or(SYNTAX)
     }
@@ -160,7 +160,7 @@ pub fn slice(start: i64, end: i64, length: u64) -> Option<(u64, u64)> {
     (start <= end).then_some((start.unsigned_abs(), end.unsigned_abs()))
 }
 
-/// The arguments of `LMPOP` and `ZMPOP`: keys, end, count.
+/// Returns the arguments of `LMPOP` and `ZMPOP`: keys, end, count.
 pub fn many<'a, T>(
     arguments: &'a [&'a [u8]],
     side: impl FnOnce(&[u8]) -> Outcome<T>,

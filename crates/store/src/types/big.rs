@@ -6,11 +6,11 @@ pub struct Big(Vec<u32>);
 
 /// Bits of one digit.
 const DIGIT_BITS: usize = 32;
-/// What is split off at a time when decimal digits are written, and how many decimal digits that is.
+/// Divisor that splits off decimal digits when a number is written, and the number of digits.
 const DECIMAL: (u32, usize) = (1_000_000_000, 9);
 
 impl Big {
-    /// The number `value`.
+    /// Returns the number `value`.
     pub fn new(value: u64) -> Big {
         let mut big = Big(vec![low(value), low(value >> DIGIT_BITS)]);
         big.trim();
@@ -23,7 +23,7 @@ impl Big {
         }
     }
 
-    /// Whether it is 0.
+    /// Returns whether it is 0.
     pub fn is_zero(&self) -> bool {
         self.0.is_empty()
     }
@@ -96,7 +96,7 @@ impl Big {
         (out, lost.compare(&half))
     }
 
-    /// Which of two is larger.
+    /// Compares two numbers.
     pub fn compare(&self, other: &Big) -> std::cmp::Ordering {
         let lengths = self.0.len().cmp(&other.0.len());
         lengths.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))
@@ -127,7 +127,7 @@ impl Big {
         self.trim();
     }
 
-    /// Its decimal digits; "0" for 0.
+    /// Returns its decimal digits; "0" for 0.
     pub fn decimal(mut self) -> String {
         let mut groups = Vec::new();
         while !self.is_zero() {
@@ -148,7 +148,7 @@ impl Big {
     }
 }
 
-/// The lowest 32 bits.
+/// Returns the lowest 32 bits.
 fn low(value: u64) -> u32 {
     u32::try_from(value & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }

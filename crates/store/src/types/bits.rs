@@ -101,7 +101,7 @@ fn is_set(value: &[u8], bit: u64) -> bool {
     value.get(byte).is_some_and(|byte| byte & mask != 0)
 }
 
-/// How many bits between two are set, both included.
+/// Returns how many bits between two are set, both included.
 fn set_between(value: &[u8], first: u64, last: u64) -> u64 {
     let (from, to) = (size(first >> 3), size(last >> 3));
     let whole: u64 = value[from..=to]
@@ -180,7 +180,7 @@ pub fn bitpos(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// The first such bit between two, both included.
+/// Returns the first such bit between two, both included.
 fn first_of(value: &[u8], wanted: bool, first: u64, last: u64) -> Option<u64> {
     let dull = if wanted { 0 } else { u8::MAX };
     let mut bit = first;

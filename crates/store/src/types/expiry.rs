@@ -1,4 +1,4 @@
-//! When keys end: options of other commands, and the `EXPIRE` and `TTL` families.
+//! Expiry of keys: options of other commands, and the `EXPIRE` and `TTL` families.
 
 use super::Call;
 use super::arguments::{Options, Outcome, SYNTAX, Stop, error, integer, is};
@@ -36,7 +36,7 @@ fn invalid(name: &str) -> Stop {
 }
 
 impl<'a> End<'a> {
-    /// A time to live in seconds.
+    /// Returns a time to live in seconds.
     pub fn seconds(text: &'a [u8]) -> End<'a> {
         End {
             text,
@@ -45,7 +45,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// A time to live in milliseconds.
+    /// Returns a time to live in milliseconds.
     pub fn milliseconds(text: &'a [u8]) -> End<'a> {
         End {
             unit: Unit::Milliseconds,
@@ -80,7 +80,7 @@ impl<'a> End<'a> {
         }))
     }
 
-    /// When that is, in ms since 1970; an error if it is not positive or too far.
+    /// Returns when that is, in ms since 1970; an error if it is not positive or too far.
     pub fn time(&self, call: &Call<'_, '_>) -> Outcome<u64> {
         let value = integer(self.text)?;
         let span = value
@@ -104,7 +104,7 @@ fn now(call: &Call<'_, '_>) -> i64 {
     i64::try_from(call.keys.now()).unwrap_or(i64::MAX)
 }
 
-/// Gives a key that is there another end, or removes it if that is over.
+/// Returns an existing key another time of expiry, or removes it if that is past.
 pub fn change(call: &mut Call<'_, '_>, key: &[u8], old: u64, new: u64) -> Outcome {
     if new != 0 && new <= call.keys.now() {
         return call.remove(key);
@@ -170,7 +170,7 @@ impl Conditions {
         Ok(found)
     }
 
-    /// Whether an end may take the place of another one (0: none).
+    /// Returns whether an end may take the place of another one (0: none).
     fn allow(&self, old: u64, new: i64) -> bool {
         let old = i64::try_from(old).ok().filter(|old| *old != 0);
         !(self.nx && old.is_some()

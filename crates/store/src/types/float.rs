@@ -8,7 +8,7 @@ use super::big::Big;
 
 /// Significant digits of `%.17g`.
 const SIGNIFICANT: i32 = 17;
-/// Places behind the point where one digit is in front of it.
+/// Places after the point where one digit is before it.
 const PLACES_BEHIND_ONE: usize = 16;
 /// Exponents beyond this are infinity or zero in every format.
 const EXPONENT_MAX: i64 = 100_000;
@@ -26,7 +26,7 @@ const DOUBLE: Format = Format {
     low_max: 971,
 };
 
-/// What a text says before it is rounded.
+/// Value of a text before it is rounded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Text {
     Infinite,
@@ -48,7 +48,7 @@ pub enum Rounded {
     Finite { mantissa: u64, low: i64 },
 }
 
-/// Reads a number at the start of a text, as `strtod` does, but without white space in front. Returns sign, number and
+/// Reads a number at the start of a text, as `strtod` does, but without white space before it. Returns sign, number and
 /// how many bytes belong to it; `None` if there is no number.
 pub fn scan(text: &[u8]) -> Option<(bool, Text, usize)> {
     let negative = text.first() == Some(&b'-');
@@ -116,7 +116,7 @@ fn digits(text: &[u8], hexadecimal: bool) -> Option<(Vec<u8>, i64, usize)> {
     (!found.is_empty()).then_some((found, -behind, length))
 }
 
-/// An exponent with its letter, and its length; large ones are cut to [`EXPONENT_MAX`].
+/// Returns an exponent with its letter, and its length; large ones are cut to [`EXPONENT_MAX`].
 fn exponent_part(text: &[u8], hexadecimal: bool) -> Option<(i64, usize)> {
     let letter = if hexadecimal { b'p' } else { b'e' };
     if text.first()?.to_ascii_lowercase() != letter {
@@ -148,7 +148,7 @@ pub fn round(numerator: &Big, denominator: &Big, exponent: i64, format: &Format)
     }
     let signed = |bits: usize| i64::try_from(bits).unwrap_or(i64::MAX);
     let bits = signed(format.bits);
-    // The exponent of the lowest bit if the quotient has as many bits as the format or one more.
+    // Exponent of the lowest bit, if the quotient has as many bits as the format, or one more.
     let excess = signed(numerator.bits()) - signed(denominator.bits()) - bits;
     let low = (exponent + excess).max(format.low_min);
     let shift = low - exponent;
@@ -160,7 +160,7 @@ pub fn round(numerator: &Big, denominator: &Big, exponent: i64, format: &Format)
     let mut low = low;
     let mut up = half == Ordering::Greater || (half == Ordering::Equal && mantissa & 1 == 1);
     if mantissa >> format.bits != 0 {
-        // One bit too many: it decides, and the rest is behind it.
+        // One bit too many: it decides, and the rest comes after it.
         let (odd, behind) = (mantissa & 1 == 1, !rest.is_zero());
         mantissa >>= 1;
         low += 1;
@@ -232,7 +232,7 @@ pub fn round_text(digits: &[u8], hexadecimal: bool, exponent: i64, format: &Form
     round(&number, &under, 0, format)
 }
 
-/// A double, and whether it is beyond what the format can hold: infinity or 0 in its place.
+/// Returns a double, and whether it is beyond what the format can hold: infinity or 0 in its place.
 fn double_of(negative: bool, text: &Text) -> (f64, bool) {
     let (value, beyond) = match text {
         Text::Infinite => (f64::INFINITY, false),
@@ -250,7 +250,7 @@ fn double_of(negative: bool, text: &Text) -> (f64, bool) {
     (if negative { -value } else { value }, beyond)
 }
 
-/// The double `mantissa * 2^low`, which is exactly representable.
+/// Returns the double `mantissa * 2^low`, which is exactly representable.
 fn assemble(mantissa: u64, low: i64) -> f64 {
     let explicit = DOUBLE.bits - 1;
     let hidden = 1u64 << explicit;
@@ -263,7 +263,7 @@ fn assemble(mantissa: u64, low: i64) -> f64 {
     f64::from_bits((exponent << explicit) | (mantissa & (hidden - 1)))
 }
 
-/// What is in front of the first NUL: all that the C library sees of an argument.
+/// Returns the bytes before the first NUL: the C library sees no more of an argument.
 pub fn c_string(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|byte| *byte == 0);
     &text[..end.unwrap_or(text.len())]
@@ -273,14 +273,14 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
-/// A score or weight: a whole text without white space in front, not "nan", neither too large nor too small.
+/// Returns a score or weight: a whole text without white space in front, not "nan", neither too large nor too small.
 pub fn double(text: &[u8]) -> Option<f64> {
     let (negative, number, length) = scan(text)?;
     let (value, beyond) = double_of(negative, &number);
     (length == text.len() && !beyond && !value.is_nan()).then_some(value)
 }
 
-/// The limit of a range of scores: as `strtod` reads it, white space in front, too large numbers and nothing at all
+/// Returns the limit of a range of scores: as `strtod` reads it, white space in front, too large numbers and nothing at all
 /// included; but not "nan".
 pub fn limit(text: &[u8]) -> Option<f64> {
     let text = c_string(text);
@@ -294,7 +294,7 @@ pub fn limit(text: &[u8]) -> Option<f64> {
     (length == text.len() && !value.is_nan()).then_some(value)
 }
 
-/// A double as `%.17g`; "inf" and "-inf".
+/// Returns a double as `%.17g`; "inf" and "-inf".
 pub fn double_text(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "inf" } else { "-inf" }.into();
@@ -318,7 +318,7 @@ pub fn double_text(value: f64) -> String {
     format!("{}e{sign}{:02}", trim(mantissa), exponent.abs())
 }
 
-/// A score as Redis writes it inside a small sorted set: whole numbers in full.
+/// Returns a score as Redis writes it inside a small sorted set: whole numbers in full.
 pub fn score_text(value: f64) -> String {
     /// Whole numbers up to here are written in full.
     const WHOLE_MAX: f64 = 4_611_686_018_427_387_904.0;

@@ -3,7 +3,7 @@
 /// Most stars that are tried inside each other; a pattern with more of them that matter matches nothing.
 const DEPTH_MAX: u32 = 1000;
 
-/// Whether a text matches a pattern of `*`, `?`, `[a-c]`, `[^a]` and `\`.
+/// Returns whether a text matches a pattern of `*`, `?`, `[a-c]`, `[^a]` and `\`.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     attempt(pattern, text, 0, &mut false)
 }
@@ -65,7 +65,7 @@ fn attempt(mut pattern: &[u8], mut text: &[u8], depth: u32, give_up: &mut bool) 
     pattern.is_empty() && text.is_empty()
 }
 
-/// Whether a byte is in the class whose text begins here, and the pattern from the last byte of the class on.
+/// Returns whether a byte is in the class whose text begins here, and the pattern from the last byte of the class on.
 fn class(mut pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     let inverted = pattern.first() == Some(&b'^');
     if inverted {

@@ -80,7 +80,7 @@ pub fn hsetnx(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// The old value of a field, if it is there.
+/// Returns the old value of a field, if it is there.
 fn old<T>(
     call: &Call<'_, '_>,
     hash: Option<&Head>,

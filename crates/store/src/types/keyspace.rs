@@ -16,7 +16,7 @@ use crate::rows::{About, Fault, Order, Row, Rows, Update};
 
 /// Members that are removed at once with their collection; more are left to [`Keyspace::sweep`].
 const REMOVED_AT_ONCE: u64 = 64;
-/// Keys that one transaction looks at for those whose time is over.
+/// Keys that one transaction checks for expiry.
 const LOOKED_AT: usize = 16;
 /// Longest string that commands may make of several arguments, in bytes: `GET` can return it, alone and in a transaction.
 pub const STRING_BYTES_MAX: usize = crate::REPLY_BYTES_MAX - 64;
@@ -30,7 +30,7 @@ pub type Names<'n> = (Bound<&'n [u8]>, Bound<&'n [u8]>);
 /// Visitor of the members of a collection: name and row.
 pub type VisitMember<'v> = dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()> + 'v;
 
-/// The rows of members between two names.
+/// Returns the rows of members between two names.
 fn rows_of(id: u64, part: Part, (from, to): Names<'_>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let whole = |bound: Bound<&[u8]>| bound.map(|name| layout::member(id, part, name));
     let (mut from, mut to) = (whole(from), whole(to));
@@ -48,7 +48,7 @@ pub struct Keyspace<'r> {
     rows: &'r mut dyn Rows,
     /// Milliseconds since 1970.
     now: u64,
-    /// Where iterations are.
+    /// Positions of iterations.
     pub cursors: &'r mut Cursors,
     /// Key spaces of databases, as far as they are known.
     spaces: [Cell<Option<u64>>; DATABASES as usize],
@@ -56,7 +56,7 @@ pub struct Keyspace<'r> {
 }
 
 impl<'r> Keyspace<'r> {
-    /// The keys in `rows` at the time `now`, in ms since 1970. Whatever is chosen at random follows from `seed`.
+    /// Returns the keys in `rows` at the time `now`, in ms since 1970. All random choices follow from `seed`.
     pub fn new(
         rows: &'r mut dyn Rows,
         now: u64,
@@ -90,12 +90,12 @@ impl<'r> Keyspace<'r> {
         }
     }
 
-    /// The time, in ms since 1970.
+    /// Returns the time, in ms since 1970.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// A random number below `limit`, which is not 0.
+    /// Returns a random number below `limit`, which is not 0.
     pub fn random_below(&self, limit: u64) -> u64 {
         // SplitMix64; its remainder is even enough for limits far below 2^64.
         let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -149,7 +149,7 @@ impl<'r> Keyspace<'r> {
         head.expires == 0 || head.expires > self.now
     }
 
-    /// The head of a key, if the key is there.
+    /// Returns the head of a key, if the key is there.
     pub fn head(&self, database: u32, key: &[u8]) -> Result<Option<Head>, Fault> {
         let head = self
             .get(&self.head_key(database, key)?, Head::read)?
@@ -157,7 +157,7 @@ impl<'r> Keyspace<'r> {
         Ok(head.filter(|head| self.live(*head)))
     }
 
-    /// Shows the string of a key that is there and has one.
+    /// Shows the string of an existing key that has one.
     pub fn string<T>(
         &self,
         database: u32,
@@ -237,7 +237,7 @@ impl<'r> Keyspace<'r> {
         self.rows.put(&row, Kind::String.byte(), expires, value)
     }
 
-    /// Gives a key that is there another end.
+    /// Returns an existing key another time of expiry.
     pub fn put_expiry(&mut self, database: u32, key: &[u8], expires: u64) -> Result<(), Fault> {
         self.changed(database, key);
         let row = self.head_key(database, key)?;
@@ -248,7 +248,7 @@ impl<'r> Keyspace<'r> {
         }
     }
 
-    /// A new collection without members for this key; what was there is removed. It is there once it is
+    /// Returns a new collection without members for this key; what was there is removed. It is there once it is
     /// [kept](Keyspace::keep).
     pub fn create(&mut self, database: u32, key: &[u8], kind: Kind) -> Result<Head, Fault> {
         self.remove(database, key)?;
@@ -352,7 +352,7 @@ impl<'r> Keyspace<'r> {
         Ok(self.rows.count(layout::range(&bounds)))
     }
 
-    /// The key with so many before it, and its head, even if its time is over.
+    /// Returns the key with this rank, and its head, even if its time is over.
     pub fn nth_head(&self, database: u32, skip: u64) -> Result<Option<(Vec<u8>, Head)>, Fault> {
         let bounds = layout::heads_of(self.space(database)?);
         let (range, mut found) = (layout::range(&bounds), None);
@@ -364,7 +364,7 @@ impl<'r> Keyspace<'r> {
         found.map(|(key, head)| Ok((key, head?))).transpose()
     }
 
-    /// Whether a key is there, by its head.
+    /// Returns whether a key is there, by its head.
     pub fn is_live(&self, head: Head) -> bool {
         self.live(head)
     }
@@ -389,7 +389,7 @@ impl<'r> Keyspace<'r> {
         Ok(())
     }
 
-    /// Visits the next heads of the store, about so many, from where the visit before ended, or from the first one on. `false`: at the
+    /// Visits about `most` heads of the store, from where the visit before ended, or from the first one on. `false`: at the
     /// end, where the next one begins anew.
     fn next_heads(
         &mut self,
@@ -419,7 +419,7 @@ impl<'r> Keyspace<'r> {
         Ok(goes_on)
     }
 
-    /// Removes the keys whose time is over among the next `most`; how many they were. Each call goes on where the one before ended, and
+    /// Removes the expired keys among the next `most`. Returns their number. Each call goes on where the one before ended, and
     /// begins again at the end.
     ///
     /// # Errors
@@ -442,7 +442,7 @@ impl<'r> Keyspace<'r> {
         Ok(count)
     }
 
-    /// Whether there is any row that no key leads to any more, or a key whose time is over among the next `most`.
+    /// Returns whether there is any row that no key leads to any more, or a key whose time is over among the next `most`.
     ///
     /// # Errors
     /// [`Fault`].
@@ -473,7 +473,7 @@ impl<'r> Keyspace<'r> {
         self.sweep_garbage(limit).map(drop)
     }
 
-    /// Removes at most about `limit` rows of what is not reachable any more; how many.
+    /// Removes at most about `limit` rows of what is not reachable any more. Returns how many.
     fn sweep_garbage(&mut self, limit: usize) -> Result<usize, Fault> {
         self.rows.set_frees(true);
         let swept = self.sweep_rows(limit);
@@ -540,7 +540,7 @@ impl<'r> Keyspace<'r> {
         self.get(&layout::member(id, part, name), look)
     }
 
-    /// Whether there is such a member.
+    /// Returns whether there is such a member.
     pub fn has(&self, id: u64, part: Part, name: &[u8]) -> Result<bool, Fault> {
         Ok(self.member(id, part, name, |_| ())?.is_some())
     }
@@ -574,7 +574,7 @@ impl<'r> Keyspace<'r> {
         self.members_from(id, part, range, order, 0, visit)
     }
 
-    /// The same, without the first ones in this order.
+    /// Visits the members of a collection, without the first ones in this order.
     pub fn members_from(
         &self,
         id: u64,
@@ -594,7 +594,7 @@ impl<'r> Keyspace<'r> {
         })
     }
 
-    /// How many members of a part are between two names.
+    /// Returns how many members of a part are between two names.
     pub fn count_members(&self, id: u64, part: Part, range: Names<'_>) -> u64 {
         let (from, to) = rows_of(id, part, range);
         let range = (

@@ -63,7 +63,7 @@ impl Kind {
         }
     }
 
-    /// What `TYPE` says.
+    /// Answer of `TYPE`.
     pub fn name(self) -> &'static str {
         match self {
             Kind::String => "string",
@@ -96,12 +96,12 @@ impl Part {
     }
 }
 
-/// What is known of a key without its content.
+/// Facts about a key without its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Its type.
     pub kind: Kind,
-    /// When it ends, in ms since 1970; 0: never.
+    /// Time of expiry, in ms since 1970; 0: never.
     pub expires: u64,
     /// Number of the collection; 0 for a string.
     pub id: u64,
@@ -114,7 +114,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// A collection without members.
+    /// Returns a collection without members.
     pub fn empty(kind: Kind, id: u64) -> Head {
         Head {
             kind,
@@ -151,7 +151,7 @@ impl Head {
         Ok(head)
     }
 
-    /// The value of a collection's head row.
+    /// Returns the value of a collection's head row.
     pub fn value(&self) -> Vec<u8> {
         let mut value = [self.id.to_be_bytes(), self.count.to_be_bytes()].concat();
         if self.kind == Kind::List {
@@ -205,25 +205,25 @@ pub fn member(id: u64, part: Part, name: &[u8]) -> Vec<u8> {
 
 /// Bytes in front of a user's key in [`head`].
 pub const HEAD_PREFIX: usize = 9;
-/// Bytes in front of a name in [`member`].
+/// Bytes before a name in [`member`].
 pub const MEMBER_PREFIX: usize = 10;
 
-/// All heads of a key space.
+/// Returns all heads of a key space.
 pub fn heads_of(space: u64) -> (Vec<u8>, Vec<u8>) {
     (head(space, b""), head(space + 1, b""))
 }
 
-/// The heads of all key spaces.
+/// Returns the heads of all key spaces.
 pub fn all_heads() -> (Vec<u8>, Vec<u8>) {
     (vec![HEADS], vec![HEADS + 1])
 }
 
-/// All rows of a collection.
+/// Returns all rows of a collection.
 pub fn members_of(id: u64) -> (Vec<u8>, Vec<u8>) {
     (numbered(MEMBERS, id, b""), numbered(MEMBERS, id + 1, b""))
 }
 
-/// What is behind the names of a part.
+/// Returns the first row key after those of a part.
 pub fn end_of(id: u64, part: Part) -> Vec<u8> {
     numbered(MEMBERS, id, &[part.byte() + 1])
 }
@@ -233,12 +233,12 @@ pub fn garbage(id: u64) -> Vec<u8> {
     numbered(GARBAGE, id, b"")
 }
 
-/// The number in a [`garbage`] key.
+/// Returns the number in a [`garbage`] key.
 pub fn garbage_id(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(1..9)?.try_into().ok()?))
 }
 
-/// All that is to be removed.
+/// Returns all that is to be removed.
 pub fn all_garbage() -> (Vec<u8>, Vec<u8>) {
     (vec![GARBAGE], vec![GARBAGE + 1])
 }
@@ -248,17 +248,17 @@ pub fn position(index: i64) -> [u8; 8] {
     (index.cast_unsigned() ^ (1 << 63)).to_be_bytes()
 }
 
-/// The position that these bytes stand for.
+/// Returns the position that these bytes stand for.
 pub fn position_of(bytes: [u8; 8]) -> i64 {
     (u64::from_be_bytes(bytes) ^ (1 << 63)).cast_signed()
 }
 
-/// A score as bytes in the order of the numbers; both zeros are one.
+/// Returns a score as bytes in the order of the numbers; both zeros are one.
 pub fn score(score: f64) -> [u8; 8] {
     exact_score(score + 0.0)
 }
 
-/// A score as such bytes, with the sign of zero.
+/// Returns a score as such bytes, with the sign of zero.
 pub fn exact_score(score: f64) -> [u8; 8] {
     let bits = score.to_bits();
     let sign = 1 << 63;
@@ -266,7 +266,7 @@ pub fn exact_score(score: f64) -> [u8; 8] {
     ordered.to_be_bytes()
 }
 
-/// The score that these bytes stand for.
+/// Returns the score that these bytes stand for.
 pub fn score_of(bytes: [u8; 8]) -> f64 {
     let ordered = u64::from_be_bytes(bytes);
     let sign = 1 << 63;
@@ -293,7 +293,7 @@ pub enum RowOf<'k> {
         id: u64,
         /// As [`Part`].
         part: u8,
-        /// Which member.
+        /// Name of the member.
         name: &'k [u8],
     },
     /// The number of a database's key space.
@@ -304,7 +304,7 @@ pub enum RowOf<'k> {
     Garbage(u64),
 }
 
-/// The meaning of the row with this key.
+/// Returns the meaning of the row with this key.
 pub fn row_of(key: &[u8]) -> Option<RowOf<'_>> {
     let (table, rest) = key.split_first()?;
     if *table == META {

@@ -301,7 +301,7 @@ pub fn lrange(call: &mut Call<'_, '_>) -> Outcome {
     }
 }
 
-/// The index that a client means, if the list has it.
+/// Returns the index that a client means, if the list has it.
 fn index_in(list: &Head, index: i64) -> Option<u64> {
     slice(index, index, list.count).map(|(start, _)| start)
 }
@@ -434,7 +434,7 @@ pub fn lrem(call: &mut Call<'_, '_>) -> Outcome {
     })?;
     found.sort_unstable();
     if let Some(first) = found.first() {
-        // What is behind the first moves up.
+        // The elements after the first move up.
         let (mut gaps, mut to) = (found.iter().peekable(), *first);
         for from in *first..list.count {
             if gaps.next_if_eq(&&from).is_none() {

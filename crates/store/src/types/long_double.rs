@@ -59,12 +59,12 @@ impl Long {
         Some(Long { negative, value })
     }
 
-    /// Whether it is not infinity.
+    /// Returns whether it is not infinity.
     pub fn is_finite(self) -> bool {
         self.value.is_some()
     }
 
-    /// The sum, rounded; `None` if it is infinity or not a number.
+    /// Returns the sum, rounded; `None` if it is infinity or not a number.
     pub fn plus(self, other: Long) -> Option<Long> {
         let ((a, a_low), (b, b_low)) = (self.value?, other.value?);
         let low = a_low.min(b_low);

@@ -1,4 +1,4 @@
-//! What hashes, sets and sorted sets have in common: counting, looking up and drawing members.
+//! Parts that hashes, sets and sorted sets have in common: counting, looking up and drawing members.
 
 use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
@@ -16,7 +16,7 @@ pub type Pair = (Vec<u8>, Vec<u8>);
 pub const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
 impl Call<'_, '_> {
-    /// All members of a collection, in the order of their bytes.
+    /// Returns all members of a collection, in the order of their bytes.
     pub(super) fn all(&self, head: &Head) -> Outcome<Vec<Pair>> {
         let mut found = Vec::with_capacity(size(head.count));
         self.keys.members(
@@ -32,14 +32,14 @@ impl Call<'_, '_> {
         Ok(found)
     }
 
-    /// How many members the collection at a key has.
+    /// Returns how many members the collection at a key has.
     pub(super) fn reply_length(&mut self, kind: Kind) -> Outcome {
         let head = self.find(self.arguments[0], kind)?;
         self.reply.count(head.map_or(0, |head| head.count));
         Ok(())
     }
 
-    /// Whether the collection at a key has a member.
+    /// Returns whether the collection at a key has a member.
     pub(super) fn reply_exists(&mut self, kind: Kind) -> Outcome {
         let head = self.find(self.arguments[0], kind)?;
         let name = self.arguments[1];
@@ -72,7 +72,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// The member with so many before it; there is one.
+    /// Returns the member with this rank, which exists.
     fn nth(&self, head: &Head, at: u64) -> Outcome<Pair> {
         let (mut found, ascending) = (None, Order::Ascending);
         self.keys.members_from(
@@ -203,15 +203,15 @@ impl Call<'_, '_> {
     }
 }
 
-/// What is answered in place of a reply that cannot be handed on.
+/// Answer in place of a reply that is too long.
 const REPLY_TOO_LONG: &[u8] = b"ERR pmnet: the reply is larger than 16 MiB";
 
-/// The score in the row of a member.
+/// Returns the score in the row of a member.
 pub fn stored_score(value: &[u8]) -> f64 {
     value.try_into().map_or(f64::NAN, layout::score_of)
 }
 
-/// The score in the row of a member, as iterations of its set show it.
+/// Returns the score in the row of a member, as iterations of its set show it.
 pub fn shown_score(set: &Head, value: &[u8]) -> Vec<u8> {
     let score = stored_score(value);
     if set.large {

@@ -1,6 +1,6 @@
 //! Makes collections agree with themselves again, after rows of them were given up (`docs/spec/embedded-store.md` §2).
 //!
-//! May not: invent a member. What a lost row was is known only where another row says the same.
+//! May not: invent a member. The content of a lost row is known only where another row says the same.
 
 use std::ops::ControlFlow;
 
@@ -56,7 +56,7 @@ fn count_of<T>(all: &[T]) -> u64 {
     u64::try_from(all.len()).unwrap_or(u64::MAX)
 }
 
-/// The names in one part of a collection.
+/// Returns the names in one part of a collection.
 fn names(rows: &dyn Rows, id: u64, part: Part) -> Result<Vec<Vec<u8>>, Fault> {
     let bounds = (layout::member(id, part, b""), layout::end_of(id, part));
     let mut names = Vec::new();

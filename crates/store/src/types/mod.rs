@@ -70,18 +70,18 @@ struct Call<'c, 'r> {
     database: u32,
     /// Its name in small letters.
     name: &'static str,
-    /// Its arguments behind the name.
+    /// Its arguments after the name.
     arguments: &'c [&'c [u8]],
     reply: Reply,
 }
 
 impl Call<'_, '_> {
-    /// The head of a key, if it is there.
+    /// Returns the head of a key, if it is there.
     fn head(&self, key: &[u8]) -> Outcome<Option<Head>> {
         Ok(self.keys.head(self.database, key)?)
     }
 
-    /// The head of a key of this type, if it is there; an error if it has another type.
+    /// Returns the head of a key of this type, if it is there; an error if it has another type.
     fn find(&self, key: &[u8], kind: Kind) -> Outcome<Option<Head>> {
         match self.head(key)? {
             Some(head) if head.kind != kind => Err(WRONG_TYPE),
@@ -89,7 +89,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// The same, with a new and empty one if there is none.
+    /// Returns the head of the collection, or that of a new and empty one.
     fn find_or_create(&mut self, key: &[u8], kind: Kind) -> Outcome<Head> {
         match self.find(key, kind)? {
             Some(head) => Ok(head),
@@ -108,7 +108,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// A count as an index; what is counted here is in memory.
+/// Returns a count as an index; what is counted here is in memory.
 fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

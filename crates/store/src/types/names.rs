@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::layout::{self, Head, Kind, MEMBER_PREFIX, RowOf};
 use crate::rows::Row;
 
-/// Which key each collection belongs to, and which database each key space is, as far as rows said so.
+/// Keys of collections, and databases of key spaces, as far as rows name them.
 #[derive(Debug, Default)]
 pub struct Names {
     /// Key space and key of a collection.
@@ -33,7 +33,7 @@ impl Names {
         }
     }
 
-    /// The name of a row, by its key, which may be cut off.
+    /// Returns the name of a row, by its key, which may be cut off.
     #[must_use]
     pub fn of(&self, key: &[u8]) -> String {
         match layout::row_of(key) {
@@ -75,5 +75,5 @@ impl Names {
     }
 }
 
-/// Bytes of a member's row key in front of its name.
+/// Bytes of a member's row key before its name.
 const _: () = assert!(MEMBER_PREFIX == 10, "as `row_of` reads it");

@@ -10,7 +10,7 @@ pub struct Reply {
     resp3: bool,
 }
 
-/// Where an array begins whose length is not known yet.
+/// Begin of an array with a length that is not known yet.
 #[must_use]
 pub struct Deferred(usize);
 
@@ -34,7 +34,7 @@ impl Reply {
         write_error(&mut self.out, text);
     }
 
-    /// The whole.
+    /// Returns the whole.
     pub fn finish(self) -> Vec<u8> {
         self.out
     }
@@ -56,7 +56,7 @@ impl Reply {
         write_integer(&mut self.out, number);
     }
 
-    /// A number of things.
+    /// Writes a count as an integer.
     pub fn count(&mut self, count: u64) {
         self.integer(i64::try_from(count).unwrap_or(i64::MAX));
     }
@@ -79,7 +79,7 @@ impl Reply {
         }
     }
 
-    /// Nothing there.
+    /// Writes a null.
     pub fn null(&mut self) {
         write_null(&mut self.out, self.resp3);
     }
@@ -119,7 +119,7 @@ impl Reply {
         }
     }
 
-    /// Head of a map of so many pairs: an array in RESP2.
+    /// Writes the head of a map of `pairs` pairs: an array in RESP2.
     pub fn map(&mut self, pairs: usize) {
         write_map(&mut self.out, pairs, self.resp3);
     }
@@ -137,7 +137,7 @@ impl Reply {
         }
     }
 
-    /// Begins an array whose length is said at its end.
+    /// Begins an array. Its length is given at its end.
     pub fn deferred(&self) -> Deferred {
         Deferred(self.out.len())
     }

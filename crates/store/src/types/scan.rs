@@ -22,7 +22,7 @@ const CURSOR_BYTES_MAX: usize = 16 << 20;
 /// Elements of a page if the client does not say.
 const COUNT: i64 = 10;
 
-/// Where an iteration is: in which collection or database, and the next name.
+/// Position of an iteration: its collection or database, and the next name.
 #[derive(Debug)]
 struct Position {
     cursor: u64,
@@ -81,7 +81,7 @@ impl Cursors {
         self.last
     }
 
-    /// The next name of an iteration; the beginning if it is not known.
+    /// Returns the next name of an iteration; the beginning if it is not known.
     fn find(&self, cursor: u64, place: Place) -> Vec<u8> {
         let known = self
             .positions
@@ -119,7 +119,7 @@ fn cursor(text: &[u8]) -> Outcome<u64> {
     })
 }
 
-/// What an iteration is asked for.
+/// Arguments of an iteration.
 struct Question<'a> {
     count: u64,
     pattern: Option<&'a [u8]>,

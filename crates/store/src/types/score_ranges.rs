@@ -10,7 +10,7 @@ use super::members::ALL;
 use super::sorted_sets::{Scored, VisitScored, is_large, ranked};
 use crate::rows::Order;
 
-/// What the ends of a range are about.
+/// Kind of the ends of a range: ranks, scores or members.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Rank,
@@ -59,7 +59,7 @@ impl<'a> MemberEnd<'a> {
         }
     }
 
-    /// Whether a member is not before this end, as the lower one.
+    /// Returns whether a member is not before this end, as the lower one.
     fn is_below(self, member: &[u8]) -> bool {
         match self {
             MemberEnd::Least => true,
@@ -69,7 +69,7 @@ impl<'a> MemberEnd<'a> {
         }
     }
 
-    /// Whether a member is not behind this end, as the upper one.
+    /// Returns whether a member is at or before this end, if it is the upper one.
     fn is_above(self, member: &[u8]) -> bool {
         match self {
             MemberEnd::Least => false,
@@ -133,7 +133,7 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// How many members are in a range of scores or members.
+    /// Returns how many members are in a range of scores or members.
     fn count(&self, call: &Call<'_, '_>, set: &Head) -> Outcome<u64> {
         if let Place::Between(low, high) = self.place(call, set)? {
             let range = (
@@ -150,7 +150,7 @@ impl<'a> Range<'a> {
         Ok(count)
     }
 
-    /// Where the members of a range of scores or members are.
+    /// Returns where the members of a range of scores or members are.
     fn place(&self, call: &Call<'_, '_>, set: &Head) -> Outcome<Place<'a>> {
         match self {
             Range::Ranks(..) => Ok(Place::Nowhere),
@@ -177,24 +177,24 @@ impl<'a> Range<'a> {
     }
 }
 
-/// The bytes behind all that begin with these.
+/// Returns the first bytes after all that begin with these.
 fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
     u64::from_be_bytes(bytes)
         .checked_add(1)
         .map(u64::to_be_bytes)
 }
 
-/// Where the members of a range are.
+/// Place of the members of a range.
 enum Place<'a> {
     /// There are none.
     Nowhere,
-    /// One after the other, between two names as [`ranked`] makes them.
+    /// Neighbours, between two names as [`ranked`] makes them.
     Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
     /// Somewhere among all.
     Scattered(MemberEnd<'a>, MemberEnd<'a>),
 }
 
-/// Where the members between two are. If all scores are the same, as they should be for such a range, they follow each other.
+/// Returns where the members between two are. If all scores are the same, as they should be for such a range, they follow each other.
 fn place_of_members<'a>(
     call: &Call<'_, '_>,
     set: &Head,
@@ -255,7 +255,7 @@ fn visit_scattered(
     })
 }
 
-/// The first member in this order.
+/// Returns the first member in this order.
 fn end_of(call: &Call<'_, '_>, set: &Head, order: Order) -> Outcome<Option<Scored>> {
     Ok(call.by_rank(set, (0, 0), order)?.pop())
 }
@@ -267,7 +267,7 @@ struct Limit {
     count: i64,
 }
 
-/// The members of a range.
+/// Returns the members of a range.
 fn select(
     call: &Call<'_, '_>,
     set: &Head,
@@ -298,7 +298,7 @@ fn select(
     Ok(found)
 }
 
-/// What `ZRANGE` and its relatives were asked.
+/// Arguments of `ZRANGE` and its relatives.
 struct Question<'a> {
     range: Range<'a>,
     order: Order,

@@ -82,7 +82,7 @@ impl Source {
     }
 }
 
-/// What the arguments ask for.
+/// Meaning of the arguments.
 struct Question {
     sources: Vec<Source>,
     aggregate: Aggregate,
@@ -90,7 +90,7 @@ struct Question {
     limit: usize,
 }
 
-/// What a command can be told beside its keys.
+/// Options of a command beside its keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// WITHSCORES.
@@ -174,7 +174,7 @@ impl Question {
         Ok(())
     }
 
-    /// The members together, in the order of their scores.
+    /// Returns the members together, in the order of their scores.
     fn answer(mut self, call: &Call<'_, '_>, operation: Operation) -> Outcome<Vec<Scored>> {
         if operation != Operation::Difference {
             self.sources.sort_by_key(Source::count);

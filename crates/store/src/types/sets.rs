@@ -153,12 +153,12 @@ enum Operation {
     Difference,
 }
 
-/// The sets at these keys; `None` for one that is not there.
+/// Returns the sets at these keys; `None` for one that is not there.
 fn sources(call: &Call<'_, '_>, keys: &[&[u8]]) -> Outcome<Vec<Option<Head>>> {
     keys.iter().map(|key| call.find(key, Kind::Set)).collect()
 }
 
-/// The members of the sets together, at most `limit` of an intersection.
+/// Returns the members of the sets together, at most `limit` of an intersection.
 fn combine(
     call: &Call<'_, '_>,
     keys: &[&[u8]],

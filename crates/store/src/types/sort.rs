@@ -54,13 +54,13 @@ impl<'a> Question<'a> {
         Ok(question)
     }
 
-    /// Whether the elements stay in the order in which they are.
+    /// Returns whether the elements stay in the order in which they are.
     fn keeps_order(&self) -> bool {
         self.by
             .is_some_and(|pattern| !float::c_string(pattern).contains(&b'*'))
     }
 
-    /// The part of so many elements that is asked for.
+    /// Returns the range of the elements that is asked for.
     fn part(&self, elements: usize) -> std::ops::Range<usize> {
         let length = i64::try_from(elements).unwrap_or(i64::MAX);
         let start = self.start.clamp(0, length);
@@ -192,7 +192,7 @@ fn weighed(
     Ok(weighed)
 }
 
-/// A number as `strtod` reads it; nothing is 0.
+/// Returns a number as `strtod` reads it; nothing is 0.
 fn number(text: &[u8]) -> Option<f64> {
     let text = float::c_string(text);
     let blanks = text
@@ -219,7 +219,7 @@ fn compare(a: &Element, b: &Element) -> Ordering {
     }
 }
 
-/// The value that a pattern means for an element: of a string, or of a field of a hash.
+/// Returns the value that a pattern means for an element: of a string, or of a field of a hash.
 fn look_up(call: &Call<'_, '_>, pattern: &[u8], element: &[u8]) -> Outcome<Option<Vec<u8>>> {
     if pattern == b"#" {
         return Ok(Some(element.to_vec()));

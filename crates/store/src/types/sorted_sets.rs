@@ -29,7 +29,7 @@ impl Call<'_, '_> {
         self.find(key, Kind::SortedSet)
     }
 
-    /// The score of a member, if it is there.
+    /// Returns the score of a member, if it is there.
     pub(super) fn score(&self, set: &Head, member: &[u8]) -> Outcome<Option<f64>> {
         let found = self.keys.member(set.id, Part::Members, member, |row| {
             row.value.try_into().map(score_of)
@@ -84,7 +84,7 @@ impl Call<'_, '_> {
         self.in_order_from(set, range, order, 0, visit)
     }
 
-    /// The same, without the first ones in this order.
+    /// Visits these members, without the first ones in this order.
     pub(super) fn in_order_from(
         &self,
         set: &Head,
@@ -114,7 +114,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// How many members are between two names.
+    /// Returns how many members are between two names.
     pub(super) fn count_in_order(&self, set: &Head, range: Names<'_>) -> u64 {
         self.keys.count_members(set.id, Part::Scores, range)
     }
@@ -171,7 +171,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Whether Redis keeps so many members, of which the longest has so many bytes, as a skip list.
+/// Returns whether Redis keeps `count` members, the longest of `longest` bytes, as a skip list.
 pub fn is_large(count: usize, longest: usize) -> bool {
     u64::try_from(count).is_ok_and(|count| count > SMALL_COUNT_MAX)
         || longest > SMALL_MEMBER_BYTES_MAX
@@ -225,7 +225,7 @@ impl Add {
         Ok(())
     }
 
-    /// The score that a member gets; `None`: it stays as it is.
+    /// Returns the score that a member gets; `None`: it stays as it is.
     fn target(&self, old: Option<f64>, given: f64) -> Outcome<Option<f64>> {
         let Some(old) = old else {
             return Ok((!self.xx).then_some(given));
@@ -432,7 +432,7 @@ fn pop_one_key(call: &mut Call<'_, '_>, order: Order) -> Outcome {
     Ok(())
 }
 
-/// The end of a sorted set that is meant.
+/// Returns the end of a sorted set that is meant.
 fn end(text: &[u8]) -> Outcome<Order> {
     match () {
         () if is(text, "MIN") => Ok(Order::Ascending),

@@ -20,7 +20,7 @@ pub(super) fn check_length(length: usize) -> Outcome {
 }
 
 impl Call<'_, '_> {
-    /// A copy of the string at a key, with when it ends.
+    /// Returns a copy of the string at a key, with when it ends.
     pub(super) fn string(&self, key: &[u8]) -> Outcome<Option<(u64, Vec<u8>)>> {
         self.look(key, |head, value| (head.expires, value.to_vec()))
     }
@@ -300,7 +300,7 @@ pub fn getrange(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// The bytes between two indices; a negative one beyond the start is 0.
+/// Returns the bytes between two indices; a negative one beyond the start is 0.
 fn part(value: &[u8], start: i64, end: i64) -> &[u8] {
     if start < 0 && end < 0 && start > end {
         return &[];

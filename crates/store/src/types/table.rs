@@ -17,7 +17,7 @@ use crate::rows::Fault;
 /// Longest arguments text that an error repeats, in bytes, as in Redis.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// For whom a command runs.
+/// Client for which a command runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     /// Database.
@@ -248,7 +248,7 @@ pub struct Fact {
     pub keys: [i64; 3],
 }
 
-/// The names of all commands.
+/// Returns the names of all commands.
 pub fn names() -> impl ExactSizeIterator<Item = &'static str> {
     COMMANDS.iter().map(|command| command.name)
 }
@@ -300,7 +300,7 @@ pub fn refuse_as_read(mut arguments: Arguments<'_>) -> Option<Bytes> {
     })
 }
 
-/// The command, or why Redis would not even queue it.
+/// Returns the command, or why Redis would not even queue it.
 fn look_up(arguments: &[&[u8]]) -> Result<&'static Command, Bytes> {
     let Some(command) = find(arguments[0]) else {
         return Err(error_reply(&unknown(arguments)));
@@ -320,7 +320,7 @@ fn look_up(arguments: &[&[u8]]) -> Result<&'static Command, Bytes> {
     Err(error_reply(&text))
 }
 
-/// The text for a command that is not in the table.
+/// Returns the text for a command that is not in the table.
 fn unknown(arguments: &[&[u8]]) -> Vec<u8> {
     let cut = |text: &[u8], room: usize| {
         let text = c_string(text);
@@ -344,7 +344,7 @@ fn unknown(arguments: &[&[u8]]) -> Vec<u8> {
     .concat()
 }
 
-/// The reply of a transaction if Redis would not have queued one of its commands.
+/// Returns the reply of a transaction if Redis would not have queued one of its commands.
 pub fn execaborted(commands: &Commands<'_>) -> Option<Bytes> {
     commands
         .iter()

@@ -183,7 +183,7 @@ fn what_is_over_is_gone_with_its_members() {
     for (command, reply) in [
         ("SCARD k", ":0\r\n"),
         ("TTL k", ":-2\r\n"),
-        // Counted until they are removed, as in Redis.
+        // Expired keys count until they are removed, as in Redis.
         ("DBSIZE", ":2\r\n"),
         ("KEYS *", "*0\r\n"),
         ("RANDOMKEY", "$-1\r\n"),

@@ -45,7 +45,7 @@ impl Watched {
         self.databases.get_mut(usize::try_from(database).ok()?)
     }
 
-    /// The version of a key that a client watches from now on.
+    /// Returns the version of a key that a client watches from now on.
     fn watch(&mut self, database: u32, key: &[u8], there: bool) -> i64 {
         let known = self.of(database).and_then(|keys| keys.get(key));
         if let Some(version) = known.filter(|version| version.there == there) {
@@ -66,7 +66,7 @@ impl Watched {
         number
     }
 
-    /// Whether a client watches a key.
+    /// Returns whether a client watches a key.
     pub fn has(&self, database: u32, key: &[u8]) -> bool {
         let at = usize::try_from(database).unwrap_or(usize::MAX);
         self.count > 0
@@ -118,7 +118,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// One more.
+    /// Adds one.
     pub fn note(&mut self, arrival: i64) {
         self.count += 1;
         self.last.push_back(arrival);
@@ -127,7 +127,7 @@ impl Arrivals {
         }
     }
 
-    /// The arrivals after the first `count`; `None`: not all of them are remembered.
+    /// Returns the arrivals after the first `count`; `None`: not all of them are remembered.
     fn since(&self, count: i64) -> Option<impl ExactSizeIterator<Item = i64>> {
         let new = usize::try_from(self.count.checked_sub(u64::try_from(count).ok()?)?).ok()?;
         let known = self.last.len().checked_sub(new)?;
@@ -144,7 +144,7 @@ pub enum Own {
 }
 
 impl Own {
-    /// The one of this name.
+    /// Returns the one of this name.
     pub fn of(name: &[u8]) -> Option<Own> {
         match () {
             () if name == WATCH.as_bytes() => Some(Own::Watch),
@@ -197,7 +197,7 @@ impl Own {
     }
 }
 
-/// Whether these keys, each after its database and version, are unchanged. Arguments that cannot be read count as changed.
+/// Returns whether these keys, each after its database and version, are unchanged. Arguments that cannot be read count as changed.
 fn are_unchanged(keys: &mut Keyspace<'_>, start: i64, arguments: &[&[u8]]) -> Result<bool, Fault> {
     let [of, watched @ ..] = arguments else {
         return Ok(false);
@@ -223,7 +223,7 @@ fn are_unchanged(keys: &mut Keyspace<'_>, start: i64, arguments: &[&[u8]]) -> Re
     Ok(true)
 }
 
-/// Whether the keys that the client of a transaction watches are as they were; `None`: it watches none.
+/// Returns whether the keys that the client of a transaction watches are as they were; `None`: it watches none.
 ///
 /// # Errors
 /// A [`Fault`] of the rows; the transaction must be given up.

@@ -146,7 +146,7 @@ fn passing_errors_change_nothing() {
             // Waited for where it was promised; else it is the answer, as Redis gives it.
             return;
         }
-        // In a script, as a client's script, and by MULTI.
+        // The same commands in a script, in a client's script, and in MULTI.
         for command in [
             "INCR n",
             "EVAL return(redis.pcall('INCR','n')) 0",
@@ -165,7 +165,7 @@ fn passing_errors_change_nothing() {
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     assert_eq!(redis.get("n").as_deref(), Some("1"));
     assert_eq!(redis.get("other"), None);
-    // What was loaded from a Redis that takes no writes has to be loaded again.
+    // Records from a Redis that takes no writes have to be loaded again.
     retry(store.apply(&batch(&[], 2)), "takes no writes");
     store.load().unwrap();
     redis.call(&["REPLICAOF", "127.0.0.1", "1"]);

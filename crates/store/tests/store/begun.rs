@@ -14,10 +14,10 @@ use pmnet_resp::write_command;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol, preamble};
 
-/// How long a reason lasts here: so many tries.
+/// Tries for which a reason lasts here.
 const TRIES: usize = 3;
 
-/// What a request is made of, and what it does once: adds one to the key `n`, or publishes one message.
+/// Kind of a request; its single effect: it adds one to the key `n`, or publishes one message.
 struct Kind {
     name: &'static str,
     form: Form,
@@ -216,7 +216,7 @@ fn fail_to_save(redis: &Redis) {
     }
 }
 
-/// What a subscriber got.
+/// Messages that a subscriber got.
 #[derive(Default)]
 struct Messages {
     count: AtomicUsize,
@@ -225,7 +225,7 @@ struct Messages {
     marks_seen: AtomicUsize,
 }
 
-/// A subscriber to `ch`.
+/// Returns a subscriber to `ch`.
 fn subscriber(redis: &Redis) -> Arc<Messages> {
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
     let mut out = Vec::new();
@@ -258,7 +258,7 @@ fn request(kind: &Kind) -> Request {
     }
 }
 
-/// A Redis with a user of the store's own, and a function that publishes.
+/// Returns a Redis with a user of the store's own, and a function that publishes.
 fn ready() -> Option<(Redis, Box<dyn Store>)> {
     let redis = Redis::start(&[])?;
     redis.call(&[
@@ -282,7 +282,7 @@ fn ready() -> Option<(Redis, Box<dyn Store>)> {
     Some((redis, store))
 }
 
-/// How much has happened: the value of the key, and messages. What was published before a mark has been
+/// Returns how much has happened: the value of the key, and messages. Messages that were published before a mark have been
 /// delivered when the mark is.
 fn happened(redis: &Redis, messages: &Messages) -> usize {
     assert_eq!(redis.call(&["PUBLISH", "ch", "mark"]), ":1\r\n");
@@ -296,7 +296,7 @@ fn happened(redis: &Redis, messages: &Messages) -> usize {
     messages.count.load(Ordering::SeqCst) + n
 }
 
-/// The record of the request, without its prefix.
+/// Returns the record of the request, without its prefix.
 fn recorded(records: &[(Vec<u8>, Bytes)]) -> Option<String> {
     let (_, value) = records.iter().find(|(key, _)| key == b"reply/1")?;
     Some(String::from_utf8_lossy(&value[1..]).into_owned())
@@ -326,7 +326,7 @@ fn every_request_has_its_effect_once_whatever_redis_refuses_meanwhile() {
                     Err(StoreError::Retry(_)) => {}
                     Err(StoreError::Fatal(text)) => panic!("{what}: {text}"),
                 }
-                // What a server does: it loads, and looks whether the record is there.
+                // As a server does: it loads, and looks whether the record is there.
                 if let Ok(records) = store.load()
                     && let Some(found) = recorded(&records)
                 {
@@ -529,7 +529,7 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
     let proxy = Proxy::start(redis.port);
     let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
     store.load().unwrap();
-    // So many arguments that no script can hand them on: this batch goes by MULTI. The answer to its record alone
+    // More arguments than a script can hand on: this batch goes by MULTI. The answer to its record alone
     // is changed on the way: real rights would have to change within microseconds.
     let long = single(&format!("RPUSH list{}", " x".repeat(5000)));
     proxy.answer(":5000\r\n$2\r\nOK\r\n", ":5000\r\n-NO OK\r\n");
@@ -578,7 +578,7 @@ fn a_script_that_only_reads_answers_when_memory_is_short() {
         change(store, single(&format!("EVALSHA {sha} 0"))),
         "$1\r\n1\r\n"
     );
-    // What frees memory, and then needs some, may: Redis asks at the first write only.
+    // A script that first frees memory may need some later: Redis asks at the first write only.
     let frees = "EVAL redis.call('DEL','n')return(redis.call('SET','m','v')) 0";
     assert_eq!(change(store, single(frees)), "+OK\r\n");
     assert_eq!(change(store, single("DEL m")), ":1\r\n");

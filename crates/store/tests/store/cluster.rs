@@ -110,7 +110,7 @@ fn retry(result: Result<u64, StoreError>, says: &str) {
     assert!(text.contains(says), "{text}");
 }
 
-/// What a request that changes the store got.
+/// Reply to a request that changes the store.
 fn asked(store: &mut dyn Store, payload: Bytes) -> String {
     change(store, payload)
 }
@@ -221,7 +221,7 @@ fn requests_in_any_slot_have_their_record() {
     assert!(reply.starts_with("*1\r\n*2\r\n"), "{reply}");
     let reply = asked(&mut *store, pack(&["INCR {bar}n"]));
     assert_eq!(reply, "*1\r\n:2\r\n");
-    // What is for the whole node.
+    // Commands for the whole node.
     assert_eq!(asked(&mut *store, single("CONFIG SET hz 20")), "+OK\r\n");
     assert_eq!(asked(&mut *store, single("SCRIPT FLUSH")), "+OK\r\n");
     load(&mut *store);

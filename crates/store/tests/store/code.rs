@@ -293,7 +293,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
         Ok(0)
     );
     assert_eq!(change(&mut *store, single("FCALL good 1 n")), ":1\r\n");
-    // Neither do reads run code that writes.
+    // Reads do not run code that writes, either.
     for (form, command) in [
         (Form::Single, "FCALL good 1 n"),
         (Form::Single, "EVAL return(1) 0"),
@@ -334,7 +334,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
     }
 }
 
-/// A client's code that runs while its result is looked at: its words were taken for the store's own. "FENCED"
+/// A client's code that runs while its result is read: its error was taken for one of the store. "FENCED"
 /// ended the server, as often as it was started again.
 #[test]
 fn no_code_of_a_client_speaks_for_the_store() {
@@ -371,7 +371,7 @@ fn no_code_of_a_client_speaks_for_the_store() {
     }
 }
 
-/// What a script makes of RESP3's own types is what Redis makes of it: one reply, with true lengths.
+/// A script's result of RESP3's own types is the same as from Redis: one reply, with true lengths.
 #[test]
 fn replies_that_a_script_makes_up_are_those_of_a_bare_redis() {
     let Some((redis, mut store)) = ready(&[]) else {

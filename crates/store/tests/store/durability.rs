@@ -1,11 +1,11 @@
-//! What the store says about power loss is true of the Redis behind it.
+//! The store's statement about power loss is true of the Redis that it uses.
 
 use std::time::{Duration, Instant};
 
 use crate::support::{Redis, change, load, single};
 use pmnet_server::{Store, StoreError};
 
-/// Redis pauses so long after each key that it saves, in microseconds; with [`KEYS`] of them a rewrite
+/// Microseconds for which Redis pauses after each key that it saves; with [`KEYS`] of them a rewrite
 /// takes a minute, unless [`end_rewrite`] ends it.
 const KEY_DELAY: [&str; 2] = ["--rdb-key-save-delay", "40000"];
 const KEYS: usize = 1500;

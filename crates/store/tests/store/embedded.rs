@@ -85,7 +85,7 @@ const COMPARED: &[&str] = &[
     "GET a",
 ];
 
-/// A packet store in a directory, of so many MiB.
+/// Returns a packet store in a directory, of this many MiB.
 fn url(directory: &tempfile::TempDir, size: u32) -> String {
     format!("packet:{}/s?size={size}M", directory.path().display())
 }
@@ -360,7 +360,7 @@ fn a_command_whose_reply_is_too_long_has_no_effect() {
                 "{shown}: {reply}"
             );
         } else {
-            // The first of them alone; the front sends the others again.
+            // Only the first of them is executed; the front sends the others again.
             assert_eq!(reply, "*1\r\n:1\r\n", "{shown}");
         }
     }

@@ -217,7 +217,7 @@ fn reads_are_passed_through_in_both_protocols_and_any_database() {
     assert_eq!(read(&mut *store, single("GET k")), "$4\r\nzero\r\n");
 }
 
-/// What a script of Lua could not hand back: nulls inside RESP3 arrays, null arrays, maps in their order, doubles, and
+/// Replies that a script of Lua could not hand back: nulls inside RESP3 arrays, null arrays, maps in their order, doubles, and
 /// integers beyond 53 bits.
 #[test]
 fn replies_that_lua_cannot_hold_are_redis_own_alone_and_in_transactions() {
@@ -798,7 +798,7 @@ fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
         assert_eq!(reply, TOO_LONG, "{commands:?}");
         redis.call(&["SETRANGE", "large", "9000000", "x"]);
     }
-    // What raises leaves no long record either.
+    // A script that raises an error leaves no long record either.
     let code = format!("redis.call('INCR', 'n') error(string.rep({mib}, 20))");
     let reply = change(
         store,
@@ -835,7 +835,7 @@ fn a_transaction_may_select_and_ask_for_replicas() {
         ];
         let wanted = "*11\r\n+OK\r\n+OK\r\n+OK\r\n:1\r\n:0\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n$4\r\nzero\r\n:1\r\n";
         assert_eq!(change(store, in_multi(protocol, 0, &commands)), wanted);
-        // What comes next is where it says that it is, and so are the records.
+        // The next request runs in its own database, and so do the records.
         assert_eq!(change(store, single("GET k")), "$4\r\nzero\r\n");
         assert_eq!(
             change(store, in_multi(protocol, 2, &["GET k", "SELECT 1"])),

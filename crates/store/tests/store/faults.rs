@@ -230,7 +230,7 @@ fn replies_wait_for_the_replicas_asked_for() {
         panic!("{result:?}")
     };
     assert!(text.contains("not durably"), "{text}");
-    // What is there but not replicated is not shown either.
+    // A write that is not replicated yet is not shown either.
     assert!(matches!(store.load(), Err(StoreError::Retry(_))));
     assert!(start.elapsed() < Duration::from_secs(15));
     signal(replica.pid(), "-CONT");

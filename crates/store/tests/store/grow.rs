@@ -1,4 +1,4 @@
-//! A packet store, or a region of a device, that becomes larger: whatever is its last moment, one of both is there.
+//! A packet store, or a region of a device, that becomes larger: at every moment the old file or the new one exists, whole.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ fn set(key: &str, value: &[u8]) -> Bytes {
     arguments(&[b"SET", key.as_bytes(), value])
 }
 
-/// Sets keys until one finds no room; how many there are then.
+/// Sets keys until one finds no room. Returns how many there are then.
 fn fill(store: &mut dyn Store) -> usize {
     (0..)
         .find(|at| change(store, set(&format!("k{at}"), &[b'v'; 5000])) != "+OK\r\n")
@@ -59,7 +59,7 @@ fn grow(path: &Path, size: u64) -> Result<Grown, GrowError> {
     grow_packet_store(path, size, &mut |_, _| Ok(()))
 }
 
-/// As if the process ended after so many steps.
+/// Acts as if the process ended after this many steps.
 fn killed_after(path: &Path, steps: u32) -> bool {
     let mut left = steps;
     let ended = grow_packet_store(path, LARGE, &mut |_, _| match left.checked_sub(1) {

@@ -1,4 +1,4 @@
-//! What the tests themselves rely on: ports, that the server is the one that was started, and that skipped
+//! Conditions that the tests themselves rely on: ports, that the server is the one that was started, and that skipped
 //! tests are counted.
 
 use crate::support::Redis;
@@ -68,7 +68,7 @@ fn a_stranger_at_its_port_is_not_taken_for_the_redis_that_was_started() {
         return;
     };
     redis.kill();
-    // What a probe of another test once was, for a moment.
+    // The state of a probe of another test once, for a moment.
     let stranger = TcpListener::bind(("127.0.0.1", redis.port)).unwrap();
     std::thread::spawn(move || {
         for stream in stranger.incoming() {
@@ -79,7 +79,7 @@ fn a_stranger_at_its_port_is_not_taken_for_the_redis_that_was_started() {
     assert!(waited.is_err(), "Redis cannot listen there");
 }
 
-/// What the next test runs without a redis-server.
+/// The next test runs this without a redis-server.
 #[test]
 fn needs_redis() {
     let Some(redis) = Redis::start(&[]) else {

@@ -1,4 +1,4 @@
-//! What a barrier says about the store: enough to know it again on another connection.
+//! A barrier's statement about the store: enough to recognise it on another connection.
 
 use crate::support::{Redis, bulk, read};
 use pmnet_server::Store;
@@ -11,7 +11,7 @@ fn named(store: &mut dyn Store) -> StoreName {
     StoreName::parse(text.as_bytes()).expect("the name of a store")
 }
 
-/// What somebody else's connection finds.
+/// Returns what another connection finds.
 fn found(redis: &Redis, records: &str) -> (String, String) {
     let info = redis.call(&["INFO", "server"]);
     let run_id = info

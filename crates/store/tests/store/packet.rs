@@ -52,7 +52,7 @@ fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
     };
     assert!(refusal.starts_with("-OOM command not allowed"), "{refusal}");
     assert!(kept > 100, "{kept}");
-    // The reply of what was refused is kept as any other, and a request beside it is executed.
+    // The reply to a refused request is kept as any other, and a request beside it is executed.
     let requests: Vec<Request> = [set("new", &value), set("k0", b"short"), single("GET k0")]
         .into_iter()
         .enumerate()
@@ -92,7 +92,7 @@ fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
     );
 }
 
-/// Fills the store with values of this length, by requests, until one is refused; how many there are.
+/// Fills the store with values of this length, by requests, until one is refused. Returns how many there are.
 fn filled(store: &mut dyn Store, value: &[u8]) -> usize {
     for kept in 0.. {
         let reply = change(store, set(&format!("k{kept}"), value));
@@ -126,7 +126,7 @@ fn in_a_full_store_there_is_room_in_place_of_what_is_there() {
     }
 }
 
-/// What a full store refuses of a pack is the reply to that part alone; what is behind it takes effect when it is sent again.
+/// A full store refuses one part of a pack with an error for that part alone; the parts after it take effect when they are sent again.
 #[test]
 fn in_a_full_store_a_pack_goes_on_behind_what_has_no_room() {
     let made = made("?size=1M&media=file");
@@ -328,7 +328,7 @@ fn every_type_is_there_again_after_a_restart() {
     );
 }
 
-/// A command of so many arguments: its words, and numbers.
+/// Returns a command with this many arguments: its words, and numbers.
 fn with_numbers(words: &[&str], numbers: usize, pairs: bool) -> Bytes {
     let mut all: Vec<String> = words.iter().map(ToString::to_string).collect();
     for number in 0..numbers {

@@ -80,7 +80,7 @@ fn a_pack_ends_when_its_replies_are_long() {
     });
 }
 
-/// What runs between MULTI and EXEC ends a script's part; a transaction of that kind goes alone.
+/// A command that runs between MULTI and EXEC ends a script's part; a transaction of that kind goes alone.
 #[test]
 fn a_pack_ends_where_a_script_cannot_go_on() {
     let Some(redis) = Redis::start(&[]) else {

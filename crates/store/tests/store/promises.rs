@@ -1,4 +1,4 @@
-//! What a front acknowledged before Redis saw it is never dropped because Redis refuses it: it waits, or
+//! A write that a front acknowledged before Redis saw it is never dropped because Redis refuses it: it waits, or
 //! the shard stops with a sentence that says what to do.
 
 use crate::support::proxy::Proxy;

@@ -12,7 +12,7 @@ use pmnet_resp::write_command;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
 
-/// So many arguments that no script can hand them on.
+/// More arguments than a script can hand on.
 const MANY: usize = 4500;
 const EXEC: &str = "*1\r\n$4\r\nEXEC\r\n";
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -115,7 +115,7 @@ fn wait_for_rights(missing: &str, says: &str, effects: &[Bytes]) -> Option<Rig> 
     Some(rig)
 }
 
-/// All of a batch was lost, also what was for database 0: only the right to SELECT 0 was looked at.
+/// A whole batch was lost, with its commands for database 0: only the right to SELECT 0 was checked.
 #[test]
 fn acknowledged_writes_wait_for_the_right_to_their_database() {
     for missing in ["-select +select|0", "-select +select|0 +select|2"] {
@@ -205,7 +205,7 @@ fn a_batch_that_ends_in_its_midst_stops_the_shard() {
     }
 }
 
-/// What Redis answers on a connection that is closed behind it.
+/// Returns the answer of Redis on a connection that is closed after it.
 fn direct(port: u16, command: &[&str]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let mut out = Vec::new();
@@ -329,7 +329,7 @@ fn updates_that_went_to_another_database_stop_the_shard() {
     }
 }
 
-/// What a Redis never does, but something that stands before it could: effects were lost, or doubled.
+/// A fault that no Redis has, but something before it could have: effects were lost, or doubled.
 #[test]
 fn a_command_that_was_not_queued_while_the_others_ran_stops_the_shard() {
     let Some(rig) = Rig::start() else { return };

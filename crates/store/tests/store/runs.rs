@@ -9,7 +9,7 @@ use pmnet_resp::write_command;
 use pmnet_server::{Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
 
-/// A Redis with a user of the store's own.
+/// Returns a Redis with a user of the store's own.
 fn ready() -> Option<(Redis, Box<dyn Store>)> {
     let redis = Redis::start(&[])?;
     rights(&redis, "on >secret +@all allkeys allchannels");

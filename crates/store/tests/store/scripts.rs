@@ -1,4 +1,4 @@
-//! What scripts say that go wrong, or that say what they do: as Redis's own, byte for byte.
+//! Errors and log lines of scripts are those of Redis, byte for byte.
 
 use crate::support::{Redis, bare, bulk, change, read, script};
 use pmnet_wire::command::{Form, Protocol, preamble};

@@ -10,7 +10,7 @@ use pmnet_wire::command::{Form, Protocol, preamble};
 use crate::support::proxy::Proxy;
 use crate::support::{Redis, arguments, batch, load, single, watermark};
 
-/// Those that `make test` has.
+/// Servers that `make test` has.
 const NAMED: [&str; 2] = ["redis-8.2", "valkey-9.1"];
 /// Redis's default.
 const EVERYSEC: [&str; 2] = ["--appendfsync", "everysec"];
@@ -19,7 +19,7 @@ fn open(redis: &Redis, sync: StoreSync) -> Box<dyn Store> {
     pmnet_store::open_with(&redis.url(), None, Some(sync), 0).unwrap()
 }
 
-/// Executes a state-changing request; its reply, which the caller would pass on.
+/// Executes a state-changing request. Returns its reply, which the caller would pass on.
 fn ask(store: &mut dyn Store, command: &str) -> String {
     ask_for(store, single(command))
 }
@@ -34,7 +34,7 @@ fn ask_for(store: &mut dyn Store, payload: Bytes) -> String {
     String::from_utf8_lossy(&replies[0]).into_owned()
 }
 
-/// How often it was asked to wait for a sync.
+/// Returns how often it was asked to wait for a sync.
 fn waits(redis: &Redis) -> u32 {
     let stats = redis.call(&["INFO", "commandstats"]);
     let calls = stats

@@ -79,7 +79,7 @@ const SETTINGS: [(&str, &str, &str, &[&str]); 5] = [
     ),
 ];
 
-/// Rights of the server's own user that are too few: rules, what is said.
+/// Rights that are too few for the server's own user: the rules, and the error.
 const RIGHTS: [(&str, &[&str]); 7] = [
     ("-watch", &["may not run WATCH", "+@all"]),
     ("-hmget", &["may not run HMGET"]),
@@ -396,7 +396,7 @@ fn no_room_for_the_server_is_waited_for() {
     let mut store = redis.store();
     store.load().unwrap();
     redis.call(&["CONFIG", "SET", "maxclients", "1"]);
-    // The connection that it has takes the only place.
+    // Its present connection is the only one that is allowed.
     let Err(StoreError::Retry(text)) = redis.store().load() else {
         panic!("there is room")
     };

@@ -159,7 +159,7 @@ fn every_device_of_every_chain_is_removed_and_replaced_alive_and_dead() {
                     assert_eq!(change.copies(), after.len());
                     let left = steps.iter().any(|step| step.starts_with("leave"));
                     assert_eq!(left, !is_stopped, "{steps:?}");
-                    // Who is alive is not let go before the new one is there.
+                    // A live device does not leave before the new one has joined.
                     if !is_stopped && want == HandWant::Replace(id) {
                         assert_eq!(change.copies_meanwhile(), chain.len());
                         assert!(!steps[0].starts_with("leave"), "{steps:?}");
@@ -347,7 +347,7 @@ fn a_join_that_came_to_nothing_is_taken_back() {
             other => panic!("{other:?}"),
         }
     }
-    // It has joined: that is not taken back.
+    // A device that has joined is not taken back.
     looked.server.as_mut().unwrap().chain = vec![1, 2, 9];
     assert_eq!(change.undo(&looked), None);
 }
@@ -380,7 +380,7 @@ fn a_change_that_was_broken_off_is_taken_back_by_wiring_as_the_record_says() {
         (said.epoch, said.chain) = (4, vec![1, 2, 3]);
     }
     assert_eq!(change.next(&looked), Ok(HandStep::Done));
-    // Who is there serves on, wherever it sends to: the server knows that path.
+    // The devices that run serve on, whatever their next hops: the server knows that path.
     looked.devices.get_mut(&2).unwrap().next = at(77);
     assert_eq!(change.next(&looked), Ok(HandStep::Done));
     looked.devices.remove(&2);

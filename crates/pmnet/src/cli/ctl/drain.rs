@@ -1,4 +1,4 @@
-//! `pmnet ctl drain`: one barrier, which the server answers when it has applied everything in front of it.
+//! `pmnet ctl drain`: one barrier, which the server answers when it has applied everything before it.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -15,7 +15,7 @@ use super::CtlArgs;
 use crate::cli::common::InFleet;
 use crate::cli::redis::{NOWHERE, devices, located};
 
-/// The devices of `--via`, of this shard.
+/// Returns the devices of `--via`, of this shard.
 pub(super) fn via(via: &str, shard: u32) -> Result<ClientConfig, ConfigError> {
     Ok(ClientConfig {
         shard,
@@ -23,7 +23,7 @@ pub(super) fn via(via: &str, shard: u32) -> Result<ClientConfig, ConfigError> {
     })
 }
 
-/// The devices that etcd knows.
+/// Returns the devices that etcd knows.
 pub(super) fn in_fleet(place: &InFleet, wait: Duration) -> anyhow::Result<ClientConfig> {
     let (endpoints, names) = place.in_etcd()?;
     let follow = FollowConfig { endpoints, names };
@@ -34,7 +34,7 @@ pub(super) fn in_fleet(place: &InFleet, wait: Duration) -> anyhow::Result<Client
     located(client, Some(&follow), wait, &AtomicBool::new(false)).map_err(|text| anyhow!(text))
 }
 
-/// Waits; false if the time was over before.
+/// Waits. Returns false if the time was over before.
 pub(super) fn of(client: &ClientConfig, wait: Duration, args: &CtlArgs) -> anyhow::Result<bool> {
     let devices: Vec<String> = std::iter::once(&client.head)
         .chain(&client.others)

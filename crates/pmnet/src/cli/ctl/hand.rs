@@ -17,15 +17,15 @@ use crate::cli::common::hop_address;
 const UNDO_SECONDS: u64 = 15;
 /// Between two looks: nothing is acknowledged while a chain is wired anew.
 const LOOK: Duration = Duration::from_millis(25);
-/// A device that is to join, that is sent to and that does not answer for so long, is given up.
+/// Time after which a device that is to join, and does not answer, is given up.
 const LOST: Duration = Duration::from_secs(3);
-/// A chain that is waited for so long is woken: nobody may be sending anything.
+/// After this time the chain is woken: perhaps no client sends anything.
 const WAKE: Duration = Duration::from_secs(1);
-/// For each connection: at first, and while something is done.
+/// Time for each connection: at first, and while something is done.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_THEN: Duration = Duration::from_millis(250);
 
-/// Does it; false if it was not done in time.
+/// Does it. Returns false if it was not done in time.
 pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     let Some(via) = &args.via else {
         return Err(anyhow!(
@@ -68,7 +68,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     if args.dry_run {
         return Ok(true);
     }
-    // Who was seen once is asked again, also if nobody sends to it any more.
+    // A device that was seen once is asked again, even if no other device sends to it any more.
     let mut known = at.clone();
     known.extend(looked.devices.values().map(|said| said.listen));
     known.extend(looked.server.iter().map(|said| said.listen));
@@ -124,7 +124,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     }
 }
 
-/// What is left then.
+/// Tells that a change was not done, and what is left of it.
 fn not_done(
     why: &str,
     change: &Change,
@@ -137,7 +137,7 @@ fn not_done(
     Ok(false)
 }
 
-/// What is named.
+/// Returns the addresses that are named.
 fn addresses(args: &CtlArgs, via: &str) -> anyhow::Result<Vec<SocketAddr>> {
     let mut at = Vec::new();
     for address in via.split(',') {
@@ -252,7 +252,7 @@ fn say(change: &Change, want: &HandWant, json: bool) {
     ));
 }
 
-/// What came of it, and which flags are old now.
+/// Tells the outcome, and which flags are out of date now.
 fn end(looked: &Looked, done: bool, what: &str, json: bool) {
     let chain = looked.server.as_ref().map(|server| server.chain.clone());
     let chain = chain.unwrap_or_default();
@@ -282,7 +282,7 @@ fn end(looked: &Looked, done: bool, what: &str, json: bool) {
     }
 }
 
-/// Who answers, and where it stands; false if that is not a chain that is served.
+/// Shows each process that answers, and its state. Returns false if no chain is served.
 fn status(args: &CtlArgs, via: &str) -> anyhow::Result<bool> {
     let looked = see(&addresses(args, via)?, args, PATIENCE)?;
     let chain = looked.server.as_ref().map(|server| &server.chain);

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{CtlArgs, LOOK, until};
 
-/// What is promoted, and where.
+/// The replica to promote, and its shard.
 #[derive(Debug, Args)]
 pub(super) struct PromoteArgs {
     /// The shard's Redis, as the server's --store has it: redis://HOST:PORT, or redis+sentinel://HOST:PORT,…/NAME.
@@ -28,7 +28,7 @@ pub(super) struct PromoteArgs {
     is_stopped: bool,
 }
 
-/// Does it; false if it was not done in time.
+/// Does it. Returns false if it was not done in time.
 pub(super) fn of(args: &PromoteArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     warn_of_password("--store", &args.store, "give it with --store-password-file");
     let file = args.store_password_file.as_ref();

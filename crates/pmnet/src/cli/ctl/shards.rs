@@ -19,7 +19,7 @@ use crate::cli::redis::{Settings, Shards, is_same, located, look};
 /// Longest wait for one shard, whatever --wait is: the others are to be seen as well.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// Which map.
+/// Name of the map.
 #[derive(Debug, Args)]
 pub(super) struct ShardsArgs {
     /// The file, as `pmnet redis --shards` has it.
@@ -30,10 +30,10 @@ pub(super) struct ShardsArgs {
     new: Option<PathBuf>,
 }
 
-/// What a shard's Redis is, or why that is not known.
+/// Identity of a shard's Redis, or the reason why it is not known.
 type Answer = Result<StoreName, String>;
 
-/// Looks; false if a shard does not answer, or two have the same Redis.
+/// Looks. Returns false if a shard does not answer, or two have the same Redis.
 pub(super) fn of(args: &ShardsArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     let map = look(&args.file)?;
     let new = args.new.as_ref().map(|path| look(path)).transpose()?;
@@ -104,7 +104,7 @@ fn same_redis(answers: &[Option<Answer>]) -> Vec<(usize, usize)> {
     found
 }
 
-/// Which slots go from whom to whom, in sentences.
+/// Returns a sentence for each move of slots from one shard to another.
 fn moves(map: &Shards, new: &Shards) -> anyhow::Result<Vec<String>> {
     if let Some(at) = (0..map.settings.len()).find(|&at| {
         !new.settings
@@ -137,7 +137,7 @@ fn moves(map: &Shards, new: &Shards) -> anyhow::Result<Vec<String>> {
     Ok(said)
 }
 
-/// The slots of the shard in this place, as in a file.
+/// Returns the slots of the shard in this place, as in a file.
 fn slots_of(map: &Shards, at: usize) -> String {
     shown(&map.map.ranges(Some(at)), ",")
 }

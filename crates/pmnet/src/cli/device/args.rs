@@ -1,4 +1,4 @@
-//! What can be said about a device: flags, and the same keys in the configuration file.
+//! Settings of a device: flags, and the same keys in the configuration file.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ZeroCopy {
-    /// Without a copy if the driver can, else with one; which of them is said at the start.
+    /// Without a copy if the driver can, else with one; the ready line says which.
     Auto,
     /// Without a copy, or not at all.
     Always,
@@ -87,7 +87,7 @@ pub struct DeviceArgs {
     /// Frame space of the log in bytes, a multiple of 4096.
     #[arg(long, requires = "entries", value_name = "N")]
     pub frame_bytes: Option<u64>,
-    /// Where updates are logged and acknowledged: by this process, or by the kernel in front of it.
+    /// Where updates are logged and acknowledged: by this process, or by the kernel before it.
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
     /// Network interfaces by which packets come, in a kernel mode and with --mode af-xdp.
@@ -109,7 +109,7 @@ pub struct DeviceArgs {
     /// With --mode af-xdp: how the driver moves packets [default: auto].
     #[arg(long, value_enum)]
     pub zero_copy: Option<ZeroCopy>,
-    /// With --mode af-xdp: poll the drivers for packets, in place of their interrupts (up to so many
+    /// With --mode af-xdp: poll the drivers for packets, in place of their interrupts (up to US
     /// microseconds in a call that may wait; 20 if no number is given).
     #[arg(long, value_name = "US", num_args = 0..=1, default_missing_value = "20")]
     pub busy_poll: Option<u32>,

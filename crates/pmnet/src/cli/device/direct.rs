@@ -32,12 +32,12 @@ pub struct DirectSettings {
     pub interfaces: Vec<String>,
     pub copying: Copying,
     pub busy_poll: Option<BusyPoll>,
-    /// Which of the shards of this process.
+    /// Part of this shard in its process.
     pub part: Part,
 }
 
 impl DirectSettings {
-    /// The settings of this mode; `None` in the others.
+    /// Returns the settings of this mode; `None` in the others.
     pub fn new(args: &DeviceArgs) -> Result<Option<DirectSettings>, ConfigError> {
         if args.mode != Some(Mode::AfXdp) {
             return match (args.zero_copy, args.busy_poll) {
@@ -79,7 +79,7 @@ impl DirectSettings {
         }))
     }
 
-    /// A device of this mode, with this loop.
+    /// Returns a device of this mode, with this loop.
     pub fn config(self, relay: RelayConfig) -> DirectConfig {
         DirectConfig {
             relay,
@@ -90,7 +90,7 @@ impl DirectSettings {
         }
     }
 
-    /// The same settings for each of several shards.
+    /// Returns these settings for each of several shards.
     pub fn divided(&self, shards: u16) -> Result<Vec<DirectSettings>, ConfigError> {
         let parts = Part::all(shards, &self.interfaces);
         let parts = parts.map_err(|error| ConfigError(format!("--shards {shards}: {error}")))?;
@@ -102,7 +102,7 @@ impl DirectSettings {
     }
 }
 
-/// The same size as packet buffers. On a file one buffer is one block, because blocks are what is written.
+/// Returns this size as packet buffers. On a file one buffer is one block, because blocks are what is written.
 pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
     let bytes = match kind {
         Kind::File => 4096,
@@ -177,11 +177,11 @@ fn fits(settings: &Settings, direct: &DirectSettings) -> Result<(), ConfigError>
 /// of the file yet, and it is ours alone.
 pub fn unmake(path: &Path, what: &str) {
     if let Err(error) = std::fs::remove_file(path) {
-        tracing::warn!(path = %path.display(), %error, "cannot remove the new {what}");
+        tracing::warn!(path = %path.display(), %error, "PM1428 cannot remove the new {what}");
     }
 }
 
-/// What is said of the sockets.
+/// Returns the part of the ready line about the sockets.
 pub fn described(bound: &[Bound], busy_poll: Option<BusyPoll>) -> Vec<(&'static str, Value)> {
     let sockets: Vec<String> = bound
         .iter()

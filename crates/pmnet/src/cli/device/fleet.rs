@@ -31,7 +31,7 @@ pub struct FleetSettings {
 }
 
 impl FleetSettings {
-    /// The same for another shard of the fleet.
+    /// Returns these settings for another shard of the fleet.
     pub fn of_shard(&self, shard: u32) -> Result<FleetSettings, ConfigError> {
         Ok(FleetSettings {
             names: Names::new(&self.fleet, shard).map_err(ConfigError)?,
@@ -39,7 +39,7 @@ impl FleetSettings {
         })
     }
 
-    /// The settings of a fleet; `None` without one.
+    /// Returns the settings of a fleet; `None` without one.
     pub fn new(
         args: &DeviceArgs,
         listen: SocketAddr,
@@ -105,7 +105,7 @@ struct Run {
 pub struct FleetOrders {
     agent: Agent,
     clock: Clock,
-    /// Of a lease.
+    /// Length of a lease.
     length: Nanos,
     id: u32,
     run: Run,
@@ -144,7 +144,7 @@ impl FleetOrders {
         })
     }
 
-    /// Whether the agent wants the run to end, or does within this part of a lease.
+    /// Returns whether the agent wants the run to end, or does within this part of a lease.
     fn ends_soon(&self, stop: &Stop) -> anyhow::Result<bool> {
         let until = Instant::now() + Duration::from_nanos(self.length / PATIENCE);
         while !self.run.words.is_to_end() {
@@ -180,7 +180,7 @@ impl Orders for FleetOrders {
         let Run { words, order } = &self.run;
         let agent = &self.agent;
         agent.attend(log, words.clone(), *order);
-        // Whoever else runs as this device is found before anybody hears of this one.
+        // A second process with the same id is found before this one is announced.
         while !agent.is_registered() && agent.failure().is_none() && !agent.leaves() {
             if stop.within(LOOK).context("cannot wait for etcd")? {
                 return Ok(false);
@@ -196,7 +196,7 @@ impl Orders for FleetOrders {
                 return Err(error);
             }
             tracing::warn!(
-                "{error:#}. The chain in etcd is another one now: this device begins anew"
+                "PM1607 {error:#}. The chain in etcd is another one now: this device begins anew"
             );
         }
         if let Some(text) = self.agent.failure() {
@@ -205,7 +205,7 @@ impl Orders for FleetOrders {
         if self.agent.leaves() {
             self.leaves = true;
             tracing::warn!(
-                "device {id} leaves its chain, as `pmnet ctl` was asked to see to, and ends. To let it come back: pmnet ctl add --device {id}",
+                "PM1608 device {id} leaves its chain and ends, as asked for with `pmnet ctl`. To let it come back: pmnet ctl add --device {id}",
                 id = self.id
             );
             return Ok(Then::End);
@@ -220,7 +220,7 @@ impl Orders for FleetOrders {
         if self.leaves
             && let Err(text) = self.agent.give_back()
         {
-            tracing::warn!("etcd: {text}. The lease ends by itself");
+            tracing::warn!("PM1609 etcd: {text}. The lease ends by itself");
         }
     }
 }

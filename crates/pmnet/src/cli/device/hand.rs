@@ -37,12 +37,12 @@ fn open(settings: &Settings) -> Option<DeviceDoor> {
         memory: memory(settings),
     });
     door.inspect_err(|error| {
-        tracing::warn!("`pmnet ctl` cannot reach this device: TCP {listen}: {error}");
+        tracing::warn!("PM1501 `pmnet ctl` cannot reach this device: TCP {listen}: {error}");
     })
     .ok()
 }
 
-/// Where it remembers how it was wired last: beside its log, if that is a file.
+/// Returns the file that remembers its last next hop: beside its log, if that is a file.
 fn memory(settings: &Settings) -> Option<PathBuf> {
     let is_device =
         std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());
@@ -56,16 +56,16 @@ fn memory(settings: &Settings) -> Option<PathBuf> {
 
 /// A person says with `pmnet ctl` how the device is wired, and the name of its next hop where that is. Until then its flags count.
 pub struct HandOrders {
-    /// `None`: nobody can ask.
+    /// `None`: `pmnet ctl` cannot reach it.
     door: Option<DeviceDoor>,
     next: Option<MovingHop>,
     id: u32,
-    /// Of the present run.
+    /// Messages to the present run.
     words: Arc<LeaseWords>,
 }
 
 impl HandOrders {
-    /// Opens the door, and watches the name. Returns `None` if there is neither.
+    /// Opens the door, and watches the name. Returns `None` if it opens no door and watches no name.
     pub fn begin(settings: &Settings) -> anyhow::Result<Option<HandOrders>> {
         let door = open(settings);
         if door.is_none() && settings.next_name.is_none() {
@@ -82,7 +82,7 @@ impl HandOrders {
         }))
     }
 
-    /// Whether the device was refused in a place that it has no more.
+    /// Returns whether the device was refused in a place that it has no more.
     fn is_placed_elsewhere(&self, error: &anyhow::Error) -> bool {
         self.words.is_to_end() && is_refusal(error)
     }
@@ -123,11 +123,13 @@ impl Orders for HandOrders {
         match run {
             Ok(()) => {}
             Err(error) if self.is_placed_elsewhere(&error) => {
-                tracing::warn!("{error:#}. It is wired otherwise now, and begins anew");
+                tracing::warn!(
+                    "PM1502 {error:#}. This device has a new next hop now, and begins anew"
+                );
             }
             Err(error) if is_refusal(&error) && self.door.as_ref().is_some_and(forgets) => {
                 tracing::warn!(
-                    "{error:#}. It was wired there by `pmnet ctl` in an earlier life: that is over, and its flags count"
+                    "PM1503 {error:#}. `pmnet ctl` had wired this device there in an earlier run: from now on its flags count"
                 );
                 return Ok(Then::Again);
             }
@@ -143,7 +145,7 @@ impl Orders for HandOrders {
     fn ended(self: Box<Self>) {
         if let Some(door) = self.door.filter(DeviceDoor::leaves) {
             tracing::warn!(
-                "device {} has ended, as `pmnet ctl` asked it to: it leaves its chain. With --join it can be a spare again",
+                "PM1504 device {} has ended, as `pmnet ctl` asked it to: it leaves its chain. With --join it can be a spare again",
                 self.id
             );
             door.left();
@@ -190,7 +192,7 @@ impl MovingHop {
                 return;
             }
             tracing::warn!(
-                "--next {text} is silent at {next}, and has the address {at} now: this device starts anew with that address"
+                "PM1505 --next {text} is silent at {next}, and has the address {at} now: this device starts anew with that address"
             );
             place.0 = *at;
             if let Some(words) = words {
@@ -203,7 +205,7 @@ impl MovingHop {
         })
     }
 
-    /// Where it is. `words`: of the run that begins now, if it is to be ended when the hop is elsewhere.
+    /// Returns where it is. `words`: of the run that begins now, if it is to be ended when the hop is elsewhere.
     fn attend(&self, words: Option<Arc<LeaseWords>>) -> SocketAddr {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         place.1 = words;
@@ -211,7 +213,7 @@ impl MovingHop {
     }
 }
 
-/// Whether the next hop has spoken lately, or speaks when it is asked. If it does not, this takes the time of all questions.
+/// Returns whether the next hop has spoken lately, or speaks when it is asked. If it does not, this takes the time of all questions.
 fn answers(words: &LeaseWords) -> bool {
     words.next_spoke()
         || (0..ASKED).any(|_| {

@@ -17,7 +17,7 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Says when one is not the one any more that it was, and, if `answers`, how many answers of the kernel their drivers did
+    /// Warns when an interface is another one than before, and, if `answers`, how many answers of the kernel their drivers did
     /// not take, whenever these become more. `None`: there is no thread for it, which is said.
     pub fn watch(names: Vec<String>, answers: bool) -> Option<Interfaces> {
         let (sender, over) = channel();
@@ -36,7 +36,7 @@ impl Interfaces {
             .name("interfaces".into())
             .spawn(look);
         thread
-            .inspect_err(|error| tracing::warn!("nobody watches the interfaces: {error}"))
+            .inspect_err(|error| tracing::warn!("PM1424 the interfaces are not watched: {error}"))
             .is_ok()
             .then_some(Interfaces { _sender: sender })
     }
@@ -44,9 +44,9 @@ impl Interfaces {
 
 struct Watched {
     name: String,
-    /// Its number at first.
+    /// Number of the interface at first.
     first: Option<u32>,
-    /// Its number lately.
+    /// Number of the interface at the last look.
     number: Option<u32>,
     refused: u64,
 }
@@ -62,7 +62,7 @@ impl Watched {
         }
     }
 
-    /// A program goes with its interface. Another one of the same name does not have it.
+    /// A program goes with its interface. A new interface of the same name does not have it.
     fn look_for_it(&mut self) {
         let now = number(&self.name);
         if now == self.number || now == self.first {
@@ -73,12 +73,12 @@ impl Watched {
         let name = &self.name;
         if now.is_none() {
             tracing::warn!(
-                "there is no interface {name} any more: nothing comes by it to this device"
+                "PM1425 there is no interface {name} any more: this device receives nothing through it"
             );
             return;
         }
         tracing::warn!(
-            "{name} was removed and made anew: this device has no program there any more. What comes by it passes, or is served by this \
+            "PM1426 {name} was removed and made anew: this device has no program there any more. Packets that come through it pass on, or are served by this \
              process, which is slower. Start this device again with the same flags"
         );
     }
@@ -89,8 +89,8 @@ impl Watched {
         self.refused = now;
         if more > 0 {
             tracing::warn!(
-                "{}: its driver did not take {more} packets that the kernel's part of this device sent in the last {} s: nobody hears \
-                 them. Is the other end of a veth without an XDP program, or the link down? ethtool -S {0}",
+                "PM1427 {}: its driver did not take {more} packets that the kernel's part of this device sent in the last {} s: they \
+                 are lost. Is the other end of a veth without an XDP program, or the link down? ethtool -S {0}",
                 self.name,
                 LOOK.as_secs()
             );

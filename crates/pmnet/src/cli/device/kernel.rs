@@ -30,7 +30,7 @@ fn own(kernel: &KernelSettings) -> anyhow::Result<Option<Own>> {
     Ok(Some(Own { address, mac }))
 }
 
-/// Where the device itself is counts only for a pipeline that is to be attached.
+/// Returns where the device itself is counts only for a pipeline that is to be attached.
 fn kernel_config(settings: &Settings, own: Option<Own>) -> KernelConfig {
     KernelConfig {
         address: settings.relay.listen,
@@ -91,14 +91,14 @@ fn take(settings: &Settings, kernel: &KernelSettings, anew: bool) -> anyhow::Res
     }
     if !pins.outlives_the_process() {
         tracing::warn!(
-            "{} is mounted only where this process is (a container, ip netns exec, unshare): the log is gone when the process ends, and nobody goes \
-             on acknowledging. Mount it for the whole machine (mount -t bpf bpf /sys/fs/bpf), and let this process see that one: docker \
+            "PM1420 {} is mounted only where this process is (a container, ip netns exec, unshare): the log is gone when the process ends, and the kernel \
+             does not go on acknowledging. Mount it for the whole machine (mount -t bpf bpf /sys/fs/bpf), and let this process see that one: docker \
              -v /sys/fs/bpf:/sys/fs/bpf, nsenter --net in place of ip netns exec",
             pins.folder().display()
         );
     }
     if kernel.generic {
-        tracing::warn!("generic XDP, as asked for: slower than the native one by far");
+        tracing::warn!("PM1421 generic XDP, as asked for: slower than the native one by far");
     }
     for name in &kernel.interfaces {
         if let Some(text) = vanishing(name) {
@@ -146,7 +146,7 @@ impl Taken {
     }
 }
 
-/// What this process found in the kernel at first, and whether it has served there.
+/// State that this process found in the kernel at first, and whether it has served there.
 pub struct InKernel {
     found: Found,
     was_serving: bool,
@@ -175,7 +175,7 @@ pub fn run(
 }
 
 impl InKernel {
-    /// The process ends: what becomes of the device.
+    /// Decides what becomes of the device when the process ends.
     pub fn leave(
         self,
         settings: &Settings,
@@ -195,7 +195,7 @@ impl InKernel {
         }
         if !Pins::existing(&kernel.name).outlives_the_process() {
             tracing::warn!(
-                "the log in the kernel ends with this process, since its BPF file system is mounted only here"
+                "PM1423 the log in the kernel ends with this process, since its BPF file system is mounted only here"
             );
             return served;
         }

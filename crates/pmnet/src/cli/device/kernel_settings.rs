@@ -21,12 +21,12 @@ pub struct KernelSettings {
 }
 
 impl KernelSettings {
-    /// Whether clients send to the server behind the device.
+    /// Returns whether clients send to the server behind the device.
     pub const fn is_switch(&self) -> bool {
         self.own.is_some()
     }
 
-    /// The settings of a kernel mode; `None` in the others.
+    /// Returns the settings of a kernel mode; `None` in the others.
     pub fn new(
         args: &DeviceArgs,
         listen: SocketAddr,

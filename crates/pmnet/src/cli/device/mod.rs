@@ -25,76 +25,86 @@ use super::names::wait_until_known;
 use super::stop::{stop_on_signals, unless_asked_to_stop};
 
 const EXAMPLES: &str = "\
-Examples
-  one device, log on an ordinary file (survives a power cut):
-    pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 --log /var/lib/pmnet/d.pmlog --media file
+Examples:
+  one device, log in an ordinary file (survives a power cut):
+    pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 \\
+      --log /var/lib/pmnet/d.pmlog --media file
   one device, log in persistent memory (survives a power cut):
-    pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 --log /dev/dax0.0 --media pmem
-  a chain of three in memory (survives the death of processes; two of three machines):
-    pmnet device --listen 127.0.0.1:51003 --next 127.0.0.1:51500 --log /dev/shm/d3.pmlog --media dram
-    pmnet device --listen 127.0.0.1:51002 --next 127.0.0.1:51003 --log /dev/shm/d2.pmlog --media dram
-    pmnet device --listen 127.0.0.1:51001 --next 127.0.0.1:51002 --log /dev/shm/d1.pmlog --media dram
+    pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 \\
+      --log /dev/dax0.0 --media pmem
+  a chain of three in memory (survives the death of processes; on three
+  machines, the loss of two of them):
+    pmnet device --listen 127.0.0.1:51003 --next 127.0.0.1:51500 \\
+      --log /dev/shm/d3.pmlog --media dram
+    pmnet device --listen 127.0.0.1:51002 --next 127.0.0.1:51003 \\
+      --log /dev/shm/d2.pmlog --media dram
+    pmnet device --listen 127.0.0.1:51001 --next 127.0.0.1:51002 \\
+      --log /dev/shm/d1.pmlog --media dram
+  with a lease in etcd, so that it is silent by itself when it is cut off:
+    pmnet device --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
+      --log /var/lib/pmnet/d.pmlog --media file \\
+      --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
+  in the kernel, on the server's own network interface (needs root):
+    pmnet device --mode nic --dev eth0 \\
+      --listen 10.0.0.2:51000 --next 127.0.0.1:51500
+    pmnet device --mode nic --dev eth0 \\
+      --listen 10.0.0.2:51000 --next 127.0.0.1:51500 --detach
+  past the kernel's network stack (needs root):
+    pmnet device --mode af-xdp --dev eth0 \\
+      --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
+      --log /dev/shm/d.pmlog --media dram
+  one device that is also the server of its shard:
+    pmnet device --listen 127.0.0.1:51000 \\
+      --store 'packet:/var/lib/pmnet/shard0?size=4G'
 
---next is the next device of the chain, or the server. The length R of the chain is found out and
+The log: it is made if the file does not exist, or the devdax device is zero. Its size is fixed then. A file \
+that is no log, is damaged, or is of another device, version or size, is refused and not touched.
+
+--next is the next device of the chain, or the server. The devices find out the length R of the chain; it is \
 part of every acknowledgement. Clients send to the first device.
 
---shrink-chain: you state that devices which were in the chain and are no longer on the path are
-stopped for good (removed, not partitioned). Without it a shorter chain is refused, because a
-device that is only cut off could go on acknowledging.
+--shrink-chain: you state that devices which were in the chain and are no longer on the path are stopped for \
+good (removed, not partitioned). Without it a shorter chain is refused, because a device that is only cut off \
+could go on acknowledging.
 
---declare-data-loss: the last device that held acknowledged writes is gone with its log, and you
-accept that writes which had not reached the server are lost. Without it the shard stays stopped.
-Sessions that lost something are told so (DATA_LOSS).
+--declare-data-loss: the last device that held acknowledged writes is gone with its log, and you accept that \
+writes which had not reached the server are lost. Without it the shard stays stopped. Sessions that lost \
+something are told so (DATA_LOSS).
 
---join: this device is a spare, or one that was removed and is repaired. It joins at the end of a chain
-that holds data: start it with --next to the server, wait until it says that it is ready, then start
-the chain's last device again with --next to this one. If it is no member of the chain and its log was
-used, the log is erased first. A member is never erased: the flag may stay.
+--join: this device is a spare, or one that was removed and is repaired. It joins at the end of a chain that \
+holds data. Start it with --next to the server, and wait until it says that it is ready. Then start the \
+chain's last device again with --next to this one. If the device is no member of the chain and its log was \
+used, the log is erased first. The log of a member is never erased, so the flag may stay.
 
-  with a lease in etcd, so that it is silent by itself when it is cut off:
-    pmnet device --listen 10.0.0.2:51000 --next 10.0.0.3:51500 --log /var/lib/pmnet/d.pmlog --media file \\
-      --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379,http://10.0.0.9:2379
+--fleet: the device registers in etcd and keeps a lease there. It acknowledges and answers reads only while \
+the lease lasts. Without etcd it is silent after --lease-seconds; nothing is lost, and it goes on when etcd is \
+back. Give it to all devices of a shard, or to none, and to all the same --lease-seconds.
 
---fleet NAME: the device registers in etcd, keeps a lease there, and acknowledges and answers reads only
-as long as that lasts. Without etcd it is silent after --lease-seconds; nothing is lost, and it goes on
-when etcd is back. Give it to all devices of a shard, or to none, and the same length to all of them.
-With a controller (pmnet controller) the chain in etcd says how a device is wired, in place of --next, as
-soon as the device is in it; when that changes, the device begins anew in the same process, and prints
-another ready line. With --join as well the device is a spare: --next is the server, and it joins by
-itself when the chain is shorter than it shall be. --shrink-chain and --declare-data-loss count until the
+With a controller (pmnet controller) the chain in etcd says what the next hop of a device is, in place of \
+--next, as soon as the device is in that chain. When that changes, the device begins anew in the same process, \
+and prints another ready line. With --join as well the device is a spare: --next is the server, and the device \
+joins by itself when the chain is shorter than wanted. --shrink-chain and --declare-data-loss count until the \
 chain in etcd changes again.
 
-Outside a fleet `pmnet ctl` may ask the device where it stands, wire it anew and let it end, by TCP at the
-address of --listen. How it was wired last it remembers in the file LOG.wiring, as long as --next is what it
-was then; another --next, --shrink-chain and --declare-data-loss are newer, and count. --no-ctl: none of that.
+Outside a fleet `pmnet ctl` may ask the device for its state, change its next hop and let it end, by TCP at \
+the address of --listen. The device remembers that next hop in the file LOG.wiring. It counts as long as \
+--next stays the same; another --next, --shrink-chain and --declare-data-loss are newer, and count instead. \
+--no-ctl switches all of this off.
 
-  in the kernel, in front of the server's own network interface (needs root):
-    pmnet device --mode nic --dev eth0 --listen 10.0.0.2:51000 --next 127.0.0.1:51500
-    pmnet device --mode nic --dev eth0 --listen 10.0.0.2:51000 --next 127.0.0.1:51500 --detach
+--mode nic and --mode router: an XDP program on --dev logs and acknowledges updates of open sessions before \
+the network stack sees them; this process does all the rest. The log is memory of the kernel. It survives the \
+death of this process, and meanwhile the kernel goes on logging and acknowledging. Start the process again, \
+and it takes over. A loss of power takes the log, unless the machine has a battery and --spill is given. \
+--detach takes everything out of the kernel again. With --fleet the kernel, too, answers only while the \
+device's lease lasts, whether or not this process lives.
 
---mode nic and --mode router: an XDP program on --dev logs and acknowledges updates of open sessions
-before the network stack sees them; this process does all the rest. The log is memory of the kernel:
-it survives the death of this process, and the kernel goes on logging and acknowledging meanwhile
-(start the process again, and it takes over). A loss of power takes it, unless the machine has a
-battery and --spill. --detach takes everything out of the kernel again. With --fleet the kernel, too,
-answers only as long as the device's lease lasts, whatever becomes of this process.
+--mode af-xdp: AF_XDP sockets receive packets into the log itself; an update is durable and sent on without \
+being copied. Everything else on --dev goes to the system as before. A log made for another mode cannot be \
+used.
 
-  past the kernel's network stack (needs root; the log is where packets are received):
-    pmnet device --mode af-xdp --dev eth0 --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
-      --log /dev/shm/d.pmlog --media dram
-
---mode af-xdp: AF_XDP sockets receive packets into the log itself; an update is durable and sent on
-without being copied. Everything else on --dev goes to the system as before. A log made for another
-mode cannot be used.
-
-  one device that is the server of its shard as well (with --mode af-xdp: packets become records where they are received):
-    pmnet device --listen 127.0.0.1:51000 --store 'packet:/var/lib/pmnet/shard0?size=4G'
-
---store: log and data are in one region, and one process has both; there is no pmnet server. An update of one string of 512 bytes or
-more is not copied when it is applied: the place where it was logged is where it is kept. Other devices may stand before this one.
-
-A log is made if the file is not there, or the devdax device is zero; its size is fixed then. A file that is not a log, is of
-another device, version or size, or is damaged, is refused and not touched.";
+--store: log and data are in one region, and this process has both; there is no pmnet server. An update of one \
+string of 512 bytes or more is not copied when it is applied: it stays where it was logged. With --mode af-xdp \
+that is where its packet was received. Other devices may stand before this one.";
 
 /// The command line of `pmnet device`.
 #[derive(Debug, Args)]
@@ -154,7 +164,9 @@ fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::
                 .spawn_scoped(scope, move || {
                     serve(&settings, &stop, json)
                         .or_else(unless_asked_to_stop)
-                        .inspect_err(|error| tracing::error!("shard {shard} stopped: {error:#}"))
+                        .inspect_err(|error| {
+                            tracing::error!("PM1610 shard {shard} stopped: {error:#}")
+                        })
                 })
                 .context("cannot start a thread")?;
             threads.push(serving);

@@ -73,7 +73,7 @@ pub fn announce<M: Media>(
     ready::announce(json, "device", &fields);
 }
 
-/// Opens the log, or makes it where there is none; whether its file was made.
+/// Opens the log, or makes it where there is none. Returns whether its file was made.
 pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     let device = settings.relay.device.id;
     let shard = settings.relay.device.shard;
@@ -89,7 +89,7 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
         let media = pmnet_media::open(&settings.path, settings.kind)?;
         (media, parameters)
     };
-    // Whoever made a log of zeros died before it had written anything.
+    // A process that left a log of zeros died before it had written anything.
     let blank = !unused && media.bytes().iter().all(|byte| *byte == 0);
     let parameters = match settings.wanted {
         // It may have been made smaller than usual.
@@ -101,7 +101,7 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     };
     anyhow::ensure!(
         !blank || media.bytes().len() == parameters.image_bytes(),
-        "the log {} is blank, and of another size than it would be made with: delete it",
+        "PM1216 the log {} is blank, and of another size than it would be made with: delete it",
         settings.path.display()
     );
     let new = unused || blank;
@@ -164,7 +164,7 @@ fn make_log(settings: &Settings) -> anyhow::Result<(AnyMedia, Parameters)> {
                 if parameters != usual {
                     tracing::warn!(
                         path = %settings.path.display(),
-                        "there is no room for a log of the usual size (a file of {} bytes{}): this one has {}. --log-size chooses another \
+                        "PM1218 there is no room for a log of the usual size (a file of {} bytes{}): this one has {}. --log-size chooses another \
                          size, for a new log",
                         usual.image_bytes(),
                         limit.map_or(String::new(), |limit| format!("; memory limit {limit}")),
@@ -181,14 +181,14 @@ fn make_log(settings: &Settings) -> anyhow::Result<(AnyMedia, Parameters)> {
 fn fits_memory(bytes: u64) -> anyhow::Result<()> {
     match memory_limit() {
         Some(limit) if bytes >= limit => anyhow::bail!(
-            "a log of {bytes} bytes is in memory, of which this process may use {limit} (the limit of its control group, or \
+            "PM1217 a log of {bytes} bytes is in memory, of which this process may use {limit} (the limit of its control group, or \
              container): raise the limit, or make a smaller log (--log-size); nothing was changed"
         ),
         _ => Ok(()),
     }
 }
 
-/// A new log's identity: no two logs may ever have the same, so the operating system draws it.
+/// Returns a new log's identity: no two logs may ever have the same, so the operating system draws it.
 pub fn new_identity(device: u32, shard: u32) -> anyhow::Result<Identity> {
     let mut log_uuid = [0; 16];
     getrandom::fill(&mut log_uuid).context(

@@ -1,4 +1,4 @@
-//! What a device needs to know, from flags and configuration file; what cannot be is refused.
+//! Configuration of a device, from flags and file; combinations that cannot be are refused.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use super::store;
 use crate::cli::common::{hop_addresses, required, size_max, udp_address};
 use crate::cli::names::Named;
 
-/// Poll for so long after activity.
+/// Time of polling after activity.
 pub const SPIN_US: u64 = 50;
 /// Frame ring of a new log, in bytes.
 pub const FRAME_BYTES: u64 = 64 << 20;
@@ -62,12 +62,12 @@ pub enum Place {
 }
 
 impl Settings {
-    /// The size of a new log if none is asked for.
+    /// Returns the size of a new log if none is asked for.
     pub fn usual(&self) -> Parameters {
         self.usual_of(FRAME_BYTES)
     }
 
-    /// The same of a log with less space for frames, and again with less, where there is no room for the usual one.
+    /// Returns smaller and smaller sizes of a log, for a place without room for the usual one.
     pub fn smaller(&self) -> impl Iterator<Item = Parameters> {
         let half = |size: &u64| (*size > FRAME_BYTES_LEAST).then(|| size / 2);
         let sizes = std::iter::successors(half(&FRAME_BYTES), half);
@@ -82,7 +82,7 @@ impl Settings {
         }
     }
 
-    /// The kernel's part, in a kernel mode.
+    /// Returns the kernel's part, in a kernel mode.
     pub const fn kernel(&self) -> Option<&KernelSettings> {
         match &self.place {
             Place::Kernel(kernel) => Some(kernel),
@@ -141,7 +141,7 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// A loop with this machine. Who wires it, and gives it leases, is said before it begins.
+/// Returns a loop with this machine. The source of its orders and leases is set before it begins.
 pub fn relay_config(listen: SocketAddr, device: DeviceConfig, args: &DeviceArgs) -> RelayConfig {
     RelayConfig {
         listen,
@@ -152,7 +152,7 @@ pub fn relay_config(listen: SocketAddr, device: DeviceConfig, args: &DeviceArgs)
     }
 }
 
-/// The address of `--next`, in the family of `--listen`.
+/// Returns the address of `--next`, in the family of `--listen`.
 fn next_hop(text: &str, listen: SocketAddr, is_switch: bool) -> Result<SocketAddr, ConfigError> {
     let found = hop_addresses("--next", text)?;
     let fits = found.iter().find(|at| at.is_ipv4() == listen.is_ipv4());
@@ -170,7 +170,7 @@ fn next_hop(text: &str, listen: SocketAddr, is_switch: bool) -> Result<SocketAdd
     Ok(next)
 }
 
-/// Where the log is, and on which medium.
+/// Returns where the log is, and on which medium.
 fn log_place(
     args: &DeviceArgs,
     kernel: Option<&KernelSettings>,
@@ -195,7 +195,7 @@ fn log_place(
     Ok((PathBuf::from(&kernel.name), Kind::Dram))
 }
 
-/// The size of the log as it is asked for.
+/// Returns the size of the log as it is asked for.
 fn size(args: &DeviceArgs) -> Result<Option<Parameters>, ConfigError> {
     let size = args.log_size.as_deref().map(log_size).transpose()?;
     match (args.entries, args.frame_bytes) {
@@ -207,7 +207,7 @@ fn size(args: &DeviceArgs) -> Result<Option<Parameters>, ConfigError> {
     }
 }
 
-/// What the device says to the server about its start. `joins_nowhere`: no device can be wired to send to this one.
+/// Statement of the device to the server about its start. `joins_nowhere`: no device can be wired to send to this one.
 fn flags(args: &DeviceArgs, joins_nowhere: bool) -> Result<u32, ConfigError> {
     let mut flags = match (args.shrink_chain, args.declare_data_loss) {
         (true, true) => {
@@ -241,7 +241,7 @@ fn flags(args: &DeviceArgs, joins_nowhere: bool) -> Result<u32, ConfigError> {
     Ok(flags)
 }
 
-/// The number of a device: what was given, or its port.
+/// Returns the number of a device: what was given, or its port.
 pub fn id(given: Option<u32>, listen: SocketAddr) -> Result<u32, ConfigError> {
     let id = given.unwrap_or_else(|| u32::from(listen.port()));
     if id == 0 {
@@ -272,7 +272,7 @@ pub fn from_size(size: u64) -> Parameters {
     Parameters::ring(entries, frame_bytes)
 }
 
-/// The settings of each of several shards.
+/// Returns the settings of each of several shards.
 pub fn each(first: &Settings, shards: u16) -> Result<Vec<Settings>, ConfigError> {
     let all: Result<Vec<Settings>, _> = (0..shards).map(|index| nth(first, index)).collect();
     let mut all = all?;
@@ -295,7 +295,7 @@ pub fn each(first: &Settings, shards: u16) -> Result<Vec<Settings>, ConfigError>
     Ok(all)
 }
 
-/// The settings of shard `index` of several.
+/// Returns the settings of shard `index` of several.
 fn nth(first: &Settings, index: u16) -> Result<Settings, ConfigError> {
     let mut settings = first.clone();
     let relay = &mut settings.relay;

@@ -1,6 +1,6 @@
-//! A device's life: run after run, each wired as somebody orders, until it is to end.
+//! A device's life: run after run, each with the next hop that was ordered, until it is to end.
 //!
-//! Orders come from nobody but its flags, from the chain in etcd ([`FleetOrders`]), or from a person ([`HandOrders`]). A run is a loop over
+//! Orders come from its flags alone, from the chain in etcd ([`FleetOrders`]), or from a person ([`HandOrders`]). A run is a loop over
 //! one log, at the device's [`Place`]. Each of these goes with each of those; only a store takes no orders yet.
 
 use pmnet_client::Stop;
@@ -15,22 +15,22 @@ use super::hand::HandOrders;
 use super::settings::{Place, Settings};
 use super::{direct, kernel, relay, store};
 
-/// Who says how a device is wired, and when it ends.
+/// Source of orders: which next hop a device has, and when it ends.
 pub trait Orders {
     /// Wires the next run.
     fn wire(&mut self, relay: &mut RelayConfig);
 
-    /// Asked once in a run, when its log is open and nobody has heard of it. Returns whether it may serve.
+    /// Asked once in a run, when its log is open and it has sent nothing yet. Returns whether it may serve.
     fn may_serve(&mut self, log: Facts, stop: &Stop) -> anyhow::Result<bool>;
 
-    /// A run has ended. Returns what comes then; an error ends the device.
+    /// Decides what comes after a run; an error ends the device.
     fn after(&mut self, run: anyhow::Result<()>, stop: &Stop) -> anyhow::Result<Then>;
 
-    /// **The device has ended**, without an error: nobody is acknowledged by it any more.
+    /// **The device has ended**, without an error: it acknowledges nothing any more.
     fn ended(self: Box<Self>);
 }
 
-/// What comes after a run.
+/// The next step after a run.
 pub enum Then {
     /// Another one.
     Again,
@@ -38,7 +38,7 @@ pub enum Then {
     End,
 }
 
-/// Nobody: the device is what its flags say, for one run.
+/// Orders of the flags alone: the device is as they say, for one run.
 struct ByFlags;
 
 impl Orders for ByFlags {
@@ -93,7 +93,7 @@ pub fn serve(settings: &Settings, stop: &Stop, json: bool) -> anyhow::Result<()>
     }
 }
 
-/// Whether a file would be made for this device.
+/// Returns whether a file would be made for this device.
 fn is_new(settings: &Settings) -> bool {
     match &settings.place {
         Place::Relay | Place::Direct(_) => !settings.path.exists(),
@@ -122,7 +122,7 @@ pub fn obey(device: &mut DeviceConfig, Order { next, shrink }: Order) {
     device.word_epoch = shrink;
 }
 
-/// What an agent says of this log.
+/// Facts about this log that an agent needs.
 pub fn facts<M: Media>(log: &Log<M>) -> Facts {
     Facts {
         log: log.identity().log_uuid,
@@ -130,7 +130,7 @@ pub fn facts<M: Media>(log: &Log<M>) -> Facts {
     }
 }
 
-/// Whether the server has refused the device.
+/// Returns whether the server has refused the device.
 pub fn is_refusal(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(DeviceError::Stopped(_)))
 }

@@ -1,4 +1,4 @@
-//! What the command line of `pmnet redis`, and the section `[redis]` of the configuration file, can say.
+//! Settings of `pmnet redis`: its flags, and the section `[redis]` of the configuration file.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ pub struct RedisArgs {
     /// Number of the shard [default: 0].
     #[arg(long)]
     pub(super) shard: Option<u32>,
-    /// Accept acknowledgements only if at least so many devices hold the write [default: 1].
+    /// Accept acknowledgements only if at least R devices hold the write [default: 1].
     #[arg(long, value_name = "R")]
     pub(super) copies: Option<u8>,
     /// More commands to acknowledge early, separated by commas (see below).
@@ -56,7 +56,7 @@ pub struct RedisArgs {
     /// Everybody who can connect may do everything: no users, no passwords.
     #[arg(long)]
     pub(super) anyone_may_connect: bool,
-    /// Speak TLS with clients, with this certificate (PEM; those that lead to its authority behind it).
+    /// Speak TLS with clients, with this certificate (PEM; after it those that lead to its authority).
     #[arg(long, value_name = "FILE")]
     pub(super) tls_cert: Option<PathBuf>,
     /// Key of --tls-cert (PEM).
@@ -83,17 +83,17 @@ pub struct RedisArgs {
     /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
     #[arg(long, value_name = "SECONDS")]
     pub(super) tcp_keepalive: Option<u64>,
-    /// Who answers commands that only read [default: pending].
+    /// Which part answers commands that only read [default: pending].
     #[arg(long, value_enum)]
     pub(super) cache: Option<CacheArg>,
     /// Which databases may answer reads that the head does not [default: master].
     #[arg(long, value_enum)]
     pub(super) read_from: Option<ReadFromArg>,
-    /// How much of its replies a client may leave unread; beyond that its commands wait, and who reads nothing for a second
+    /// How much of its replies a client may leave unread; beyond that its commands wait, and a client that reads nothing for a second
     /// is closed [default: 1G].
     #[arg(long, value_name = "SIZE")]
     pub(super) unread_max: Option<String>,
-    /// The same for all clients together; who has left most unread is closed [default: 2G].
+    /// Limit of --unread-max for all clients together; the one that has left most unread is closed [default: 2G].
     #[arg(long, value_name = "SIZE")]
     pub(super) unread_total_max: Option<String>,
 }
@@ -108,7 +108,7 @@ impl RedisArgs {
         }
     }
 
-    /// These settings; what they do not say is as `below`. What excludes each other wins as a whole.
+    /// These settings; what they do not say is as `below`. Settings that exclude each other are taken from one source, all together.
     pub(super) fn over(self, below: RedisArgs) -> RedisArgs {
         let said = [self.who_may_connect(), below.who_may_connect()];
         let said = said.into_iter().find(Said::is_something);
@@ -181,10 +181,10 @@ pub(super) enum CacheArg {
     /// The head device, with a write that the database may not have yet; else the database, read directly where it is
     /// as fresh as the head says that it must be.
     Pending,
-    /// The same, and the head device also shows writes that the database has, as long as its log keeps them. Only where every
+    /// As pending, and the head device also shows writes that the database has, as long as its log keeps them. Only where every
     /// program that writes to the database does so through pmnet: what others write is not seen.
     Log,
-    /// The database, behind everything acknowledged before. Only a GET right behind a SET of its key, in the same pipeline,
+    /// The database, after everything acknowledged before. Only a GET right after a SET of its key, in the same pipeline,
     /// is answered with that.
     Off,
 }

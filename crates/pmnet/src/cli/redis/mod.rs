@@ -35,21 +35,26 @@ pub(super) use sharded::{Shards, is_same, look};
 const EXAMPLES: &str = "\
 Examples:
   pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000
-  pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000 --copies 3 --assume-ok HMSET
-  pmnet redis --listen 127.0.0.1:6380 --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
+  pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000 \\
+      --copies 3 --assume-ok HMSET
+  pmnet redis --listen 127.0.0.1:6380 \\
+      --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
   pmnet redis --listen 127.0.0.1:6380 --shards /etc/pmnet/shards.toml
   pmnet redis --listen 10.0.0.5:6380 --via 10.0.0.6:51000 --users-of-redis \\
-      --direct redis://front:@10.0.0.7:6379 --direct-password-file /etc/pmnet/front.password \\
+      --direct redis://front:@10.0.0.7:6379 \\
+      --direct-password-file /etc/pmnet/front.password \\
       --tls-cert /etc/pmnet/front.pem --tls-key /etc/pmnet/front.key
 
-Redis clients connect here and see their Redis. SET (without NX, XX, GET), MSET, SETEX and PSETEX
-are acknowledged as soon as every device of the chain holds them; everything else is executed by
-the database, exactly once. --assume-ok names more commands to acknowledge early: their reply is
-then always +OK, and an error that the database finds later is only counted and logged.
+Redis clients connect here and see their Redis. SET (without NX, XX, GET), MSET, SETEX and PSETEX are \
+acknowledged as soon as every device of the chain holds them. The database executes everything else, exactly \
+once.
 
-With --shards, one address serves many shards by Redis Cluster's hash slots. The file says which
-shard serves which slots, and where it is; an entry may also hold any other setting of a shard,
-named as its flag is. What an entry does not say is as on the command line.
+--assume-ok names more commands to acknowledge early. Their reply is then always +OK; an error that the \
+database finds later is only counted and logged.
+
+--shards: one address serves many shards by Redis Cluster's hash slots. The file says which shard serves which \
+slots, and where it is. An entry may hold any other setting of a shard, under the name of its flag. For \
+settings that an entry does not have, the command line counts.
 
   [[shard]]
   slots = \"0-8191\"
@@ -61,7 +66,7 @@ named as its flag is. What an entry does not say is as on the command line.
   etcd = \"http://10.0.0.7:2379\"
   shard = 1";
 
-/// A front waits so long for the first device in etcd.
+/// Longest time for which a front waits for the first device in etcd.
 const DEVICES_WAIT: Duration = Duration::from_secs(30);
 
 /// The command line of `pmnet redis`.
@@ -213,7 +218,7 @@ fn watch(
     })
 }
 
-/// Tells a front which addresses the Redis of `--direct` has, whenever they are others.
+/// Tells a front the addresses of the Redis of `--direct`, each time that they have changed.
 fn watch_direct(named: Named, mover: DirectMover) -> anyhow::Result<Watch> {
     let mut known: Vec<SocketAddr> = Vec::new();
     Watch::start(vec![named], move |found| {

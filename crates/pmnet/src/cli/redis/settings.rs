@@ -1,4 +1,4 @@
-//! What these settings mean, and which cannot be.
+//! Meaning of the settings; those that cannot be are refused.
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,7 +19,7 @@ use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
 use super::name::name;
 
-/// Longest `--spin-us`: a second. Who wants more wants a core to do nothing else.
+/// Longest `--spin-us`: a second. With more, a core does nothing else.
 const SPIN_US_MAX: u64 = 1_000_000;
 /// Longest `--deadline-ms`: a day.
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
@@ -32,18 +32,18 @@ const KEEPALIVE_SECONDS_MAX: u64 = 32_767;
 /// The head, until etcd is asked for it ([`located`]).
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// What a front needs to be told.
+/// Configuration of a front.
 #[derive(Clone)]
 pub struct Settings {
     pub(super) front: FrontConfig,
     pub client: ClientConfig,
-    /// Those of `--via`, if one of them is a name, whose address may change.
+    /// The hosts of `--via`, if one of them is a name, whose address may change.
     pub hosts: Vec<Named>,
     pub follow: Option<FollowConfig>,
 }
 
 impl Settings {
-    /// Where the devices are, for people.
+    /// Returns where the devices are, for people.
     pub fn devices(&self) -> String {
         match &self.follow {
             None => via_text(self.client.heads()),
@@ -58,7 +58,7 @@ pub fn via_text(devices: impl Iterator<Item = SocketAddr>) -> String {
     devices.join(",")
 }
 
-/// A client with the devices that etcd knows, if they are to be asked for there: waits until one is known, or `stop` is set.
+/// Returns a client with the devices that etcd knows, if they are to be asked for there: waits until one is known, or `stop` is set.
 pub fn located(
     mut client: ClientConfig,
     follow: Option<&FollowConfig>,
@@ -73,7 +73,7 @@ pub fn located(
     Ok(client)
 }
 
-/// What these settings say, if it can be.
+/// Returns the configuration that these settings stand for.
 pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let said = args.who_may_connect();
     let listen = required("--listen", "redis", args.listen)?;
@@ -149,7 +149,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// How many clients of those that may connect can have all the connections that their commands may need. `shards`: 0 without a
+/// Returns how many clients of those that may connect can have all the connections that their commands may need. `shards`: 0 without a
 /// router.
 pub(super) fn within_files(wanted: usize, shards: usize) -> Result<usize, ConfigError> {
     let Some(files) = open_files() else {
@@ -164,14 +164,14 @@ pub(super) fn within_files(wanted: usize, shards: usize) -> Result<usize, Config
     }
     if can < wanted {
         tracing::warn!(
-            "this process may have {files} files open, so at most {can} clients may connect, and not the {wanted} of \
+            "PM3003 this process may have {files} files open, so at most {can} clients may connect, and not the {wanted} of \
              --connections-max: raise the limit (LimitNOFILE= in systemd, ulimit -Hn, docker --ulimit nofile=)"
         );
     }
     Ok(wanted.min(can))
 }
 
-/// A client of these devices, or one whose devices are still to be asked for.
+/// Returns a client of these devices, or one whose devices are still to be asked for.
 fn places(
     via: Option<String>,
     fleet: Option<String>,
@@ -194,7 +194,7 @@ fn places(
     }
 }
 
-/// A client of these devices.
+/// Returns a client of these devices.
 pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
     let found: Vec<Vec<SocketAddr>> = via
         .split(',')
@@ -215,7 +215,7 @@ pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
     Ok(client)
 }
 
-/// All addresses of a family, each once: the first of each host first; at most as many as a chain has devices.
+/// Returns all addresses of a family, each once: the first of each host first; at most as many as a chain has devices.
 pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
     let mut all: Vec<SocketAddr> = Vec::new();
     let longest = found.iter().map(Vec::len).max().unwrap_or(0);
@@ -233,7 +233,7 @@ pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
     all
 }
 
-/// How much may be unread: at least one reply, whatever its size.
+/// Returns how much may be unread: at least one reply, whatever its size.
 fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
     usize::try_from(bytes(flag, text)?)
         .ok()
@@ -246,7 +246,7 @@ fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
         })
 }
 
-/// A sentence that says what is possible if `value` is not.
+/// The value is out of bounds; the sentence names them.
 fn within<N: PartialOrd + Display>(
     flag: &str,
     value: N,
@@ -418,7 +418,7 @@ mod tests {
         for (said, change) in cases {
             let mut changed = args();
             change(&mut changed);
-            // Wherever it was set.
+            // It counts from the flags and from the file.
             for (flags, file) in [
                 (changed.clone(), RedisArgs::default()),
                 (RedisArgs::default(), changed),

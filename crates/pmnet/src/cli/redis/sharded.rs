@@ -21,7 +21,7 @@ use super::{RedisArgs, Way, log_end};
 
 /// Largest file of shards, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// What is said once for all shards, not in an entry.
+/// Settings for all shards, which no entry may have.
 const OF_ALL: [&str; 11] = [
     "listen",
     "shards",
@@ -36,7 +36,7 @@ const OF_ALL: [&str; 11] = [
     "connections-max",
 ];
 
-/// What the file says.
+/// Content of the file.
 pub struct Shards {
     pub map: SlotMap,
     /// The Redis of all shards are masters of one Redis Cluster.
@@ -105,7 +105,7 @@ fn understand(text: &str, common: &RedisArgs) -> Result<Shards, ConfigError> {
     })
 }
 
-/// One entry.
+/// An entry of the file.
 fn shard(
     entry: Value,
     common: &RedisArgs,
@@ -134,7 +134,7 @@ fn shard(
     Ok((slots, settings(own.over(common.clone()))?))
 }
 
-/// The addresses of devices in a file, as they are written there. A file of another form has none.
+/// Returns the addresses of devices in a file, as they are written there. A file of another form has none.
 pub fn vias(path: &Path) -> Vec<String> {
     let file = std::fs::File::open(path).and_then(|file| bounded_text(file, FILE_BYTES_MAX));
     let table: Option<Table> = file.ok().and_then(|text| toml::from_str(&text).ok());
@@ -146,18 +146,18 @@ pub fn vias(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// What a file says, for who only looks at it.
+/// Returns the content of a file, for a command that only looks at it.
 pub fn look(path: &Path) -> Result<Shards, ConfigError> {
     read(path, &of_nobody())
 }
 
-/// What a text says.
+/// Returns the content of a text.
 #[cfg(test)]
 pub fn look_at(text: &str) -> Result<Shards, ConfigError> {
     understand(text, &of_nobody())
 }
 
-/// Where clients come in must be said, and is no matter to who only looks.
+/// Returns where clients come in must be said, and is no matter to who only looks.
 fn of_nobody() -> RedisArgs {
     RedisArgs {
         listen: Some("127.0.0.1:6380".into()),
@@ -165,7 +165,7 @@ fn of_nobody() -> RedisArgs {
     }
 }
 
-/// Whether two entries are about the same shard.
+/// Returns whether two entries are about the same shard.
 pub fn is_same(a: &Settings, b: &Settings) -> bool {
     match (&a.follow, &b.follow) {
         (Some(a), Some(b)) => a.names.prefix() == b.names.prefix(),
@@ -190,7 +190,7 @@ impl Drop for EndsWith {
 
 type Running = JoinHandle<Result<Counters, FrontError>>;
 
-/// The map that the file has now. Its shards must be those that the front began with.
+/// Returns the map that the file has now. Its shards must be those that the front began with.
 fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<SlotMap, ConfigError> {
     let same = now.cluster == cluster
         && now.settings.len() == before.len()
@@ -230,7 +230,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
     if let Some(slots) = map.gaps() {
         tracing::warn!(
             slots,
-            "nobody serves these slots: commands for their keys get CLUSTERDOWN. Give them to a shard in {}",
+            "PM3001 no shard serves these slots: commands for their keys get CLUSTERDOWN. Give them to a shard in {}",
             path.display()
         );
     }
@@ -261,7 +261,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
         let again = move || changed(read(&path, &common)?, &began_with, cluster);
         move || match again() {
             Ok(map) => changer.change(map),
-            Err(error) => tracing::error!("{error}. The map stays as it was"),
+            Err(error) => tracing::error!("PM3002 {error}. The map stays as it was"),
         }
     })?;
     let mut running: Vec<(Stopper, Running)> = Vec::new();

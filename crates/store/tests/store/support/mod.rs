@@ -25,7 +25,7 @@ use server::RedisServer;
 /// Longest wait for a server to come up.
 const START: Duration = Duration::from_secs(20);
 
-/// What Redis is asked to say behind a reply.
+/// A mark that Redis is asked to send after a reply.
 const MARK: &str = "--mark--";
 /// `appendfsync always` unless the options say otherwise.
 const BASE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
@@ -112,7 +112,7 @@ impl Redis {
         self.server.wait_ready();
     }
 
-    /// The file to which it appends: the newest of several, or the only one (before Redis 7).
+    /// Returns the file to which it appends: the newest of several, or the only one (before Redis 7).
     fn last_aof(&self) -> PathBuf {
         let directory = self.server.directory();
         let Ok(files) = std::fs::read_dir(directory.join("appendonlydir")) else {
@@ -152,7 +152,7 @@ impl Redis {
         self.exchange(Vec::new(), arguments).unwrap()
     }
 
-    /// The same with a password; its +OK comes first.
+    /// Returns the same with a password; its +OK comes first.
     pub fn call_as(&self, password: &str, arguments: &[&str]) -> String {
         let mut out = Vec::new();
         write_command(&mut out, &["AUTH", password]);
@@ -179,7 +179,7 @@ impl Redis {
         Ok(String::from_utf8_lossy(&reply).into_owned())
     }
 
-    /// The text of a bulk reply to `GET key`.
+    /// Returns the text of a bulk reply to `GET key`.
     pub fn get(&self, key: &str) -> Option<String> {
         bulk(&self.call(&["GET", key]))
     }
@@ -191,7 +191,7 @@ pub fn bulk(reply: &str) -> Option<String> {
     (head.starts_with('$') && head != "$-1").then(|| rest.strip_suffix("\r\n").unwrap().to_owned())
 }
 
-/// A payload; commands as words separated by spaces.
+/// Returns a payload; commands as words separated by spaces.
 pub fn payload(form: Form, protocol: Protocol, database: u32, commands: &[&str]) -> Bytes {
     let mut out = preamble(form, protocol, database).to_vec();
     for command in commands {
@@ -241,7 +241,7 @@ pub fn bare(redis: &Redis, protocol: Protocol, arguments: &[&str]) -> String {
         .to_owned()
 }
 
-/// A batch of effects with a watermark.
+/// Returns a batch of effects with a watermark.
 pub fn batch(effects: &[Bytes], watermark: u64) -> Batch {
     let value = Bytes::copy_from_slice(&watermark.to_be_bytes());
     Batch {
@@ -252,7 +252,7 @@ pub fn batch(effects: &[Bytes], watermark: u64) -> Batch {
     }
 }
 
-/// The watermark of loaded records.
+/// Returns the watermark of loaded records.
 pub fn watermark(records: &[(Vec<u8>, Bytes)]) -> u64 {
     let found = records.iter().find(|(key, _)| key == b"watermark");
     found.map_or(0, |(_, value)| {

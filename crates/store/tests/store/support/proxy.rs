@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest text that may come in pieces.
 const TAIL_BYTES: usize = 64;
 
-/// What connections share with the test.
+/// State that connections share with the test.
 #[derive(Default)]
 struct Shared {
     /// The next connection that sends this is held from that piece on.
@@ -27,7 +27,7 @@ struct Shared {
     before: Option<(Vec<u8>, Deed)>,
 }
 
-/// What a test does in between.
+/// Action of a test in between.
 type Deed = Box<dyn FnOnce() + Send>;
 
 /// A held connection.
@@ -83,7 +83,7 @@ impl Proxy {
         self.shared.lock().unwrap().before = Some((needle.into(), Box::new(deed)));
     }
 
-    /// Whether what [`Proxy::before`] was told to do has been done.
+    /// Returns whether what [`Proxy::before`] was told to do has been done.
     pub fn is_done(&self) -> bool {
         self.shared.lock().unwrap().before.is_none()
     }
@@ -96,7 +96,7 @@ impl Proxy {
     }
 
     /// Waits until a connection is held and has sent all of a call that ends with `end`; then the
-    /// store sees the connection closed. On a thread of its own, as the store waits meanwhile.
+    /// store sees the connection closed. Runs on a thread of its own, as the store waits meanwhile.
     pub fn cut_after(&self, end: &str) -> JoinHandle<Late> {
         let shared = Arc::clone(&self.shared);
         let end = end.as_bytes().to_vec();

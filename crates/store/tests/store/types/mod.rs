@@ -1,6 +1,6 @@
 //! The data types of the packet store beside those of a real Redis 7.0: the same commands, the same replies.
 //!
-//! Random commands over few keys, so that they meet: right and wrong types, odd arguments, binary names. What fails says its
+//! Random commands over few keys, so that they meet: right and wrong types, odd arguments, binary names. A failure says its
 //! seed; `PMNET_TYPES_SEED` runs it again, `PMNET_TYPES_COMMANDS` says how many commands
 //! (`make types-diff`).
 
@@ -53,7 +53,7 @@ fn batch(random: &mut Random, grammar: Grammar, reads: bool) -> Vec<Command> {
         let popped = command[0]
             .eq_ignore_ascii_case(b"SPOP")
             .then(|| command.get(1).cloned());
-        // What Redis counts until it notices that its time is over.
+        // Redis counts this key until it notices that its time is over.
         let over = command
             .iter()
             .any(|word| word.eq_ignore_ascii_case(b"EXAT") || word.eq_ignore_ascii_case(b"PXAT"));

@@ -30,12 +30,12 @@ pub struct Pair {
     pub run: usize,
     /// Names of commands that were answered with something else than an error.
     pub answered: BTreeSet<Vec<u8>>,
-    /// What changed something since both were empty, with its database.
+    /// Commands that changed something since both were empty, with their databases.
     history: Vec<(u32, Command)>,
     /// Transactions of a client that watched a key, and those of them that did not run.
     pub watched: usize,
     pub aborted: usize,
-    /// What was not the same.
+    /// The difference.
     pub differences: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ impl Pair {
         })
     }
 
-    /// Whether this asks for a range of members of a sorted set whose scores differ, or for a set that is not to be sorted: what Redis
+    /// Returns whether this asks for a range of members of a sorted set whose scores differ, or for a set that is not to be sorted: what Redis
     /// answers then is not specified, and depends on chance.
     fn is_unspecified(&mut self, database: u32, command: &[Vec<u8>]) -> bool {
         if is_sort(command) {
@@ -171,7 +171,7 @@ impl Pair {
         self.start_over();
     }
 
-    /// Watches a key, runs a command, and then a transaction: whether it runs.
+    /// Watches a key, runs a command, and then a transaction. Returns whether that runs.
     pub fn watch(&mut self, random: &mut Random, database: u32, command: &Command) {
         let name = command[0].to_ascii_uppercase();
         if name == b"SPOP" || name == b"MOVE" || may_be_chance(command) {
@@ -224,7 +224,7 @@ impl Pair {
         self.aborted += usize::from(ours == b"*-1\r\n");
     }
 
-    /// The last commands with the same key.
+    /// Returns the last commands with the same key.
     fn before(&self, command: &[Vec<u8>], database: u32) -> String {
         let Some(key) = command.get(1) else {
             return String::new();
@@ -368,7 +368,7 @@ fn is_sort(command: &[Vec<u8>]) -> bool {
     command.len() > 1 && command[0].to_ascii_uppercase().starts_with(b"SORT")
 }
 
-/// Whether what it is about decides if the reply is left to chance: a range of members, or SORT by something that is the same for all.
+/// Returns whether what it is about decides if the reply is left to chance: a range of members, or SORT by something that is the same for all.
 pub fn may_be_chance(command: &[Vec<u8>]) -> bool {
     let name = command[0].to_ascii_uppercase();
     let is_by_nothing =

@@ -45,7 +45,7 @@ pub fn parse(bytes: &[u8]) -> (Node, usize) {
     }
 }
 
-/// The elements of an array; `None` if it is none.
+/// Returns the elements of an array; `None` if it is none.
 pub fn parts(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (head, start) = line(bytes);
     let is_array = head[0] == b'*' && head[1] != b'-';
@@ -72,9 +72,9 @@ enum Comparison {
     UnorderedPairs,
     /// Only types and numbers of elements: they are drawn at random.
     Shape,
-    /// Numbers that a clock makes differ a little, in units of so many milliseconds.
+    /// Numbers that a clock makes differ a little, in units of this many milliseconds.
     Time(i64),
-    /// The second part in any order, the cursor being of no interest.
+    /// A page of a scan: its elements in any order, the cursor is ignored.
     Page,
     /// Redis compares with strcoll(3), to which a zero byte is the end: elements with the same bytes before it come in any order.
     Collated,
@@ -132,7 +132,7 @@ fn number(bytes: &[u8]) -> Option<i64> {
         .ok()
 }
 
-/// Whether both are the answer to the same command in the same state.
+/// Returns whether both are the answer to the same command in the same state.
 pub fn same(name: &[u8], ours: &[u8], theirs: &[u8]) -> bool {
     if ours == theirs {
         return true;

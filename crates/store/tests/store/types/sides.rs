@@ -142,7 +142,7 @@ impl Ours {
         b"+OK\r\n".to_vec()
     }
 
-    /// The same, of commands that only read.
+    /// Returns the same, of commands that only read.
     pub fn read(
         &mut self,
         protocol: Protocol,
@@ -162,7 +162,7 @@ pub fn payload(form: Form, protocol: Protocol, database: u32, commands: &[Comman
     out
 }
 
-/// Whether this is a `SET key value`, which an update may be.
+/// Returns whether this is a `SET key value`, which an update may be.
 pub fn plain_set(command: &[Vec<u8>]) -> bool {
     command.len() == 3 && command[0].eq_ignore_ascii_case(b"SET")
 }
