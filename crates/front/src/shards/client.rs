@@ -370,7 +370,7 @@ impl Client {
         Done::Later
     }
 
-    /// What the client gets for the command that is taken now.
+    /// Gives the command that is taken now its place among the replies.
     pub(super) fn wait_for(&mut self, wait: Wait) {
         self.slots.push_back(Slot {
             wait,

@@ -65,7 +65,7 @@ impl Client {
         link.take()
     }
 
-    /// The same, if its command has no more.
+    /// The next reply of a link that is for the client, and the last one to its command.
     pub(super) fn last_reply_of(&mut self, shard: usize) -> Option<Bytes> {
         let reply = self.reply_of(shard)?;
         if let Some(link) = &mut self.links[shard] {

@@ -81,8 +81,8 @@ impl Client {
         }
     }
 
-    /// Whoever has closed the sending side, and perhaps is gone, may wait for something that never comes, with commands behind it that
-    /// cannot be taken before. Only behind all of them a front would see that nothing follows. So there is a time for the next reply.
+    /// Sets a time for the next reply if the client has closed its sending side, and perhaps is gone. It may wait for something that never
+    /// comes, with further commands that cannot be taken before; a front would see the end only after all of them.
     fn note_stuck(&mut self, went_on: bool, now: Time) {
         let closed = self.eof || self.socket.read_closed;
         if !closed || self.starved || self.ending || self.is_congested() {

@@ -1,4 +1,4 @@
-//! Whatever clients want of the front.
+//! Requests of clients to the front, which are met here or noted for the end of the turn.
 
 use super::Front;
 use crate::client::Output;
