@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// What an id begins with.
+/// Beginning of an id.
 const MARK: &str = "PM";
 /// Length of an id, in bytes.
 const ID_BYTES: usize = 6;
