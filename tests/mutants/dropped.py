@@ -40,7 +40,7 @@ pub fn mutant(number: u32) -> bool {
     *CHOSEN.get_or_init(|| std::env::var("%s").map_or(0, |text| text.parse().expect("a number"))) == number
 }
 """ % NUMBER
-# What is left out may leave something unused.
+# A change may leave something unused.
 ALLOW = "#![allow(warnings)] "
 BUILDS_MAX = 30
 MEMORY_MAX = 8 << 30
@@ -163,7 +163,7 @@ class Crate:
         """(test programs, numbers of the changes in them)."""
         numbers = set(self.changes)
         places = self.write(numbers)
-        # What does not compile is found without making code; what borrows wrongly, too.
+        # The first finds most of those that do not compile, without making code.
         for command in (["check", "--lib"], ["test", "--lib", "--tests", "--no-run"]):
             for _ in range(BUILDS_MAX):
                 well, programs, errors = self.cargo(command, run.BUILD_SECONDS_MAX * 2)
@@ -213,7 +213,7 @@ def main():
     parser.add_argument("--shard", metavar="K/N", default="1/1", help="every Nth, from the Kth on")
     parser.add_argument("--list", action="store_true", help="only list the changes")
     parser.add_argument("--target", metavar="DIR", help="where to build; kept (default: in the scratch directory)")
-    parser.add_argument("--minutes", type=float, default=240, help="none is begun after so long")
+    parser.add_argument("--minutes", type=float, default=240, help="none is begun after so long, from the end of the build on")
     options = parser.parse_args()
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
@@ -238,6 +238,7 @@ def main():
             if code != 0:
                 sys.exit(f"{program} fails without any change")
             costs.append((cost, program))
+        begun = time.monotonic()
         results = {"caught": [], "survived": []}
         chosen = [number for number in chosen if number in set(able)]
         left = 0
