@@ -69,7 +69,7 @@ impl Script {
     fn data(&mut self) -> Vec<u8> {
         match self.random.usize(..12) {
             0..=4 => self.pick(NUMBERS).into(),
-            5 => vec![b'x'; self.random.usize(..3000)],
+            5 => vec![b'x'; self.random.usize(..1500)],
             6 => (0..self.random.usize(..40))
                 .map(|_| self.random.u8(..))
                 .filter(|byte| *byte != b'M')
@@ -214,9 +214,7 @@ impl Script {
 
     fn meta_count(&mut self) -> Vec<Piece> {
         let (key, binary) = self.name();
-        let mut flags = self.flags(&[
-            "k", "Oopaque", "t", "c", "v", "q", "N100", "J13", "D2", "T100",
-        ]);
+        let mut flags = self.flags(&["k", "Oopaque", "t", "c", "v", "q", "N100", "J13", "D2"]);
         flags += self.pick(&["", "", " MI", " MD", " M+", " M-"]);
         if binary.is_empty() && self.random.usize(..4) == 0 {
             return self.with_unique(format!("ma {key}{flags} C"), key, "\r\n", None);
@@ -250,7 +248,7 @@ impl Script {
             20 => format!("  get   a  {} ", self.key()),
             21 => "mg notbase64! b v".into(),
             22 => "mx a".into(),
-            23 => "mn a b".into(),
+            23 => "gats 5".into(),
             24 if self.random.usize(..10) == 0 => {
                 let head = format!("set a 0 0 {LARGE}\r\n");
                 return vec![Piece::Bytes(

@@ -261,13 +261,14 @@ fn counted(up: bool, form: &Form, unique: u64, parts: &[Part], shared: &mut Shar
         b"EXISTS" => b"EX".to_vec(),
         _ => b"NF".to_vec(),
     };
-    let mut life = Life::of(left, won, meta, shared);
+    let mut life = Life::of(left);
     for (letter, opaque) in &meta.wanted {
         match letter {
             b'O' | b'k' => tell(&mut out, *letter, opaque, meta),
             b'c' if found => number(&mut out, b'c', unique),
             b't' if found => life.tell(&mut out),
-            b'T' => life.touch(meta, shared),
+            b'T' => life.set(meta.touch, shared),
+            b'N' if won => life.set(meta.vivify, shared),
             _ => {}
         }
     }
@@ -283,11 +284,8 @@ fn counted(up: bool, form: &Form, unique: u64, parts: &[Part], shared: &mut Shar
 struct Life(Option<u64>);
 
 impl Life {
-    /// As it was before; of a new item, as it is from then on.
-    fn of(left: i64, is_new: bool, meta: &Meta, shared: &Shared) -> Life {
-        if is_new {
-            return Life::until(meta.vivify.unwrap_or(0), shared);
-        }
+    /// As it was before. (A new item has no end until its flag `N` is looked at.)
+    fn of(left: i64) -> Life {
         Life(u64::try_from(left).ok().map(|left| left.div_ceil(1000)))
     }
 
@@ -295,8 +293,9 @@ impl Life {
         Life((exptime != 0).then(|| shared.seconds_until(exptime)))
     }
 
-    fn touch(&mut self, meta: &Meta, shared: &Shared) {
-        if let Some(exptime) = meta.touch {
+    /// The item gets this end, if it is said.
+    fn set(&mut self, exptime: Option<i32>, shared: &Shared) {
+        if let Some(exptime) = exptime {
             *self = Life::until(exptime, shared);
         }
     }
@@ -449,7 +448,7 @@ fn meta_get(meta: &Meta, parts: &[Part], shared: &mut Shared) -> Outcome {
     } else {
         b"HD".to_vec()
     };
-    let mut life = Life::of(found.left, found.is_new, meta, shared);
+    let mut life = Life::of(found.left);
     for (letter, opaque) in &meta.wanted {
         match letter {
             b'O' | b'k' => tell(&mut out, *letter, opaque, meta),
@@ -459,7 +458,8 @@ fn meta_get(meta: &Meta, parts: &[Part], shared: &mut Shared) -> Outcome {
                 u64::try_from(data.len()).unwrap_or(u64::MAX),
             ),
             b't' => life.tell(&mut out),
-            b'T' => life.touch(meta, shared),
+            b'T' => life.set(meta.touch, shared),
+            b'N' if found.is_new => life.set(meta.vivify, shared),
             b'c' => number(&mut out, b'c', unique),
             b'f' => number(&mut out, b'f', flags.into()),
             _ => {}

@@ -177,11 +177,11 @@ impl Connection {
     /// Takes commands, and submits what can be submitted.
     pub fn advance(&mut self, shared: &mut Shared, submit: &mut Submit<'_>) {
         loop {
+            self.settle();
             let took = self.take_commands(shared);
             let submitted = self.submit_units(shared, submit);
-            self.settle();
             if !took && !submitted {
-                return;
+                return self.settle();
             }
         }
     }

@@ -58,11 +58,12 @@ impl Shared {
     /// When an item ends: milliseconds since 1970; 0: never. As for memcached, a number above 30 days is a time, and a negative one is in the past.
     #[must_use]
     pub fn until(&self, exptime: i32) -> u64 {
+        let millis = u64::from(exptime.unsigned_abs()) * 1000;
         match exptime {
             0 => 0,
-            1..=RELATIVE_MAX => self.unix_millis + u64::from(exptime.unsigned_abs()) * 1000,
-            1.. => u64::from(exptime.unsigned_abs()) * 1000,
-            _ => PAST,
+            i32::MIN..0 => PAST,
+            1..=RELATIVE_MAX => self.unix_millis + millis,
+            _ => millis,
         }
     }
 

@@ -103,6 +103,7 @@ impl Meta {
             b'N' => {
                 self.vivify = Some(seconds()?);
                 self.vivify_last = true;
+                self.wanted.push((b'N', Bytes::new()));
             }
             b'T' => {
                 self.touch = Some(seconds()?);

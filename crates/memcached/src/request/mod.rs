@@ -188,6 +188,10 @@ pub enum Stats {
 
 /// What is to be done with what was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is looked at once; a box would be an allocation for each command"
+)]
 pub enum Step {
     /// Wait for more.
     More,

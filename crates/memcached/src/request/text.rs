@@ -29,10 +29,7 @@ pub(super) fn length(word: &[u8]) -> Option<usize> {
 }
 
 /// `get`, `gets`, `gat`, `gats`, with any number of words.
-pub(super) fn retrieval<'a>(
-    name: &[u8],
-    words: &mut dyn Iterator<Item = &'a [u8]>,
-) -> Option<Request> {
+pub(super) fn retrieval(name: &[u8], words: &mut dyn Iterator<Item = &[u8]>) -> Option<Request> {
     let (touches, unique) = match name {
         b"get" | b"bget" => (false, false),
         b"gets" => (false, true),

@@ -78,16 +78,10 @@ fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool
     let (front, stopper) = Front::bind(&settings.front, way.node)?;
     call_on_signals(move || stopper.stop())?;
     let udp = front.udp_addr()?.map(|address| address.to_string());
-    ready::announce(
-        command.common.json,
-        "memcached",
-        &[
-            ("listen", json!(front.local_addr()?.to_string())),
-            ("udp", json!(udp)),
-            ("via", json!(via)),
-            ("copies", json!(copies)),
-        ],
-    );
+    let mut fields = vec![("listen", json!(front.local_addr()?.to_string()))];
+    fields.extend(udp.map(|udp| ("udp", json!(udp))));
+    fields.extend([("via", json!(via)), ("copies", json!(copies))]);
+    ready::announce(command.common.json, "memcached", &fields);
     let counters = front.run()?;
     tracing::info!(
         clients = counters.connections_ever,
