@@ -81,11 +81,8 @@ fn beside_memcached(name: &str, store: StoreKind) {
     ];
     let mut known = [Known::default(), Known::default()];
     let mut script = Script::new(seed);
-    let mut random = fastrand::Rng::with_seed(seed);
     for number in 0..EXCHANGES {
-        let commands: Vec<_> = (0..=random.usize(..TOGETHER))
-            .flat_map(|_| script.command())
-            .collect();
+        let commands = script.together(TOGETHER);
         let [ours, wanted] = [0, 1].map(|side: usize| {
             let answer = callers[side]
                 .exchange(&known[side].render(&commands))

@@ -173,7 +173,8 @@ fn plan_store(store: Store, slot: u64, shared: &mut Shared) -> Plan {
             Mode::Append | Mode::Prepend => store.compare.filter(|unique| *unique != 0),
             Mode::Replace => store.compare,
         },
-        stale: store.stale,
+        // For memcached, 0 is older than nothing.
+        stale: store.stale && store.compare != Some(0),
         item,
         until,
         data_max: shared.item_max,

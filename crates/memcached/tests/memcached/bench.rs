@@ -23,7 +23,7 @@ impl Bench {
             .or_else(|_| tempfile::tempdir())
             .unwrap();
         let path = directory.path().join("store");
-        let url = format!("packet:{}?size=256M", path.display());
+        let url = format!("packet:{}?size=64M", path.display());
         let mut store = pmnet_store::open(&url, 0).unwrap();
         store.load().unwrap();
         let mut shared = Shared::new(0, 1 << 20, 10, 1);

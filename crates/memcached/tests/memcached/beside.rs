@@ -24,12 +24,9 @@ fn random_commands_are_answered_as_by_memcached() {
     let (mut bench, mut caller) = (Bench::new(), Caller::connect(theirs.address));
     let (mut ours, mut known) = (Known::default(), Known::default());
     let mut script = Script::new(seed);
-    let mut random = fastrand::Rng::with_seed(seed);
     let mut history: Vec<String> = Vec::new();
     for number in 0..exchanges {
-        let commands: Vec<_> = (0..=random.usize(..TOGETHER))
-            .flat_map(|_| script.command())
-            .collect();
+        let commands = script.together(TOGETHER);
         let (our, their) = (ours.render(&commands), known.render(&commands));
         history.push(our.escape_ascii().to_string());
         let answer = bench.say(&our);
