@@ -15,9 +15,9 @@ pub const DATAGRAM_BYTES_MAX: usize = 1400;
 /// Largest reply, in bytes: any item fits that is no larger than memcached's default.
 pub const REPLY_BYTES_MAX: usize = 2 << 20;
 
-/// What a request in several datagrams is told, which memcached drops.
+/// Answer to a request in several datagrams, which memcached drops.
 pub const IN_PIECES: &[u8] = b"SERVER_ERROR multi-packet request not supported\r\n";
-/// What a request is told whose reply is longer.
+/// Answer to a request with a longer reply.
 pub const TOO_LONG: &[u8] = b"SERVER_ERROR the reply is too long for UDP: use TCP\r\n";
 
 /// A request.

@@ -1,4 +1,4 @@
-//! What `stats` says.
+//! Answers to `stats`.
 
 use crate::connection::Shared;
 use crate::request::Stats;
@@ -6,7 +6,7 @@ use crate::request::Stats;
 /// The memcached whose protocol is spoken. Clients read three numbers of it, and decide by them what they send.
 pub const VERSION: &str = "1.6.18-pmnet";
 
-/// What was done, since the front began or since `stats reset`.
+/// Counts of events, since the front began or since `stats reset`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     /// Items stored, or tried to.
@@ -67,7 +67,7 @@ impl Counters {
         self.cas[at] += 1;
     }
 
-    /// Begins to count anew. What is there now stays.
+    /// Begins to count anew. Counts of the present stay.
     fn reset(&mut self) {
         *self = Counters {
             connections: self.connections,

@@ -20,7 +20,7 @@ pub(super) enum Words {
     Joined,
 }
 
-/// What the answer to a command is made of.
+/// The parts of an answer to a command.
 #[derive(Debug)]
 pub(super) enum Answer {
     Values {
@@ -50,10 +50,10 @@ pub(super) enum Answer {
 /// The store's reply to one unit, or why there is none.
 pub(super) type Part = Result<Bytes, String>;
 
-/// What an answer comes to.
+/// The result of making an answer.
 pub(super) enum Rendered {
     Text(Vec<u8>),
-    /// The item is stale and promised to nobody: it has to be asked for once more, by a change.
+    /// The item is stale and not promised yet: it has to be asked for once more, by a change.
     Again,
 }
 
@@ -364,7 +364,7 @@ fn deleted(form: &Form, parts: &[Part], shared: &mut Shared) -> Outcome {
     Ok(Some(out))
 }
 
-/// What is known of an item that was asked for.
+/// Facts about an item that was asked for.
 struct Found<'a> {
     item: Item<'a>,
     left: i64,

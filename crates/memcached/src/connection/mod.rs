@@ -211,7 +211,7 @@ impl Connection {
         if self.taken == self.input.len() {
             self.input.clear();
             self.taken = 0;
-            // What one large item needed is not kept for a client that is silent.
+            // A silent client does not keep the memory that one large item needed.
             self.input.shrink_to(AHEAD_BYTES);
         }
         took

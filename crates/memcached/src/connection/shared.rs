@@ -1,4 +1,4 @@
-//! What all clients of a front have in common.
+//! State that all clients of a front share.
 
 use crate::stats::Counters;
 
@@ -22,11 +22,11 @@ pub struct Shared {
     pub item_max: u64,
     /// Most clients.
     pub connections_max: usize,
-    /// What the store understands, once that is known.
+    /// The form that the store understands, once it is known.
     pub dialect: Option<Dialect>,
     /// When `flush_all` with a delay is due, in milliseconds since 1970.
     pub flush_at: Option<u64>,
-    /// What `stats` says.
+    /// Counters for `stats`.
     pub counters: Counters,
     uniques: Uniques,
 }

@@ -1,4 +1,4 @@
-//! What a client's command means to the store.
+//! Translation of a client's command for the store.
 
 use bytes::Bytes;
 use pmnet_wire::item::{Change, Item, Mode, Touch};
@@ -12,7 +12,7 @@ use crate::stats;
 
 const RESERVED: &[u8] = b"CLIENT_ERROR pmnet: keys that begin with pmnet:{ are reserved\r\n";
 
-/// What becomes of a command.
+/// The plan for a command.
 pub(super) enum Plan {
     /// It has its answer.
     Said(Vec<u8>),

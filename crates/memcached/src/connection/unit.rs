@@ -15,7 +15,7 @@ const CHANGES_MAX: usize = 16;
 /// Most bytes of values that the commands of a call bring, or bring back.
 pub(super) const VALUES_MAX: u64 = 15 << 20;
 
-/// What a unit does in the store.
+/// Work of a unit in the store.
 #[derive(Debug)]
 pub(super) enum Work {
     /// A plain `SET`: durable is enough.
@@ -36,13 +36,13 @@ pub(super) enum Work {
 /// A command of the store, on behalf of a client's command.
 #[derive(Debug)]
 pub(super) struct Unit {
-    /// Whose it is.
+    /// The slot of its command.
     pub(super) slot: u64,
     pub(super) key: Bytes,
     pub(super) work: Work,
 }
 
-/// What goes together.
+/// Kinds of units that go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Looks,
@@ -124,7 +124,7 @@ fn sum<T: AsRef<[u8]>>(words: &[T]) -> u64 {
 /// A call that is to be submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What goes to the store.
+    /// Payload for the store.
     pub payload: Bytes,
     /// Its keys, for the devices.
     pub key_hash: u64,

@@ -42,7 +42,7 @@ pub(super) fn is_retrieval(line: &[u8]) -> bool {
     names.into_iter().any(|name| rest.starts_with(name))
 }
 
-/// What a line says, without the `\n` at its end.
+/// Reads a line, without the `\n` at its end.
 pub(super) fn parse(line: &[u8], item_max: u64) -> Line {
     let line = match line {
         [rest @ .., b'\r'] if !rest.is_empty() => rest,
@@ -69,7 +69,7 @@ pub(super) fn parse(line: &[u8], item_max: u64) -> Line {
         b"mn" | b"mg" | b"ms" | b"md" | b"ma" | b"me" => meta::parse(&words, item_max),
         _ => match text::parse(&words, item_max) {
             Some(line) => line,
-            // A web browser, perhaps on behalf of somebody else.
+            // A web browser, perhaps sent by a hostile page.
             None if is_http && !is_guarded(name) => Line::Whole(Request::End(None)),
             None => say(ERROR),
         },

@@ -22,7 +22,7 @@ const NOT_KEPT: &str = "CLIENT_ERROR pmnet does not keep when an item was read: 
 /// The flags of a meta command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// What is to be answered, in the order in which it was asked for: the letter, and an opaque.
+    /// Parts of the answer, in the order in which it was asked for: the letter, and an opaque.
     pub wanted: Vec<(u8, Bytes)>,
     /// The key as the client wrote it.
     pub shown: Bytes,
@@ -145,7 +145,7 @@ impl Meta {
 
 const UNKNOWN: &str = "CLIENT_ERROR invalid flag";
 
-/// What a meta command says.
+/// Reads a meta command.
 pub(super) fn parse(words: &Words<'_>, item_max: u64) -> Line {
     let name = words.get(0)[1];
     if name == b'n' {

@@ -28,7 +28,7 @@ const BINARY: &str =
 /// First byte of a request in memcached's binary protocol.
 const BINARY_MAGIC: u8 = 0x80;
 
-/// What a store command does.
+/// Effect of a store command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Stores in any case.
@@ -65,7 +65,7 @@ impl Form {
 /// A command that stores data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
-    /// What it does.
+    /// Its effect.
     pub verb: Verb,
     /// Key.
     pub key: Bytes,
@@ -186,7 +186,7 @@ pub enum Stats {
     None,
 }
 
-/// What is to be done with what was received.
+/// The next step with the received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
@@ -208,7 +208,7 @@ enum State {
     Swallow(u64),
 }
 
-/// What the line of a command comes to.
+/// A command's line, once it is read.
 enum Line {
     Whole(Request),
     /// So many bytes of data follow, without the end of their line.

@@ -16,7 +16,7 @@ const BACKLOG: i32 = 1024;
 const ACCEPT_PAUSE: u64 = 100_000_000;
 /// How often the operating system asks a silent client whether it is there.
 const KEEPALIVE_RETRIES: u32 = 3;
-/// What one client too many is told, as by memcached.
+/// Answer to one client too many, as from memcached.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// Where clients come in.
@@ -56,12 +56,12 @@ impl Door {
         self.listener.local_addr()
     }
 
-    /// When it is to be looked at; `None`: when somebody comes.
+    /// When it is to be looked at; `None`: when a client comes.
     pub(super) fn due(&self) -> Option<Time> {
         self.ready.then_some(self.after)
     }
 
-    /// Who has come, if it is time to look: a bounded number.
+    /// Clients that have come, if it is time to look: a bounded number.
     pub(super) fn accept(&mut self, now: Time) -> Vec<TcpStream> {
         let mut came = Vec::new();
         if self.due().is_none_or(|due| now < due) {

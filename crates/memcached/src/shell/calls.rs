@@ -1,4 +1,4 @@
-//! Sessions and calls: whose they are.
+//! Sessions and calls, with their owners.
 
 use bytes::Bytes;
 use pmnet_client::{CallId, ClientNode, Refused, SessionHandle, Time};
@@ -14,7 +14,7 @@ const END_TIMEOUT: u64 = 5_000_000_000;
 /// A guest: its place, and its serial number.
 pub(super) type Name = (usize, u64);
 
-/// Whose a session is.
+/// The owner of a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Owner {
     Guest(Name),
@@ -122,12 +122,12 @@ impl Calls {
         }
     }
 
-    /// Who made a call that has ended.
+    /// The caller of a call that has ended.
     pub(super) fn caller(&mut self, call: CallId) -> Option<Name> {
         self.callers.remove(&call)
     }
 
-    /// A session is closed: whose it was.
+    /// A session is closed: its owner.
     pub(super) fn closed(&mut self, session: SessionHandle) -> Option<Owner> {
         let owner = self.owners.remove(&session)?;
         if let Owner::Shared(at) = owner

@@ -57,7 +57,7 @@ pub enum FrontError {
         protocol: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What the operating system says.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// Polling or registering failed.

@@ -1,4 +1,4 @@
-//! Those who are served: TCP clients, UDP requests, and the front itself.
+//! Guests: TCP clients, UDP requests, and the front itself.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ pub(super) struct Tcp {
     pub(super) session: Option<SessionHandle>,
 }
 
-/// What became of a transfer.
+/// Result of a transfer.
 pub(super) enum Transfer {
     Done,
     /// The socket is of no more use.

@@ -1,4 +1,4 @@
-//! What changes an item depending on what is there.
+//! Changes of an item that depend on the present one.
 
 use super::number::c_unsigned;
 use super::{Item, NO_ITEM};
@@ -80,7 +80,7 @@ pub enum Change<'a> {
     },
 }
 
-/// What is there before a change.
+/// The present item before a change.
 #[derive(Clone, Copy, Debug)]
 pub struct Old<'a> {
     /// The stored string.
@@ -89,7 +89,7 @@ pub struct Old<'a> {
     pub left: Option<u64>,
 }
 
-/// What a change writes.
+/// The effect of a change on the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
     /// Nothing.
@@ -100,7 +100,7 @@ pub enum Written {
     Removed,
 }
 
-/// What a change comes to.
+/// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// What is written.

@@ -1,4 +1,4 @@
-//! What the command line of `pmnet memcached`, and the section `[memcached]` of the configuration file, can say.
+//! Settings on the command line of `pmnet memcached`, and in the section `[memcached]` of the configuration file.
 
 use clap::Args;
 use serde::Deserialize;
@@ -56,7 +56,7 @@ pub struct MemcachedArgs {
 }
 
 impl MemcachedArgs {
-    /// These settings; what they do not say is as `below`. What excludes each other wins as a whole.
+    /// These settings; what they do not say is as `below`. Settings that exclude each other win as a whole.
     pub(super) fn over(self, below: MemcachedArgs) -> MemcachedArgs {
         let (via, fleet) = match (self.via, self.fleet) {
             (None, None) => (below.via, below.fleet),

@@ -50,7 +50,7 @@ pub struct MemcachedCommand {
     pub common: CommonArgs,
 }
 
-/// What the front needs to be told.
+/// Settings of the front and of its client.
 struct Settings {
     front: FrontConfig,
     client: ClientConfig,
@@ -93,7 +93,7 @@ fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool
     Ok(true)
 }
 
-/// What these settings say, if it can be.
+/// Reads these settings; an error if they cannot be.
 fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     let listen = address("--listen", &required("--listen", "memcached", args.listen)?)?;
     let udp = args.udp.map(|udp| address("--udp", &udp)).transpose()?;
