@@ -21,6 +21,8 @@ packages() {
     command -v redis-benchmark >/dev/null 2>&1 || missing="$missing redis-tools"
     command -v etcd >/dev/null 2>&1 || missing="$missing etcd-server"
     command -v ip >/dev/null 2>&1 || missing="$missing iproute2"
+    command -v memcached >/dev/null 2>&1 || missing="$missing memcached"
+    command -v memccapable >/dev/null 2>&1 || missing="$missing libmemcached-tools"
     command -v strace >/dev/null 2>&1 || missing="$missing strace"
     command -v ethtool >/dev/null 2>&1 || missing="$missing ethtool"
     # For the programs in bpf/.

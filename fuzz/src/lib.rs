@@ -15,6 +15,7 @@ pub mod history;
 pub mod input;
 pub mod log;
 pub mod medium;
+pub mod memcached;
 pub mod packet_store;
 pub mod payload;
 pub mod peers;
@@ -42,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     ("server_operations", server::run),
     ("chain_operations", chain::run),
     ("redis_front", front::run),
+    ("memcached", memcached::run),
     ("commands", commands::run),
     ("config", config::run),
     ("history", history::run),

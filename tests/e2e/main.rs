@@ -24,6 +24,7 @@ mod joining;
 mod kernel;
 mod kills;
 mod logins;
+mod memcached;
 mod operator;
 mod promote;
 mod redis_cluster;

@@ -15,5 +15,5 @@ pub use pmnet_proto::client::{
     CROWDED, CallId, ClientConfig, ClientCounters, Closed, Event, LetGo, Outcome, ReadAnswer,
     Refused, SessionHandle,
 };
-pub use pmnet_udp::{Clock, Spin, Stop, StopTrigger, owner_of_port, path_mtu};
+pub use pmnet_udp::{Clock, STOP_TOKEN, Spin, Stop, StopTrigger, owner_of_port, path_mtu};
 pub use whereabouts::Whereabouts;

@@ -45,6 +45,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &["device", "log", "packet-store", "proto", "server", "store"],
     ),
     ("front", &["resp", "wire", "client", "tls"]),
+    ("memcached", &["resp", "wire", "client"]),
     ("fleet", &["proto", "udp"]),
     // The product.
     (
@@ -58,6 +59,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "front",
             "log",
             "media",
+            "memcached",
             "packet-store",
             "proto",
             "server",
@@ -103,11 +105,13 @@ const EDGES: &[(&str, &[&str])] = &[
         "fuzz",
         &[
             "cli",
+            "client",
             "device",
             "front",
             "history",
             "lab",
             "log",
+            "memcached",
             "packet-store",
             "pmnet",
             "proto",

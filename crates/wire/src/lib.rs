@@ -9,6 +9,7 @@ mod escape;
 mod fragment_size;
 pub mod guard;
 pub mod header;
+pub mod item;
 pub mod packet;
 pub mod promise;
 pub mod record;

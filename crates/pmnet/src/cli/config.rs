@@ -14,6 +14,10 @@
 //! [redis]
 //! listen = "127.0.0.1:6380"
 //! via = "127.0.0.1:51000"
+//!
+//! [memcached]
+//! listen = "127.0.0.1:11211"
+//! via = "127.0.0.1:51000"
 //! ```
 //!
 //! The keys are the long flags without the dashes in front; an unknown key is an error.
@@ -24,6 +28,7 @@ use pmnet_cli::{ConfigError, bounded_text};
 use serde::Deserialize;
 
 use super::device::DeviceArgs;
+use super::memcached::MemcachedArgs;
 use super::redis::RedisArgs;
 use super::server::ServerArgs;
 
@@ -37,6 +42,7 @@ pub struct FileConfig {
     pub device: DeviceArgs,
     pub server: ServerArgs,
     pub redis: RedisArgs,
+    pub memcached: MemcachedArgs,
 }
 
 /// Reads the file; without a path nothing is set.

@@ -8,6 +8,7 @@ mod controller;
 mod ctl;
 mod device;
 mod log;
+mod memcached;
 mod names;
 mod ready;
 mod redis;
@@ -70,6 +71,8 @@ enum Command {
     Device(device::DeviceCommand),
     /// Speak Redis with clients, pmnet with the devices.
     Redis(redis::RedisCommand),
+    /// Speak memcached with clients, pmnet with the devices.
+    Memcached(memcached::MemcachedCommand),
     /// Leave devices of a fleet out of their chain that have lost their lease, and let spares join.
     Controller(controller::ControllerArgs),
     /// Change the chain of a fleet (one copy more or less, one device for another), or a shard's Redis for its replica.
@@ -108,6 +111,7 @@ pub fn main() -> ExitCode {
         Command::Server(command) => server::main(command, file(&command.common)?.server),
         Command::Device(command) => device::main(command, file(&command.common)?.device),
         Command::Redis(command) => redis::main(command, file(&command.common)?.redis),
+        Command::Memcached(command) => memcached::main(command, file(&command.common)?.memcached),
         Command::Controller(args) => controller::main(args),
         Command::Ctl(args) => ctl::main(args),
         Command::Log(command) => log::main(command),

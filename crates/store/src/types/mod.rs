@@ -20,6 +20,7 @@
 //! | `sort` | `SORT` |
 //! | `names` | what rows are called by people |
 //! | `keys`, `expiry`, `scan`, `glob` | commands for keys of any type; iteration |
+//! | `items` | items of memcached |
 //! | `waiting` | keys that clients watch, or wait for |
 //! | `about` | facts about a store: `INFO`, `CONFIG`, `COMMAND` and the like |
 
@@ -31,6 +32,7 @@ mod expiry;
 mod float;
 mod glob;
 mod hashes;
+mod items;
 mod keys;
 mod keyspace;
 mod layout;

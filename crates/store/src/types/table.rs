@@ -9,8 +9,8 @@ use super::float::c_string;
 use super::layout::DATABASES;
 use super::reply::Reply;
 use super::{
-    Call, Keyspace, about, bits, expiry, hashes, keys, lists, scan, score_ranges, score_sets, sets,
-    sort, sorted_sets, strings, waiting,
+    Call, Keyspace, about, bits, expiry, hashes, items, keys, lists, scan, score_ranges,
+    score_sets, sets, sort, sorted_sets, strings, waiting,
 };
 use crate::rows::Fault;
 
@@ -229,7 +229,13 @@ static COMMANDS: &[Command] = &[
     write("zunionstore", -4, score_sets::zunionstore),
 ];
 
+/// For fronts of memcached; no client of Redis sends it.
+static ITEM: Command = write(pmnet_wire::item::COMMAND, -3, items::item);
+
 fn find(name: &[u8]) -> Option<&'static Command> {
+    if name == ITEM.name.as_bytes() {
+        return Some(&ITEM);
+    }
     let name = name.to_ascii_lowercase();
     let at = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(&name));
     at.ok().map(|at| &COMMANDS[at])

@@ -26,7 +26,11 @@ use super::names::{Named, Watch, wait_until_known};
 use super::ready;
 use super::stop::{nothing_to_read_again, unless_asked_to_stop};
 pub use args::RedisArgs;
-pub(super) use settings::{NOWHERE, Settings, devices, located};
+pub(super) use name::name;
+pub(super) use settings::{
+    CONNECTIONS_MAX, DEADLINE_MS_MAX, KEEPALIVE_SECONDS_MAX, NOWHERE, SPIN_US_MAX, Settings,
+    devices, located, places, within,
+};
 use settings::{settings, together, via_text, within_files};
 #[cfg(test)]
 pub(super) use sharded::look_at;
@@ -143,17 +147,17 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
 }
 
 /// The way to the devices of a shard.
-struct Way {
-    node: ClientNode,
+pub(super) struct Way {
+    pub(super) node: ClientNode,
     known: Vec<SocketAddr>,
     /// They look until the front ends.
-    follower: Option<Follower>,
-    watch: Option<Watch>,
+    pub(super) follower: Option<Follower>,
+    pub(super) watch: Option<Watch>,
 }
 
 impl Way {
     /// Finds them, if need be in etcd.
-    fn find(
+    pub(super) fn find(
         client: ClientConfig,
         hosts: Vec<Named>,
         follow: Option<FollowConfig>,
@@ -190,7 +194,7 @@ impl Way {
         })
     }
 
-    fn via(&self) -> String {
+    pub(super) fn via(&self) -> String {
         via_text(self.known.iter().copied())
     }
 }

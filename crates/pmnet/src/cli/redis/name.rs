@@ -10,7 +10,7 @@ use std::path::Path;
 use pmnet_client::Clock;
 
 /// Returns the name of a front that listens there, and the number of this start; zeros if it can have none.
-pub(super) fn name(listen: SocketAddr) -> (u64, u64) {
+pub fn name(listen: SocketAddr) -> (u64, u64) {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let network = std::fs::read_link(Path::new("/proc/self/ns/net"));
     let (Ok(boot), Ok(network), true) = (boot, network, listen.port() != 0) else {

@@ -20,14 +20,14 @@ use super::args::{CacheArg, ReadFromArg, RedisArgs};
 use super::name::name;
 
 /// Longest `--spin-us`: a second. With more, a core does nothing else.
-const SPIN_US_MAX: u64 = 1_000_000;
+pub const SPIN_US_MAX: u64 = 1_000_000;
 /// Longest `--deadline-ms`: a day.
-const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 /// Largest `--connections-max`: each may need a port, and a second one towards the database.
-const CONNECTIONS_MAX: usize = 1_000_000;
+pub const CONNECTIONS_MAX: usize = 1_000_000;
 
 /// Longest `--tcp-keepalive`: Linux takes no more.
-const KEEPALIVE_SECONDS_MAX: u64 = 32_767;
+pub const KEEPALIVE_SECONDS_MAX: u64 = 32_767;
 
 /// The head, until etcd is asked for it ([`located`]).
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -79,7 +79,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let listen = required("--listen", "redis", args.listen)?;
     let shard = args.shard.unwrap_or(0);
     let hosts = args.via.as_deref().map_or_else(Vec::new, Named::all);
-    let (mut client, follow) = places(args.via, args.fleet, args.etcd, shard)?;
+    let (mut client, follow) = places("redis", args.via, args.fleet, args.etcd, shard)?;
     let mut front = FrontConfig::new(address("--listen", &listen)?);
     front.access = access(said, front.listen)?;
     front.tls = server_tls(args.tls_cert, args.tls_key, args.tls_ca, args.tls_clients)?;
@@ -171,8 +171,9 @@ pub(super) fn within_files(wanted: usize, shards: usize) -> Result<usize, Config
     Ok(wanted.min(can))
 }
 
-/// Returns a client of these devices, or one whose devices are still to be asked for.
-fn places(
+/// Returns a client of these devices, or one whose devices are still to be asked for. `role`: the role with these settings.
+pub fn places(
+    role: &str,
     via: Option<String>,
     fleet: Option<String>,
     etcd: Option<String>,
@@ -183,14 +184,14 @@ fn places(
             "--via and --fleet say both where the devices are: leave one out".into(),
         )),
         (None, Some(name)) => {
-            let (endpoints, names) = in_etcd(&required("--etcd", "redis", etcd)?, &name, shard)?;
+            let (endpoints, names) = in_etcd(&required("--etcd", role, etcd)?, &name, shard)?;
             let follow = FollowConfig { endpoints, names };
             Ok((ClientConfig::new(NOWHERE), Some(follow)))
         }
         (_, None) if etcd.is_some() => Err(ConfigError(
             "--etcd belongs to --fleet: give the fleet's name".into(),
         )),
-        (via, None) => Ok((devices(&required("--via", "redis", via)?)?, None)),
+        (via, None) => Ok((devices(&required("--via", role, via)?)?, None)),
     }
 }
 
@@ -247,7 +248,7 @@ fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
 }
 
 /// The value is out of bounds; the sentence names them.
-fn within<N: PartialOrd + Display>(
+pub fn within<N: PartialOrd + Display>(
     flag: &str,
     value: N,
     least: N,

@@ -6,6 +6,7 @@
 
 mod cases;
 mod grammar;
+mod items;
 mod pair;
 mod random;
 mod replies;

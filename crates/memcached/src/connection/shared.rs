@@ -1,0 +1,143 @@
+//! State that all clients of a front share.
+
+use crate::stats::Counters;
+
+/// Which form of a change the store understands (`pmnet_wire::item`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// A script for Redis.
+    Redis,
+    /// The packet store's own command.
+    Packet,
+}
+
+/// State and settings of a front.
+#[derive(Debug)]
+pub struct Shared {
+    /// Milliseconds since 1970, as of this turn of the loop.
+    pub unix_millis: u64,
+    /// Database of the items.
+    pub database: u32,
+    /// Largest item, as memcached counts it.
+    pub item_max: u64,
+    /// Most clients.
+    pub connections_max: usize,
+    /// The form that the store understands, once it is known.
+    pub dialect: Option<Dialect>,
+    /// When `flush_all` with a delay is due, in milliseconds since 1970.
+    pub flush_at: Option<u64>,
+    /// Counters for `stats`.
+    pub counters: Counters,
+    uniques: Uniques,
+}
+
+impl Shared {
+    /// `id`: a number by which the uniques of this front differ from those of others; 12 bits of it count.
+    #[must_use]
+    pub fn new(database: u32, item_max: u64, connections_max: usize, id: u64) -> Shared {
+        Shared {
+            unix_millis: 0,
+            database,
+            item_max,
+            connections_max,
+            dialect: None,
+            flush_at: None,
+            counters: Counters::default(),
+            uniques: Uniques {
+                last: 0,
+                id: id & UNIQUE_ID_MASK,
+            },
+        }
+    }
+
+    /// A unique that no item has had.
+    pub fn unique(&mut self) -> u64 {
+        self.uniques.next(self.unix_millis)
+    }
+
+    /// When an item ends: milliseconds since 1970; 0: never. As for memcached, a number above 30 days is a time, and a negative one is in the past.
+    #[must_use]
+    pub fn until(&self, exptime: i32) -> u64 {
+        let millis = u64::from(exptime.unsigned_abs()) * 1000;
+        match exptime {
+            0 => 0,
+            i32::MIN..0 => PAST,
+            1..=RELATIVE_MAX => self.unix_millis + millis,
+            _ => millis,
+        }
+    }
+
+    /// The same in seconds from now; 0: never, or not in the future.
+    #[must_use]
+    pub fn seconds_until(&self, exptime: i32) -> u64 {
+        let until = self.until(exptime);
+        until.saturating_sub(self.unix_millis).div_ceil(1000)
+    }
+}
+
+/// Longest time to live in seconds: 30 days.
+const RELATIVE_MAX: i32 = 30 * 24 * 60 * 60;
+/// A time at which nothing lives any more.
+const PAST: u64 = 1;
+
+/// Bits of a unique that say which front gave it.
+const UNIQUE_ID_BITS: u32 = 12;
+const UNIQUE_ID_MASK: u64 = (1 << UNIQUE_ID_BITS) - 1;
+
+/// Uniques: the time in microseconds, and which front it is. Each is greater than those before it; below 2^63 until the year 2041.
+#[derive(Debug)]
+struct Uniques {
+    last: u64,
+    id: u64,
+}
+
+impl Uniques {
+    fn next(&mut self, unix_millis: u64) -> u64 {
+        let time = (unix_millis.wrapping_mul(1000) << UNIQUE_ID_BITS) | self.id;
+        self.last = time.max(self.last + (1 << UNIQUE_ID_BITS));
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(unix_millis: u64) -> Shared {
+        Shared {
+            unix_millis,
+            ..Shared::new(0, 1 << 20, 1, 0xabcd)
+        }
+    }
+
+    #[test]
+    fn uniques_rise_and_say_whose_they_are() {
+        let mut shared = at(1_800_000_000_000);
+        let mut last = 0;
+        for _ in 0..5000 {
+            let unique = shared.unique();
+            assert!(unique > last && unique & UNIQUE_ID_MASK == 0xbcd);
+            last = unique;
+        }
+        // The clock is set back.
+        shared.unix_millis = 5;
+        assert!(shared.unique() > last && last < 1 << 63);
+    }
+
+    #[test]
+    fn times_are_relative_up_to_thirty_days() {
+        let shared = at(1_800_000_000_000);
+        for (exptime, until, seconds) in [
+            (0, 0, 0),
+            (1, 1_800_000_001_000, 1),
+            (2_592_000, 1_802_592_000_000, 2_592_000),
+            (2_592_001, 2_592_001_000, 0),
+            (1_800_000_007, 1_800_000_007_000, 7),
+            (-1, 1, 0),
+            (i32::MIN, 1, 0),
+        ] {
+            assert_eq!(shared.until(exptime), until, "{exptime}");
+            assert_eq!(shared.seconds_until(exptime), seconds, "{exptime}");
+        }
+    }
+}

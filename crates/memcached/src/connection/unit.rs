@@ -1,0 +1,213 @@
+//! Commands of the store, and how they go into one call.
+
+use bytes::Bytes;
+use pmnet_resp::write_command;
+use pmnet_wire::command::{Form, Protocol, key_hash, preamble};
+use pmnet_wire::item::{COMMAND, Change, SCRIPT};
+
+use super::shared::{Dialect, Shared};
+use crate::request::KEY_BYTES_MAX;
+
+/// Most commands of a call.
+pub(super) const UNITS_MAX: usize = 64;
+/// Most changes of items in a call: each may bring its script along.
+const CHANGES_MAX: usize = 16;
+/// Most bytes of values that the commands of a call bring, or bring back.
+pub(super) const VALUES_MAX: u64 = 15 << 20;
+
+/// Work of a unit in the store.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// A plain `SET`: durable is enough.
+    Update(Vec<Bytes>),
+    /// The string at the key.
+    Look,
+    /// The same, and how long it lives.
+    LookLong,
+    /// A command of Redis that may change something. `shows`: its reply may be a value.
+    Command { words: Vec<Bytes>, shows: bool },
+    /// A change of the item: its arguments, and whether the reply may be a value.
+    Change {
+        arguments: Vec<Vec<u8>>,
+        shows: bool,
+    },
+}
+
+/// A command of the store, on behalf of a client's command.
+#[derive(Debug)]
+pub(super) struct Unit {
+    /// The slot of its command.
+    pub(super) slot: u64,
+    pub(super) key: Bytes,
+    pub(super) work: Work,
+}
+
+/// Kinds of units that go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Looks,
+    LooksLong,
+    Changes,
+}
+
+impl Unit {
+    pub(super) fn change(slot: u64, key: Bytes, change: &Change<'_>) -> Unit {
+        let shows = matches!(change, Change::Fetch { .. });
+        let arguments = change.arguments();
+        Unit {
+            slot,
+            key,
+            work: Work::Change { arguments, shows },
+        }
+    }
+
+    fn kind(&self) -> Option<Kind> {
+        match self.work {
+            Work::Update(_) => None,
+            Work::Look => Some(Kind::Looks),
+            Work::LookLong => Some(Kind::LooksLong),
+            Work::Command { .. } | Work::Change { .. } => Some(Kind::Changes),
+        }
+    }
+
+    /// Whether it needs to be known what the store understands.
+    pub(super) fn is_change(&self) -> bool {
+        matches!(self.work, Work::Change { .. })
+    }
+
+    /// Bytes of values that it may bring along and back.
+    fn weight(&self, item_max: u64) -> u64 {
+        let (words, shows) = match &self.work {
+            Work::Update(words) => (sum(words), false),
+            Work::Look | Work::LookLong => (0, true),
+            Work::Command { words, shows } => (sum(words), *shows),
+            Work::Change { arguments, shows } => (sum(arguments), *shows),
+        };
+        words.max(if shows { item_max } else { 0 })
+    }
+
+    /// Bytes that it keeps in memory.
+    pub(super) fn bytes(&self) -> usize {
+        let words = match &self.work {
+            Work::Update(words) | Work::Command { words, .. } => sum(words),
+            Work::Look | Work::LookLong => 0,
+            Work::Change { arguments, .. } => sum(arguments),
+        };
+        usize::try_from(words)
+            .unwrap_or(usize::MAX)
+            .saturating_add(KEY_BYTES_MAX)
+    }
+
+    /// Its command, as the store understands it.
+    fn write(&self, out: &mut Vec<u8>, dialect: Dialect) {
+        match &self.work {
+            Work::Update(words) | Work::Command { words, .. } => write_command(out, words),
+            Work::Look | Work::LookLong => write_command(out, &[&b"GET"[..], &self.key]),
+            Work::Change { arguments, .. } => {
+                let front: &[&[u8]] = match dialect {
+                    Dialect::Redis => &[b"EVAL", SCRIPT.as_bytes(), b"1"],
+                    Dialect::Packet => &[COMMAND.as_bytes()],
+                };
+                let behind = arguments.iter().map(Vec::as_slice);
+                let words = front.iter().copied().chain([&self.key[..]]).chain(behind);
+                write_command(out, &words.collect::<Vec<_>>());
+            }
+        }
+    }
+}
+
+fn sum<T: AsRef<[u8]>>(words: &[T]) -> u64 {
+    let bytes: usize = words.iter().map(|word| word.as_ref().len()).sum();
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// A call that is to be submitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Payload for the store.
+    pub payload: Bytes,
+    /// Its keys, for the devices.
+    pub key_hash: u64,
+    /// How it goes.
+    pub way: Way,
+}
+
+/// How a call goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Acknowledged as soon as it is durable.
+    Update,
+    /// Answered by the store, which it does not change.
+    Read,
+    /// Answered by the store, which it may change.
+    Change,
+}
+
+/// How many of these, the first of which is no update, go into one call.
+pub(super) fn together<'a>(units: impl Iterator<Item = &'a Unit>, item_max: u64) -> usize {
+    let (mut count, mut weight, mut changes, mut first) = (0, 0u64, 0, None);
+    for unit in units.take(UNITS_MAX) {
+        let Some(kind) = unit.kind() else {
+            break;
+        };
+        let first = *first.get_or_insert(kind);
+        weight = weight.saturating_add(unit.weight(item_max));
+        changes += usize::from(unit.is_change());
+        let fits = weight <= VALUES_MAX && changes <= CHANGES_MAX && kind == first;
+        if count > 0 && (!fits || kind == Kind::LooksLong) {
+            break;
+        }
+        count += 1;
+    }
+    count
+}
+
+/// One call of units that go together.
+pub(super) fn call<'a>(units: &[&'a Unit], shared: &Shared, dialect: Dialect) -> Option<Call> {
+    let first: &'a Unit = units.first()?;
+    let begin = |form| preamble(form, Protocol::Resp2, shared.database).to_vec();
+    let same = units.iter().all(|unit| unit.key == first.key);
+    let key_hash = if same { key_hash(&first.key) } else { 0 };
+    let (payload, way) = match first.kind() {
+        None => {
+            let mut payload = begin(Form::Single);
+            first.write(&mut payload, dialect);
+            (payload, Way::Update)
+        }
+        Some(Kind::Looks) if units.len() > 1 => {
+            let mut payload = begin(Form::Single);
+            let keys = units.iter().map(|unit| &unit.key[..]);
+            let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(keys).collect();
+            write_command(&mut payload, &words);
+            (payload, Way::Read)
+        }
+        Some(Kind::Looks) => {
+            let mut payload = begin(Form::Single);
+            first.write(&mut payload, dialect);
+            (payload, Way::Read)
+        }
+        Some(Kind::LooksLong) => {
+            let mut payload = begin(Form::Transaction);
+            first.write(&mut payload, dialect);
+            write_command(&mut payload, &[&b"PTTL"[..], &first.key]);
+            (payload, Way::Read)
+        }
+        Some(Kind::Changes) => {
+            let form = if units.len() > 1 {
+                Form::Pipeline
+            } else {
+                Form::Single
+            };
+            let mut payload = begin(form);
+            units
+                .iter()
+                .for_each(|unit| unit.write(&mut payload, dialect));
+            (payload, Way::Change)
+        }
+    };
+    Some(Call {
+        payload: payload.into(),
+        key_hash,
+        way,
+    })
+}

@@ -1,0 +1,137 @@
+//! Guests: TCP clients, UDP requests, and the front itself.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+
+use mio::net::TcpStream;
+use pmnet_client::SessionHandle;
+
+use crate::connection::{Connection, Shared};
+
+/// Most bytes read from one client before the others get their turn.
+const READ_BYTES_PER_TURN: usize = 256 * 1024;
+
+/// Where a guest's bytes come from, and where its answers go.
+pub(super) enum Edge {
+    Tcp(Tcp),
+    /// A request over UDP: its number and sender, and the answer so far.
+    Udp(u16, SocketAddr, Vec<u8>),
+    /// A `flush_all` whose time has come: the answer so far.
+    Timer(Vec<u8>),
+}
+
+/// A TCP client.
+pub(super) struct Tcp {
+    pub(super) stream: TcpStream,
+    readable: bool,
+    writable: bool,
+    /// Its own session, once it has needed one.
+    pub(super) session: Option<SessionHandle>,
+}
+
+/// Result of a transfer.
+pub(super) enum Transfer {
+    Done,
+    /// The socket is of no more use.
+    Broken,
+}
+
+/// One of those who are served.
+pub(super) struct Guest {
+    pub(super) connection: Connection,
+    pub(super) edge: Edge,
+    /// Tells it from those who had its place before.
+    pub(super) serial: u64,
+    /// In the queue of those who get a turn.
+    pub(super) queued: bool,
+}
+
+impl Tcp {
+    pub(super) fn new(stream: TcpStream) -> Tcp {
+        Tcp {
+            stream,
+            readable: true,
+            writable: true,
+            session: None,
+        }
+    }
+
+    pub(super) fn note(&mut self, event: &mio::event::Event) {
+        let ended = event.is_read_closed() || event.is_write_closed() || event.is_error();
+        self.readable |= event.is_readable() || ended;
+        self.writable |= event.is_writable() || ended;
+    }
+
+    fn read(
+        &mut self,
+        connection: &mut Connection,
+        scratch: &mut [u8],
+        shared: &mut Shared,
+    ) -> Transfer {
+        let mut budget = READ_BYTES_PER_TURN;
+        while self.readable && budget > 0 && connection.wants_input() {
+            match self.stream.read(scratch) {
+                Ok(0) => {
+                    self.readable = false;
+                    connection.receive_eof();
+                }
+                Ok(count) => {
+                    connection.receive(&scratch[..count]);
+                    shared.counters.bytes_read += u64::try_from(count).unwrap_or(0);
+                    budget = budget.saturating_sub(count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Transfer::Broken,
+            }
+        }
+        Transfer::Done
+    }
+
+    fn write(&mut self, connection: &mut Connection, shared: &mut Shared) -> Transfer {
+        while self.writable && !connection.unwritten().is_empty() {
+            match self.stream.write(connection.unwritten()) {
+                Ok(0) => return Transfer::Broken,
+                Ok(count) => {
+                    connection.wrote(count);
+                    shared.counters.bytes_written += u64::try_from(count).unwrap_or(0);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Transfer::Broken,
+            }
+        }
+        Transfer::Done
+    }
+}
+
+impl Guest {
+    /// Takes in what the guest has sent.
+    pub(super) fn read(&mut self, scratch: &mut [u8], shared: &mut Shared) -> Transfer {
+        match &mut self.edge {
+            Edge::Tcp(tcp) => tcp.read(&mut self.connection, scratch, shared),
+            Edge::Udp(..) | Edge::Timer(_) => Transfer::Done,
+        }
+    }
+
+    /// Writes the answers, as far as that goes.
+    pub(super) fn write(&mut self, shared: &mut Shared) -> Transfer {
+        match &mut self.edge {
+            Edge::Tcp(tcp) => tcp.write(&mut self.connection, shared),
+            Edge::Udp(_, _, answer) | Edge::Timer(answer) => {
+                let text = self.connection.unwritten();
+                // One byte more than can be sent says that it was too long.
+                let room = (crate::datagram::REPLY_BYTES_MAX + 1).saturating_sub(answer.len());
+                answer.extend_from_slice(&text[..text.len().min(room)]);
+                let count = text.len();
+                self.connection.wrote(count);
+                Transfer::Done
+            }
+        }
+    }
+
+    /// Whether there is something to read that no event will announce.
+    pub(super) fn has_more(&self) -> bool {
+        matches!(&self.edge, Edge::Tcp(tcp) if tcp.readable && self.connection.wants_input())
+    }
+}

@@ -1,0 +1,154 @@
+//! Answers to `stats`.
+
+use crate::connection::Shared;
+use crate::request::Stats;
+
+/// The memcached whose protocol is spoken. Clients read three numbers of it, and decide by them what they send.
+pub const VERSION: &str = "1.6.18-pmnet";
+
+/// Counts of events, since the front began or since `stats reset`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Items stored, or tried to.
+    pub sets: u64,
+    /// `flush_all`.
+    pub flushes: u64,
+    /// Items that were too large.
+    pub too_large: u64,
+    /// Commands that were answered with SERVER_ERROR.
+    pub errors: u64,
+    gets: [u64; 2],
+    touches: [u64; 2],
+    deletes: [u64; 2],
+    /// `incr`, `decr`.
+    counts: [[u64; 2]; 2],
+    /// Hits, bad values, misses.
+    cas: [u64; 3],
+    /// Received and sent over TCP and UDP.
+    pub bytes_read: u64,
+    /// The same.
+    pub bytes_written: u64,
+    /// UDP requests that were not taken.
+    pub datagrams_dropped: u64,
+    /// Clients now.
+    pub connections: u64,
+    /// Clients so far.
+    pub connections_ever: u64,
+    /// Clients that were turned away.
+    pub connections_refused: u64,
+    /// When the front began, in milliseconds since 1970.
+    pub began: u64,
+}
+
+impl Counters {
+    pub(crate) fn note_get(&mut self, touches: bool, hit: bool) {
+        self.gets[usize::from(hit)] += 1;
+        self.touches[usize::from(hit)] += u64::from(touches);
+    }
+
+    pub(crate) fn note_touch(&mut self, hit: bool) {
+        self.touches[usize::from(hit)] += 1;
+    }
+
+    pub(crate) fn note_delete(&mut self, hit: bool) {
+        self.deletes[usize::from(hit)] += 1;
+    }
+
+    pub(crate) fn note_count(&mut self, up: bool, hit: bool) {
+        self.counts[usize::from(!up)][usize::from(hit)] += 1;
+    }
+
+    pub(crate) fn note_cas(&mut self, code: &str) {
+        let at = match code {
+            "HD" => 0,
+            "EX" => 1,
+            _ => 2,
+        };
+        self.cas[at] += 1;
+    }
+
+    /// Begins to count anew. Counts of the present stay.
+    fn reset(&mut self) {
+        *self = Counters {
+            connections: self.connections,
+            began: self.began,
+            ..Counters::default()
+        };
+    }
+}
+
+/// The answer to `stats`.
+pub(crate) fn text(which: Stats, shared: &mut Shared) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut say = |name: &str, value: &dyn std::fmt::Display| {
+        out.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes());
+    };
+    match which {
+        Stats::Reset => {
+            shared.counters.reset();
+            return b"RESET\r\n".to_vec();
+        }
+        Stats::None => {}
+        Stats::Settings => {
+            say("maxconns", &shared.connections_max);
+            say("item_size_max", &shared.item_max);
+            say("cas_enabled", &"yes");
+            say("flush_enabled", &"yes");
+            say("binding_protocol", &"ascii");
+            say("evictions", &"off");
+        }
+        Stats::General => general(shared, &mut say),
+    }
+    out.extend_from_slice(b"END\r\n");
+    out
+}
+
+fn general(shared: &Shared, say: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
+    let counters = &shared.counters;
+    let [get_misses, get_hits] = counters.gets;
+    let [touch_misses, touch_hits] = counters.touches;
+    let [delete_misses, delete_hits] = counters.deletes;
+    let [[incr_misses, incr_hits], [decr_misses, decr_hits]] = counters.counts;
+    let [cas_hits, cas_badval, cas_misses] = counters.cas;
+    let uptime = shared.unix_millis.saturating_sub(counters.began) / 1000;
+    say("pid", &std::process::id());
+    say("uptime", &uptime);
+    say("time", &(shared.unix_millis / 1000));
+    say("version", &VERSION);
+    say("pmnet_version", &env!("CARGO_PKG_VERSION"));
+    say("pointer_size", &usize::BITS);
+    for (name, value) in [
+        (
+            "max_connections",
+            u64::try_from(shared.connections_max).unwrap_or(u64::MAX),
+        ),
+        ("curr_connections", counters.connections),
+        ("total_connections", counters.connections_ever),
+        ("rejected_connections", counters.connections_refused),
+        ("cmd_get", get_hits + get_misses),
+        ("cmd_set", counters.sets),
+        ("cmd_flush", counters.flushes),
+        ("cmd_touch", touch_hits + touch_misses),
+        ("get_hits", get_hits),
+        ("get_misses", get_misses),
+        ("delete_misses", delete_misses),
+        ("delete_hits", delete_hits),
+        ("incr_misses", incr_misses),
+        ("incr_hits", incr_hits),
+        ("decr_misses", decr_misses),
+        ("decr_hits", decr_hits),
+        ("cas_misses", cas_misses),
+        ("cas_hits", cas_hits),
+        ("cas_badval", cas_badval),
+        ("touch_hits", touch_hits),
+        ("touch_misses", touch_misses),
+        ("store_too_large", counters.too_large),
+        ("server_errors", counters.errors),
+        ("datagrams_dropped", counters.datagrams_dropped),
+        ("bytes_read", counters.bytes_read),
+        ("bytes_written", counters.bytes_written),
+        ("threads", 1),
+    ] {
+        say(name, &value);
+    }
+}

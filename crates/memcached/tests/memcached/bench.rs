@@ -1,0 +1,135 @@
+//! A connection, and a packet store that executes its calls.
+
+use bytes::Bytes;
+use pmnet_client::{CallId, Outcome, Refused};
+use pmnet_memcached::connection::{Call, Connection, Dialect, Shared, Way};
+use pmnet_server::{Request, Store};
+
+pub struct Bench {
+    pub shared: Shared,
+    pub connection: Connection,
+    store: Box<dyn Store>,
+    /// Calls that were submitted, in order.
+    pub calls: Vec<Call>,
+    next: u64,
+    /// Calls that are not answered.
+    pending: Vec<(CallId, Call)>,
+    _directory: tempfile::TempDir,
+}
+
+impl Bench {
+    pub fn new() -> Bench {
+        let directory = tempfile::tempdir_in("/dev/shm")
+            .or_else(|_| tempfile::tempdir())
+            .unwrap();
+        let path = directory.path().join("store");
+        let url = format!("packet:{}?size=64M", path.display());
+        let mut store = pmnet_store::open(&url, 0).unwrap();
+        store.load().unwrap();
+        let mut shared = Shared::new(0, 1 << 20, 10, 1);
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        shared.unix_millis = u64::try_from(since.unwrap().as_millis()).unwrap();
+        Bench {
+            connection: Connection::new(&shared),
+            shared,
+            store,
+            calls: Vec::new(),
+            next: 0,
+            pending: Vec::new(),
+            _directory: directory,
+        }
+    }
+
+    /// Takes what was received, and submits.
+    pub fn advance(&mut self) {
+        let Bench {
+            connection,
+            shared,
+            calls,
+            next,
+            pending,
+            ..
+        } = self;
+        let mut submit = |call: Call| -> Result<CallId, Refused> {
+            *next += 1;
+            calls.push(call.clone());
+            pending.push((CallId(*next), call));
+            Ok(CallId(*next))
+        };
+        connection.advance(shared, &mut submit);
+    }
+
+    /// Executes what was submitted; whether there was something.
+    pub fn execute(&mut self) -> bool {
+        let pending = std::mem::take(&mut self.pending);
+        for (id, call) in &pending {
+            let outcome = match call.way {
+                Way::Update => {
+                    assert_eq!(
+                        &self.run(call, true)[..],
+                        b"+OK\r\n",
+                        "what is promised succeeds"
+                    );
+                    Outcome::Committed { copies: 1 }
+                }
+                Way::Read => Outcome::Reply(self.run(call, false)),
+                Way::Change => Outcome::Reply(self.run(call, true)),
+            };
+            self.connection.done(*id, outcome, &mut self.shared);
+        }
+        !pending.is_empty()
+    }
+
+    /// Ends what was submitted with this.
+    pub fn end(&mut self, outcome: &Outcome) {
+        for (id, _) in std::mem::take(&mut self.pending) {
+            self.connection.done(id, outcome.clone(), &mut self.shared);
+        }
+    }
+
+    fn run(&mut self, call: &Call, changes: bool) -> Bytes {
+        let request = Request {
+            payload: call.payload.clone(),
+            record: changes.then(|| (b"r".to_vec(), Bytes::new())),
+        };
+        let mut replies = Vec::new();
+        self.store.execute(&[request], &mut replies).unwrap();
+        replies.remove(0)
+    }
+
+    /// What is answered so far.
+    pub fn take(&mut self) -> Vec<u8> {
+        let answer = self.connection.unwritten().to_vec();
+        self.connection.wrote(answer.len());
+        answer
+    }
+
+    /// Sends commands; their answers.
+    pub fn say(&mut self, commands: &[u8]) -> Vec<u8> {
+        let mut answer = Vec::new();
+        self.connection.receive(commands);
+        loop {
+            self.advance();
+            answer.extend(self.take());
+            if !self.execute() && !self.connection.has_more() {
+                self.advance();
+                answer.extend(self.take());
+                return answer;
+            }
+        }
+    }
+
+    /// The same as text, with uniques replaced.
+    pub fn text(&mut self, commands: &str) -> String {
+        let answer = self.say(commands.as_bytes());
+        crate::shared::Known::default().normalise(&answer)
+    }
+}
+
+#[test]
+fn the_store_is_found_out() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.shared.dialect, None);
+    assert_eq!(bench.say(b"incr a 1\r\n"), b"NOT_FOUND\r\n");
+    assert_eq!(bench.shared.dialect, Some(Dialect::Packet));
+}

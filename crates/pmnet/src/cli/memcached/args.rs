@@ -1,0 +1,83 @@
+//! Settings on the command line of `pmnet memcached`, and in the section `[memcached]` of the configuration file.
+
+use clap::Args;
+use serde::Deserialize;
+
+/// Settings of `pmnet memcached`; section `[memcached]` of the configuration file.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct MemcachedArgs {
+    /// TCP address for memcached clients.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) listen: Option<String>,
+    /// UDP address for memcached clients [default: none].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) udp: Option<String>,
+    /// UDP address of the head device; or those of all devices of the chain, separated by commas: then the front finds the head
+    /// again when the chain has changed. A name is waited for, and looked up again.
+    #[arg(long, value_name = "HOST:PORT[,HOST:PORT…]")]
+    pub(super) via: Option<String>,
+    /// Instead of --via: the devices of this fleet, as etcd knows them, also when they change.
+    #[arg(long, value_name = "NAME", conflicts_with = "via")]
+    pub(super) fleet: Option<String>,
+    /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
+    #[arg(long, value_name = "URL,…")]
+    pub(super) etcd: Option<String>,
+    /// Number of the shard [default: 0].
+    #[arg(long)]
+    pub(super) shard: Option<u32>,
+    /// Accept acknowledgements only if at least so many devices hold the write [default: 1].
+    #[arg(long, value_name = "R")]
+    pub(super) copies: Option<u8>,
+    /// Database of the store in which the items are; flush_all empties it [default: 0].
+    #[arg(long, value_name = "N")]
+    pub(super) database: Option<u32>,
+    /// Largest item, with its key, as memcached counts it (-I of memcached) [default: 1M].
+    #[arg(long, value_name = "SIZE")]
+    pub(super) item_size_max: Option<String>,
+    /// Everybody who can connect may do everything: there are no users and no passwords.
+    #[arg(long)]
+    pub(super) anyone_may_connect: bool,
+    /// Send no packet longer than this to the devices, with its IP header, whatever routes and interfaces allow [default: what they allow].
+    #[arg(long, value_name = "BYTES")]
+    pub(super) mtu: Option<u32>,
+    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core.
+    #[arg(long, value_name = "US")]
+    pub(super) spin_us: Option<u64>,
+    /// A command without an outcome after this long is answered as unknown.
+    #[arg(long, value_name = "MS")]
+    pub(super) deadline_ms: Option<u64>,
+    /// Most clients at a time [default: 1024]; fewer if the limit of open files is too low.
+    #[arg(long, value_name = "N")]
+    pub(super) connections_max: Option<usize>,
+    /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
+    #[arg(long, value_name = "SECONDS")]
+    pub(super) tcp_keepalive: Option<u64>,
+}
+
+impl MemcachedArgs {
+    /// These settings; what they do not say is as `below`. Settings that exclude each other win as a whole.
+    pub(super) fn over(self, below: MemcachedArgs) -> MemcachedArgs {
+        let (via, fleet) = match (self.via, self.fleet) {
+            (None, None) => (below.via, below.fleet),
+            said => said,
+        };
+        MemcachedArgs {
+            listen: self.listen.or(below.listen),
+            udp: self.udp.or(below.udp),
+            via,
+            fleet,
+            etcd: self.etcd.or(below.etcd),
+            shard: self.shard.or(below.shard),
+            copies: self.copies.or(below.copies),
+            database: self.database.or(below.database),
+            item_size_max: self.item_size_max.or(below.item_size_max),
+            anyone_may_connect: self.anyone_may_connect || below.anyone_may_connect,
+            mtu: self.mtu.or(below.mtu),
+            spin_us: self.spin_us.or(below.spin_us),
+            deadline_ms: self.deadline_ms.or(below.deadline_ms),
+            connections_max: self.connections_max.or(below.connections_max),
+            tcp_keepalive: self.tcp_keepalive.or(below.tcp_keepalive),
+        }
+    }
+}

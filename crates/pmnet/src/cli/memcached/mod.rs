@@ -1,0 +1,250 @@
+//! `pmnet memcached`: the memcached front.
+
+mod args;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+use pmnet_cli::{ConfigError, address, bytes, call_on_signals, open_files};
+use pmnet_client::{ClientConfig, Clock};
+use pmnet_fleet::FollowConfig;
+use pmnet_memcached::{Front, FrontConfig};
+use pmnet_wire::MESSAGE_BYTES_MAX;
+use pmnet_wire::record::CHAIN_MAX;
+use serde_json::json;
+
+use super::common::{CommonArgs, required, size_max};
+use super::names::{Named, wait_until_known};
+use super::ready;
+use super::redis::{
+    CONNECTIONS_MAX, DEADLINE_MS_MAX, KEEPALIVE_SECONDS_MAX, SPIN_US_MAX, Way, name, places, within,
+};
+use super::stop::{nothing_to_read_again, unless_asked_to_stop};
+pub use args::MemcachedArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet memcached --listen 127.0.0.1:11211 --via 127.0.0.1:51000
+  pmnet memcached --listen 127.0.0.1:11211 --udp 127.0.0.1:11211 --via 127.0.0.1:51000 --copies 2
+  pmnet memcached --listen 10.0.0.5:11211 --anyone-may-connect --fleet prod --etcd http://10.0.0.7:2379
+
+memcached clients connect here, with the text or the meta protocol. A set (also ms without flags that
+depend on the item) is acknowledged as soon as every device of the chain holds it; everything else is
+executed by the database, exactly once. Nothing is evicted.";
+
+/// Smallest `--item-size-max`, as memcached's.
+const ITEM_SIZE_MIN: u64 = 1024;
+/// Largest database number: that of Redis with its default.
+const DATABASE_MAX: u32 = 15;
+/// Files that a front needs beside those of its clients.
+const FILES_OF_A_FRONT: u64 = 32;
+
+/// The command line of `pmnet memcached`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct MemcachedCommand {
+    #[command(flatten)]
+    args: MemcachedArgs,
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Settings of the front and of its client.
+struct Settings {
+    front: FrontConfig,
+    client: ClientConfig,
+    hosts: Vec<Named>,
+    follow: Option<FollowConfig>,
+}
+
+/// Serves until asked to end.
+pub fn main(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool> {
+    serve(command, file).or_else(|error| unless_asked_to_stop(error).map(|()| true))
+}
+
+fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool> {
+    let args = command.args.clone().over(file);
+    nothing_to_read_again()?;
+    if !wait_until_known("--via", args.via.as_deref())? {
+        return Ok(true);
+    }
+    let mut settings = settings(args)?;
+    settings.front.connections_max = within_files(settings.front.connections_max)?;
+    let copies = settings.client.copies_min;
+    let way = Way::find(settings.client, settings.hosts, settings.follow)?;
+    let via = way.via();
+    let (_follower, _watch) = (way.follower, way.watch);
+    let (front, stopper) = Front::bind(&settings.front, way.node)?;
+    call_on_signals(move || stopper.stop())?;
+    let udp = front.udp_addr()?.map(|address| address.to_string());
+    let mut fields = vec![("listen", json!(front.local_addr()?.to_string()))];
+    fields.extend(udp.map(|udp| ("udp", json!(udp))));
+    fields.extend([("via", json!(via)), ("copies", json!(copies))]);
+    ready::announce(command.common.json, "memcached", &fields);
+    let counters = front.run()?;
+    tracing::info!(
+        clients = counters.connections_ever,
+        refused = counters.connections_refused,
+        errors = counters.errors,
+        datagrams_dropped = counters.datagrams_dropped,
+        "the memcached front ends"
+    );
+    Ok(true)
+}
+
+/// Reads these settings; an error if they cannot be.
+fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
+    let listen = address("--listen", &required("--listen", "memcached", args.listen)?)?;
+    let udp = args.udp.map(|udp| address("--udp", &udp)).transpose()?;
+    for (flag, address) in [("--listen", Some(listen)), ("--udp", udp)] {
+        may_be_reached(flag, address, args.anyone_may_connect)?;
+    }
+    let shard = args.shard.unwrap_or(0);
+    let hosts = args.via.as_deref().map_or_else(Vec::new, Named::all);
+    let (mut client, follow) = places("memcached", args.via, args.fleet, args.etcd, shard)?;
+    let mut front = FrontConfig::new(listen);
+    front.udp = udp;
+    front.id = Clock::boottime().now().0 ^ u64::from(std::process::id()) ^ name(listen).0;
+    front.database = args.database.unwrap_or(0);
+    within("--database", front.database, 0, DATABASE_MAX)?;
+    if let Some(size) = args.item_size_max {
+        front.item_max = bytes("--item-size-max", &size)?;
+        let most = u64::try_from(MESSAGE_BYTES_MAX).unwrap_or(u64::MAX);
+        within("--item-size-max", front.item_max, ITEM_SIZE_MIN, most)?;
+    }
+    if let Some(micros) = args.spin_us {
+        within("--spin-us", micros, 0, SPIN_US_MAX)?;
+        front.spin_micros = micros;
+    }
+    if let Some(millis) = args.deadline_ms {
+        within("--deadline-ms", millis, 1, DEADLINE_MS_MAX)?;
+        front.call_timeout = Duration::from_millis(millis);
+    }
+    if let Some(most) = args.connections_max {
+        within("--connections-max", most, 1, CONNECTIONS_MAX)?;
+        front.connections_max = most;
+    }
+    if let Some(seconds) = args.tcp_keepalive {
+        within("--tcp-keepalive", seconds, 0, KEEPALIVE_SECONDS_MAX)?;
+        front.keepalive = (seconds > 0).then(|| Duration::from_secs(seconds));
+    }
+    let copies = args.copies.unwrap_or(1);
+    within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
+    client.name = name(listen);
+    client.shard = shard;
+    client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
+    client.copies_min = copies;
+    Ok(Settings {
+        front,
+        client,
+        hosts,
+        follow,
+    })
+}
+
+/// Others than this machine may connect only if that was said: there are no passwords.
+fn may_be_reached(
+    flag: &str,
+    address: Option<SocketAddr>,
+    anyone: bool,
+) -> Result<(), ConfigError> {
+    match address {
+        Some(address) if !anyone && !address.ip().to_canonical().is_loopback() => {
+            Err(ConfigError(format!(
+                "{flag} {address}: others than this machine can connect there, and clients of memcached have no passwords here: \
+                 say so with --anyone-may-connect, and keep the address in a network of your own"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How many clients of those that may connect can be served with so many open files.
+fn within_files(wanted: usize) -> Result<usize, ConfigError> {
+    let Some(files) = open_files() else {
+        return Ok(wanted);
+    };
+    let can = usize::try_from(files.saturating_sub(FILES_OF_A_FRONT)).unwrap_or(usize::MAX);
+    if can == 0 {
+        return Err(ConfigError(format!(
+            "this process may have {files} files open, which is not enough for one client: raise the limit (LimitNOFILE= in \
+             systemd, ulimit -Hn, docker --ulimit nofile=)"
+        )));
+    }
+    if can < wanted {
+        tracing::warn!(
+            "this process may have {files} files open, so at most {can} clients may connect, and not the {wanted} of \
+             --connections-max: raise the limit (LimitNOFILE= in systemd, ulimit -Hn, docker --ulimit nofile=)"
+        );
+    }
+    Ok(wanted.min(can))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args() -> MemcachedArgs {
+        MemcachedArgs {
+            listen: Some("127.0.0.1:11211".into()),
+            via: Some("127.0.0.1:51000".into()),
+            ..MemcachedArgs::default()
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_a_sentence() {
+        type Change = fn(&mut MemcachedArgs);
+        let changes: [(Change, &str); 7] = [
+            (|args| args.listen = None, "--listen is missing"),
+            (|args| args.via = None, "--via is missing"),
+            (
+                |args| args.listen = Some("0.0.0.0:1".into()),
+                "--anyone-may-connect",
+            ),
+            (
+                |args| args.udp = Some("10.0.0.1:1".into()),
+                "--udp 10.0.0.1:1: others than this machine",
+            ),
+            (
+                |args| args.item_size_max = Some("17M".into()),
+                "--item-size-max 17825792: it must be from 1024",
+            ),
+            (
+                |args| args.database = Some(16),
+                "--database 16: it must be from 0 to 15",
+            ),
+            (|args| args.copies = Some(0), "--copies 0"),
+        ];
+        for (change, says) in changes {
+            let mut wrong = args();
+            change(&mut wrong);
+            let error = settings(wrong).err().unwrap().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        let open = MemcachedArgs {
+            listen: Some("0.0.0.0:1".into()),
+            anyone_may_connect: true,
+            ..args()
+        };
+        assert!(settings(open).is_ok());
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let file = MemcachedArgs {
+            via: Some("127.0.0.1:51001".into()),
+            item_size_max: Some("2M".into()),
+            database: Some(3),
+            ..MemcachedArgs::default()
+        };
+        let flags = MemcachedArgs {
+            database: Some(4),
+            ..args()
+        };
+        let found = settings(flags.over(file)).unwrap();
+        assert_eq!((found.front.database, found.front.item_max), (4, 2 << 20));
+        assert_eq!(found.client.head, "127.0.0.1:51000".parse().unwrap());
+    }
+}
