@@ -1,4 +1,4 @@
-//! What stands between the server's loop and a program that pulls: a store whose every step the program does.
+//! The link between the server's loop and a program that pulls: a store whose every step the program does.
 //!
 //! The loop offers one work, and waits; the program takes it, does it, and answers. So there is one work at a time, and no queue.
 
@@ -40,7 +40,7 @@ pub(super) struct Work {
     pub(super) records: Vec<RecordChange>,
 }
 
-/// What the program has done with it.
+/// The program's answer to a work.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// It is durable, with these rows; one reply for each slot.
