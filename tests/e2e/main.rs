@@ -26,6 +26,7 @@ mod kills;
 mod logins;
 mod memcached;
 mod operator;
+mod programs;
 mod promote;
 mod redis_cluster;
 mod refusals;

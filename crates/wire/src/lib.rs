@@ -11,6 +11,7 @@ pub mod guard;
 pub mod header;
 pub mod item;
 pub mod packet;
+pub mod program;
 pub mod promise;
 pub mod record;
 pub mod slots;
