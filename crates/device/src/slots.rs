@@ -132,7 +132,12 @@ fn offer<M: Media>(
 ) -> Result<bool, DeviceError> {
     let before = node.machine().counters().not_logged;
     node.receive(now, from, bytes)?;
-    Ok(node.machine().counters().not_logged == before)
+    let taken = node.machine().counters().not_logged == before;
+    if !taken {
+        // It was acknowledged, and waits: its client has nothing to do.
+        node.tell_nobody_of_room();
+    }
+    Ok(taken)
 }
 
 /// Slots as a crash or a stop has left them, on their way into the log.

@@ -2,7 +2,7 @@
 //! (`docs/spec/protocol.md` §2 rules 2, 4 and 8).
 
 use super::session::Session;
-use super::{Device, Phase, RETRANS_GUARD, Room, Verdict};
+use super::{Acknowledger, Device, Phase, RETRANS_GUARD, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Peer, Time};
 use pmnet_wire::packet::{
@@ -48,8 +48,10 @@ impl Device {
             self.nack(from, header, expected, out);
             return Verdict::Done;
         }
-        // What ends a session gives the store room.
-        let short = self.short && header.kind == Kind::Update;
+        // What ends a session gives the store room. What is acknowledged already would wait for room, and so would all bypasses after it,
+        // of which one may be what makes room.
+        let may_refuse = self.config.acknowledger == Acknowledger::Device;
+        let short = self.short && may_refuse && header.kind == Kind::Update;
         if short
             || !room.fits(packet.payload)
             || session.unapplied >= self.config.session_entries_max

@@ -141,7 +141,7 @@ impl Device {
             .filter(|(_, session)| {
                 // A command under a mark may still be executed in the store, long after its client is gone.
                 let quiet = if is_mark(session.token) { idle } else { quiet };
-                !session.ended && now.since(session.seen) >= quiet
+                !session.ended && session.bound == 0 && now.since(session.seen) >= quiet
             })
             .map(|(&id, session)| (session.seen, id))
             .collect();
@@ -195,8 +195,9 @@ impl Device {
             let Some(session) = self.table.sessions.get_mut(&id) else {
                 continue;
             };
-            // It may have been heard of, or have ended, since it was found.
-            if session.ended || now.since(session.seen) < quiet {
+            // It may have been heard of, or have ended, since it was found. An END before a message that a NIC has acknowledged
+            // already would take its place.
+            if session.ended || session.bound > 0 || now.since(session.seen) < quiet {
                 continue;
             }
             session.let_go = Some(why);
@@ -228,6 +229,30 @@ impl Device {
             };
         }
         None
+    }
+
+    /// A connection is made by which a NIC will acknowledge messages of this session (`docs/spec/verbs.md` §3, 3). From now on the head does not
+    /// end the session by itself. False: there is no such session with this token here, or this device is not the head.
+    pub fn bind(&mut self, session: u64, token: u64) -> bool {
+        let head = self.is_head() && !self.joining;
+        let found = self.table.sessions.get_mut(&session);
+        let found = found.filter(|found| head && found.token == token && !found.ended);
+        if let Some(found) = found {
+            found.bound += 1;
+            return true;
+        }
+        false
+    }
+
+    /// Such a connection is broken, and all that its NIC has taken has come to this machine. Silence counts from `now` on.
+    pub fn unbind(&mut self, now: Time, session: u64) {
+        // After a recovery the table is a new one, without connections.
+        if let Some(found) = self.table.sessions.get_mut(&session)
+            && found.bound > 0
+        {
+            found.bound -= 1;
+            found.seen = now;
+        }
     }
 
     /// The answer to a client with this token about a session that is over, or unknown.
