@@ -210,11 +210,6 @@ impl Connections {
         self.numbers().next().is_none()
     }
 
-    /// All slots of broken connections are processed.
-    pub fn have_left(&self) -> bool {
-        self.leaving.is_empty()
-    }
-
     /// The connection of a QP. `end`: after the slot that it has completed.
     pub fn completed(&mut self, qpn: u32, end: u64) -> Option<u32> {
         let number = *self.by_qpn.get(&qpn)?;
@@ -461,11 +456,7 @@ impl Connections {
     }
 
     /// Breaks these connections, all that are up of them: after this the NIC acknowledges nothing more there.
-    pub fn break_off(
-        &mut self,
-        now: Time,
-        which: impl Fn(u32) -> bool,
-    ) -> Result<(), NicError> {
+    pub fn break_off(&mut self, now: Time, which: impl Fn(u32) -> bool) -> Result<(), NicError> {
         let of = |client: &Client| client.pair.as_ref().map(|pair| pair.number);
         let tokens = self.clients.iter();
         let tokens = tokens.filter(|(_, client)| of(client).is_some_and(&which));

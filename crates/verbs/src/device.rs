@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 
-use pmnet_device::{DeviceError, DeviceNode, Served, SlotRecovery, Slots};
+use pmnet_device::{DeviceError, DeviceNode, Served, SlotCounters, SlotRecovery, Slots};
 use pmnet_log::Media;
 use pmnet_log::slots::{Outcome, SlotScan, SlotsError};
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND, earliest};
@@ -61,6 +61,23 @@ enum Life<Q> {
     Changing,
 }
 
+/// Events of messages, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    /// Messages that were taken from slots, in order.
+    pub messages: u64,
+    /// Slots with an error in place of a message.
+    pub holes: u64,
+    /// Turns that ended because the log had no room for an update.
+    pub waits: u64,
+    /// Completions that came while an earlier slot was open.
+    pub overtaken: u64,
+    /// Updates that the recovery has found in slots alone.
+    pub recovered: u64,
+    /// Datagrams of clients that had to come through the queue, and were dropped.
+    pub outside: u64,
+}
+
 /// See the module's text.
 pub struct QueueDevice<M, Q> {
     node: DeviceNode<M>,
@@ -74,11 +91,9 @@ pub struct QueueDevice<M, Q> {
     closed: Option<(u32, Time)>,
     /// Where answers go that nobody waits for.
     nobody: Peer,
-    /// Datagrams of clients that had to come through the queue.
+    // As in the counters.
     outside: u64,
-    /// Completions that came while an earlier slot was open.
     overtaken: u64,
-    /// Updates that the recovery has found in slots alone.
     recovered: u64,
 }
 
@@ -207,7 +222,9 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
                     (Some(from), Ok(bytes)) => (from, Outcome::Message(bytes)),
                     (from, Err(_)) => (from.unwrap_or(0), Outcome::Error),
                     (None, Ok(_)) => {
-                        return Err(NicError::said("it completes a message of a destroyed QP").stops());
+                        return Err(
+                            NicError::said("it completes a message of a destroyed QP").stops()
+                        );
                     }
                 };
                 let queue = slots.queue();
@@ -247,7 +264,10 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         {
             let queue = slots.queue();
             let who: Vec<u32> = self.connections.numbers().collect();
-            let who: Vec<u32> = who.into_iter().filter(|&it| !queue.is_cleared(it)).collect();
+            let who: Vec<u32> = who
+                .into_iter()
+                .filter(|&it| !queue.is_cleared(it))
+                .collect();
             if self.suspects.accuse(slot, who.iter().copied()) {
                 tracing::warn!(
                     connections = who.len(),
@@ -314,14 +334,20 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         self.connections.counters()
     }
 
-    /// Completions that came while an earlier slot was open, and updates that the recovery has found in slots alone.
-    pub const fn seen(&self) -> (u64, u64) {
-        (self.overtaken, self.recovered)
-    }
-
-    /// Datagrams of clients that had to come through the queue, and were dropped.
-    pub const fn outside(&self) -> u64 {
-        self.outside
+    /// What happened to messages.
+    pub fn counters(&self) -> QueueCounters {
+        let slots = match &self.life {
+            Life::Serving(slots) => slots.counters(),
+            Life::Recovering(_) | Life::Changing => SlotCounters::default(),
+        };
+        QueueCounters {
+            messages: slots.messages,
+            holes: slots.holes,
+            waits: slots.waits,
+            overtaken: self.overtaken,
+            recovered: self.recovered,
+            outside: self.outside,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! without it runs all the rest.
 //!
 //! Sizes and offsets are those of the library's stable interface (IBVERBS_1.0, 1.1) on 64-bit machines; the constants below check them.
-//! A binding crate exists (`rdma-mummy-sys`); it needs cmake and libclang on each machine that builds pmnet, for 29 functions.
+//! A binding crate exists (`rdma-mummy-sys`); it needs cmake and libclang on each machine that builds pmnet, for 25 functions.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::{offset_of, size_of};
@@ -318,7 +318,6 @@ macro_rules! functions {
 }
 
 functions! {
-    ibv_fork_init: fn() -> c_int;
     ibv_get_device_list: fn(*mut c_int) -> *mut *mut Device;
     ibv_free_device_list: fn(*mut *mut Device);
     ibv_get_device_name: fn(*mut Device) -> *const c_char;

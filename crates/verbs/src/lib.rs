@@ -18,7 +18,7 @@ pub mod order;
 mod suspects;
 
 pub use connections::ConnectionCounters;
-pub use device::{Queue, QueueConfig, QueueDevice, QueueError};
+pub use device::{Queue, QueueConfig, QueueCounters, QueueDevice, QueueError};
 pub use link::{Link, LinkCounters, News};
 pub use message::{MESSAGE_BYTES, Message, Refusal};
 pub use nic::{

@@ -40,7 +40,10 @@ impl Line {
             .with_interval(Duration::from_secs(1))
             .with_retries(3);
         let socket = SockRef::from(&stream);
-        let set = [socket.set_tcp_keepalive(&probe), socket.set_tcp_nodelay(true)];
+        let set = [
+            socket.set_tcp_keepalive(&probe),
+            socket.set_tcp_nodelay(true),
+        ];
         for error in set.into_iter().filter_map(Result::err) {
             tracing::debug!(%error, "an option of a TCP socket");
         }

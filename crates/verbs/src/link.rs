@@ -105,8 +105,15 @@ struct Up {
 }
 
 enum State {
-    Idle { until: Time },
-    Greeting { line: Line, qp: QueuePair, since: Time, epoch: u32 },
+    Idle {
+        until: Time,
+    },
+    Greeting {
+        line: Line,
+        qp: QueuePair,
+        since: Time,
+        epoch: u32,
+    },
     Up(Box<Up>),
 }
 
@@ -285,7 +292,12 @@ impl Link {
                 };
                 let since = now;
                 let sent = line.send(&hello);
-                self.state = State::Greeting { line, qp, since, epoch };
+                self.state = State::Greeting {
+                    line,
+                    qp,
+                    since,
+                    epoch,
+                };
                 if sent.is_err() {
                     self.end(now, "no connection");
                 }
@@ -438,7 +450,11 @@ impl Link {
             up.done = batch.messages;
             let (epoch, alone) = (up.epoch, up.copies == 1);
             for (session, seq) in batch.upto.into_iter().filter(|_| alone) {
-                news(News::Taken { session, seq, epoch });
+                news(News::Taken {
+                    session,
+                    seq,
+                    epoch,
+                });
             }
         }
         self.polled = polled;

@@ -215,9 +215,7 @@ impl Message {
                 copies: u8::from_be_bytes(from.take()),
             },
             3 => Message::Refused {
-                why: Refusal::ALL
-                    .into_iter()
-                    .find(|known| *known as u8 == why)?,
+                why: Refusal::ALL.into_iter().find(|known| *known as u8 == why)?,
                 epoch: from.small(),
             },
             4 => Message::Bind {
@@ -245,7 +243,10 @@ mod tests {
             psn: 0xab_cdef,
             gid: std::array::from_fn(|at| u8::try_from(at).unwrap()),
         };
-        let byte = Readable { at: 1 << 40, key: 9 };
+        let byte = Readable {
+            at: 1 << 40,
+            key: 9,
+        };
         let mut all = vec![
             Message::Hello {
                 shard: 3,

@@ -285,7 +285,10 @@ impl Opened {
             ]
         };
         if let Some(code) = codes.into_iter().find(|code| *code != 0) {
-            return Err(NicError::code("the RDMA device does not say what it can", code));
+            return Err(NicError::code(
+                "the RDMA device does not say what it can",
+                code,
+            ));
         }
         if port.state != ffi::PORT_ACTIVE {
             return Err(NicError(format!(
@@ -495,9 +498,8 @@ impl Completions {
         let channel = channel.ok_or_else(|| NicError::system("no completion channel"))?;
         let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
         // SAFETY: context and channel are open.
-        let cq = unsafe {
-            (library.ibv_create_cq)(context, entries, null_mut(), channel.as_ptr(), 0)
-        };
+        let cq =
+            unsafe { (library.ibv_create_cq)(context, entries, null_mut(), channel.as_ptr(), 0) };
         let Some(cq) = NonNull::new(cq) else {
             let error = NicError::system("no completion queue");
             // SAFETY: nothing was made of it.
@@ -890,12 +892,7 @@ impl SendBuffers {
     ///
     /// # Errors
     /// [`NicError`].
-    pub fn read_byte(
-        &mut self,
-        pair: &QueuePair,
-        from: Readable,
-        id: u64,
-    ) -> Result<(), NicError> {
+    pub fn read_byte(&mut self, pair: &QueuePair, from: Readable, id: u64) -> Result<(), NicError> {
         self.post(pair, self.part(self.count * self.each, 1), Some(from), id)
     }
 
@@ -921,9 +918,8 @@ impl SendBuffers {
         let mut bad = null_mut();
         let context = pair.nic.0.context.as_ptr();
         // SAFETY: as the library's header does. The memory is registered and stays: who has the queue pair has this too, and drops it after that.
-        let code = unsafe {
-            ((*context).ops.post_send)(pair.qp.as_ptr(), &raw mut work, &raw mut bad)
-        };
+        let code =
+            unsafe { ((*context).ops.post_send)(pair.qp.as_ptr(), &raw mut work, &raw mut bad) };
         match code {
             0 => Ok(()),
             code => Err(NicError::code("the NIC does not send", code)),

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pmnet_log::slots::{Outcome, SlotParameters, SlotScan, format};
 use pmnet_log::Identity;
+use pmnet_log::slots::{Outcome, SlotParameters, SlotScan, format};
 use pmnet_media::{AnyMedia, Kind};
 use pmnet_proto::Random;
 
@@ -154,7 +154,8 @@ fn run(
         }
         parts.completions.poll(&mut polled)?;
         for Completion { id, outcome, qpn } in polled.drain(..) {
-            let bytes = outcome.map_err(|error| failed(&format!("a slot failed: error {error}")))?;
+            let bytes =
+                outcome.map_err(|error| failed(&format!("a slot failed: error {error}")))?;
             let complete = queue.complete(id, qpn, Outcome::Message(bytes));
             complete.map_err(|odd| failed(&odd))?;
             report.overtaken += u64::from(queue.blocked().is_some());
@@ -167,7 +168,9 @@ fn run(
             queue.advance();
         }
         let processed = queue.processed();
-        queue.keep_start(processed).map_err(|error| failed(&error))?;
+        queue
+            .keep_start(processed)
+            .map_err(|error| failed(&error))?;
         queue.keep_poll(true).map_err(|error| failed(&error))?;
         let all = u64::try_from(order.len()).expect("64 bits") >= messages;
         if report.messages == messages && (all || seen.elapsed() > PATIENCE) {

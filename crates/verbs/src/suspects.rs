@@ -44,7 +44,11 @@ mod tests {
     #[test]
     fn a_slot_is_a_hole_when_all_who_may_have_it_are_gone_and_not_before() {
         let mut suspects = Suspects::default();
-        assert_eq!(suspects.settle(Some(5), |_| true), None, "nobody was accused");
+        assert_eq!(
+            suspects.settle(Some(5), |_| true),
+            None,
+            "nobody was accused"
+        );
         assert!(suspects.accuse(5, [1, 2].into_iter()));
         assert!(!suspects.accuse(5, [1, 2, 3].into_iter()), "3 came later");
         assert_eq!(suspects.settle(Some(5), |who| who == 1), None);
@@ -61,6 +65,10 @@ mod tests {
         suspects.accuse(5, [1].into_iter());
         assert_eq!(suspects.settle(Some(6), |_| true), None, "another slot");
         assert!(suspects.accuse(6, [].into_iter()));
-        assert_eq!(suspects.settle(Some(6), |_| false), Some(6), "nobody may have it");
+        assert_eq!(
+            suspects.settle(Some(6), |_| false),
+            Some(6),
+            "nobody may have it"
+        );
     }
 }

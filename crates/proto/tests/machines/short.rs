@@ -1,6 +1,8 @@
 //! A store that is short of room: from the server to the clients, and nothing is promised meanwhile (`docs/spec/protocol.md` §4).
 
-use crate::support::device::{Bench, client, config, from_client, from_hop, hop, refused, server, update};
+use crate::support::device::{
+    Bench, client, config, from_client, from_hop, hop, refused, server, update,
+};
 use crate::support::{SESSION, TOKEN, client as clients, kinds, ms, only, peer, server as servers};
 use pmnet_proto::Time;
 use pmnet_proto::client::{Closed, Outcome};

@@ -11,6 +11,7 @@ mod relay;
 mod settings;
 mod store;
 mod supervisor;
+mod verbs;
 
 use anyhow::Context;
 use clap::Args;
@@ -86,6 +87,14 @@ answers only as long as the device's lease lasts, whatever becomes of this proce
 --mode af-xdp: AF_XDP sockets receive packets into the log itself; an update is durable and sent on
 without being copied. Everything else on --dev goes to the system as before. A log made for another
 mode cannot be used.
+
+  an RDMA NIC acknowledges (R = 1), before this process has seen the write:
+    pmnet device --mode verbs --rdma mlx5_0 --slots /dev/dax1.0 --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \
+      --log /dev/dax0.0 --media pmem
+
+--mode verbs: clients (pmnet redis --rdma) send by RDMA into slots, in one order; the NIC acknowledges by itself, and this process takes
+the writes from there into its log. Only for the first device of a chain; in a chain of several the NIC's acknowledgement does not
+count, and the chain's does. It goes without --fleet and pmnet ctl. docs/operate/verbs.md says what to check first.
 
   one device that is the server of its shard as well (with --mode af-xdp: packets become records where they are received):
     pmnet device --listen 127.0.0.1:51000 --store 'packet:/var/lib/pmnet/shard0?size=4G'
