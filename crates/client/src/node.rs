@@ -260,6 +260,7 @@ impl ClientNode {
     /// # Errors
     /// Errors of the socket.
     pub fn flush(&mut self, now: Time) -> io::Result<()> {
+        self.receive_by_rdma(now);
         if let Some(peers) = self.whereabouts.as_ref().and_then(|one| one.take()) {
             self.machine.look_among(&peers);
             self.look_at_paths(now);

@@ -73,6 +73,8 @@ impl<Q: Media> Slots<Q> {
                 }) => {
                     if !offer(now, node, from(connection), bytes)? {
                         self.counters.waits += 1;
+                        // It was acknowledged, and waits: its client has nothing to do.
+                        node.tell_nobody_of_room();
                         break;
                     }
                     self.counters.messages += 1;
@@ -132,12 +134,7 @@ fn offer<M: Media>(
 ) -> Result<bool, DeviceError> {
     let before = node.machine().counters().not_logged;
     node.receive(now, from, bytes)?;
-    let taken = node.machine().counters().not_logged == before;
-    if !taken {
-        // It was acknowledged, and waits: its client has nothing to do.
-        node.tell_nobody_of_room();
-    }
-    Ok(taken)
+    Ok(node.machine().counters().not_logged == before)
 }
 
 /// Slots as a crash or a stop has left them, on their way into the log.
@@ -182,6 +179,7 @@ impl<Q: Media> SlotRecovery<Q> {
                 && !offer(now, node, unused, bytes)?
             {
                 full = true;
+                node.tell_nobody_of_room();
                 break;
             }
             self.next += 1;

@@ -140,6 +140,8 @@ pub struct Connections {
     next_number: u32,
     next_token: usize,
     shard: u32,
+    /// Sessions that clients have and the device does not, with their tokens.
+    unknown: Vec<(Peer, u64, u64)>,
     counters: ConnectionCounters,
 }
 
@@ -175,6 +177,7 @@ impl Connections {
             next_number: 1,
             next_token: 0,
             shard,
+            unknown: Vec::new(),
             counters: ConnectionCounters::default(),
         })
     }
@@ -203,6 +206,11 @@ impl Connections {
         let up = self.clients.values().filter_map(|it| it.pair.as_ref());
         up.chain(self.draining.iter().map(|it| &it.pair))
             .map(|pair| pair.number)
+    }
+
+    /// Sessions that clients have and the device does not, since the last call: the device's machine has an answer for them.
+    pub fn take_unknown(&mut self) -> Vec<(Peer, u64, u64)> {
+        std::mem::take(&mut self.unknown)
     }
 
     /// No QP is there: the NIC acknowledges nothing.
@@ -351,6 +359,7 @@ impl Connections {
                     }
                     return client.line.send(&Message::Bound { session });
                 }
+                self.unknown.push((pair.peer, session, token));
                 client.line.send(&Message::Unknown { session })
             }
             _ => Err(Ended::Garbage),

@@ -91,6 +91,9 @@ pub struct QueueDevice<M, Q> {
     closed: Option<(u32, Time)>,
     /// Where answers go that nobody waits for.
     nobody: Peer,
+    shard: u32,
+    /// The last time that was told.
+    now: Time,
     // As in the counters.
     outside: u64,
     overtaken: u64,
@@ -102,6 +105,7 @@ pub struct Queue<Q> {
     scan: SlotScan<Q>,
     connections: Connections,
     nobody: Peer,
+    shard: u32,
 }
 
 impl<Q: Media> Queue<Q> {
@@ -130,6 +134,7 @@ impl<Q: Media> Queue<Q> {
             connections,
             // "Discard".
             nobody: SocketAddr::new(loopback, 9),
+            shard: config.shard,
         })
     }
 
@@ -144,6 +149,8 @@ impl<Q: Media> Queue<Q> {
             armed: false,
             closed: None,
             nobody: self.nobody,
+            shard: self.shard,
+            now: Time(0),
             outside: 0,
             overtaken: 0,
             recovered: 0,
@@ -410,12 +417,25 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
                     .to_owned(),
             ));
         }
+        self.now = now;
         self.recover(now)?;
         let open = self.open(now);
         let mut worked = self
             .connections
             .look(now, &mut self.node, open)
             .map_err(NicError::stops)?;
+        for (client, session, tag) in self.connections.take_unknown() {
+            let ping = Header {
+                session,
+                tag,
+                shard: self.shard,
+                ..Header::new(Kind::Ping)
+            };
+            let mut question = Vec::new();
+            ping.write(&[], &mut question);
+            // As if the client had asked: it hears why.
+            self.node.receive(now, client, &question)?;
+        }
         worked |= self.poll(now)?;
         if !worked && self.connections.parts().completions.take_event() {
             self.armed = false;
@@ -448,14 +468,15 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
     /// Breaks all connections, and enters what they have sent, as far as the log has room; the rest stays in its slots.
     fn close(mut self) -> Result<(), DeviceError> {
         let begun = std::time::Instant::now();
-        let mut now = Time(0);
+        let first = self.now;
+        let mut now = first;
         loop {
             self.closed = Some((self.node.machine().epoch(), Time(u64::MAX)));
             if self.may_change_epoch(now)? || begun.elapsed() >= CLOSING {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
-            now = Time(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            now = first + u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.poll(now)?;
             self.police(now)?;
             self.advance(now)?;

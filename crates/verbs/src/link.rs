@@ -120,6 +120,8 @@ enum State {
 /// See the module's text.
 pub struct Link {
     state: State,
+    /// The client has an epoch: a connection can be made.
+    may_begin: bool,
     nic: Nic,
     completions: Completions,
     poll: mio::Poll,
@@ -164,6 +166,7 @@ impl Link {
         registered.map_err(failed)?;
         Ok(Link {
             state: State::Idle { until: Time(0) },
+            may_begin: false,
             nic,
             completions,
             poll,
@@ -215,9 +218,10 @@ impl Link {
             // It counts in its own epoch only.
             self.end(now, "the chain is another one");
         }
+        self.may_begin = epoch != 0;
         if let State::Idle { until } = self.state
             && now >= until
-            && epoch != 0
+            && self.may_begin
         {
             self.begin(now, head, epoch);
         }
@@ -253,7 +257,7 @@ impl Link {
     /// To be called before a wait: when [`Link::turn`] has something to do at the latest.
     pub fn rest(&mut self, now: Time) -> Option<Time> {
         let mut due = match &self.state {
-            State::Idle { until } => Some((*until).max(now + MILLISECOND)),
+            State::Idle { until } => self.may_begin.then(|| (*until).max(now + MILLISECOND)),
             State::Greeting { since, .. } => Some(*since + GREETING),
             State::Up(_) => None,
         };

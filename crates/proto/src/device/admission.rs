@@ -48,10 +48,10 @@ impl Device {
             self.nack(from, header, expected, out);
             return Verdict::Done;
         }
-        // What ends a session gives the store room. What is acknowledged already would wait for room, and so would all bypasses after it,
-        // of which one may be what makes room.
-        let may_refuse = self.config.acknowledger == Acknowledger::Device;
-        let short = self.short && may_refuse && header.kind == Kind::Update;
+        // What ends a session gives the store room.
+        let short = self.short && header.kind == Kind::Update;
+        // What is acknowledged already would wait for room, and so would all bypasses after it, of which one may be what makes room.
+        let short = short && self.config.acknowledger == Acknowledger::Device;
         if short
             || !room.fits(packet.payload)
             || session.unapplied >= self.config.session_entries_max

@@ -141,7 +141,7 @@ impl Device {
             .filter(|(_, session)| {
                 // A command under a mark may still be executed in the store, long after its client is gone.
                 let quiet = if is_mark(session.token) { idle } else { quiet };
-                !session.ended && session.bound == 0 && now.since(session.seen) >= quiet
+                !session.ended && now.since(session.seen) >= quiet
             })
             .map(|(&id, session)| (session.seen, id))
             .collect();
@@ -195,9 +195,12 @@ impl Device {
             let Some(session) = self.table.sessions.get_mut(&id) else {
                 continue;
             };
-            // It may have been heard of, or have ended, since it was found. An END before a message that a NIC has acknowledged
-            // already would take its place.
-            if session.ended || session.bound > 0 || now.since(session.seen) < quiet {
+            // It may have connected since it was found: an END before a message that a NIC has acknowledged already would take its place.
+            if session.bound > 0 {
+                continue;
+            }
+            // It may have been heard of, or have ended, since it was found.
+            if session.ended || now.since(session.seen) < quiet {
                 continue;
             }
             session.let_go = Some(why);
