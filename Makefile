@@ -187,6 +187,7 @@ powercut:
 
 verbs:
 	@$(CARGO) build --release --locked -p pmnet
+	@$(CARGO) build --release --locked -p pmnet-verbs --example rude
 	@python3 tests/verbs/run.py $(KERNELS)
 
 fuzz:

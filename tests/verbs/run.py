@@ -3,7 +3,8 @@
 
 Boots Debian's kernels in QEMU (emulated: needs no virtualization), 6.1, and 6.12 if apt knows it, with soft-RoCE. First `pmnet doctor --verbs`
 looks whether slots are taken in real-time order. Then a device with slots, its server and two fronts run in the guest. Clients outside
-write through the fronts, while device and fronts are killed (SIGKILL) and the device is stopped for seconds (SIGSTOP).
+write through the fronts, while device and fronts are killed (SIGKILL), the device is stopped for seconds (SIGSTOP), and rude clients send messages that are longer than a slot, garbage and nothing, and
+die in the middle of a message.
 
   tests/verbs/run.py                      both kernels
   tests/verbs/run.py linux-image-amd64    packages by name
@@ -11,6 +12,7 @@ write through the fronts, while device and fronts are killed (SIGKILL) and the d
   --seconds N     of load for each kernel (45)
   --seed N        of moments (1)
   --pmnet BINARY  (target/release/pmnet)
+  --rude BINARY   (target/release/examples/rude)
 
 Each client writes increasing numbers to a key (SET), and takes one element off a list (LTRIM, acknowledged early by --assume-ok) after each: what is lost
 shows in the key, what is lost or there twice in the list's length. Two more clients write to a key by one front and then by the other, and
@@ -268,6 +270,7 @@ FAULTS = {
     "device killed": "kill -9 $(cat /tmp/device.pid)",
     "device stopped": "kill -STOP $(cat /tmp/device.pid); sleep 3; kill -CONT $(cat /tmp/device.pid)",
     "front killed": "kill -9 $(cat /tmp/front1.pid)",
+    "rude clients": "rude rxe0 10.0.2.15 10.0.2.15:51000 6 2>&1 | named rude",
 }
 
 
@@ -330,12 +333,14 @@ def load(kernel, guest, name, arguments):
         machine.end()
     counter = dict(re.findall(r"^guest: counter (\S+) (\d+)", said, re.MULTILINE))
     rnrs = int(counter.get("rcvd_rnr_err", 0))
+    holes = [int(number) for number in re.findall(r"holes: (\d+)", said)]
+    broken = len(re.findall(r"in the middle of a message for too long", said))
     recovered = sum(int(number) for number in re.findall(r"entered=(\d+)", said))
     acknowledged = sum(client.acknowledged for client in world.clients())
     unknown = sum(client.unknown for client in world.clients())
     faults = ", ".join(f"{number} times {fault}" for fault, number in made.items())
     line = (
-        f"{acknowledged} commands acknowledged, {unknown} unknown, {faults}; {rnrs} RNRs, {recovered} updates found in slots alone; "
+        f"{acknowledged} commands acknowledged, {unknown} unknown, {faults}; {rnrs} RNRs, {recovered} updates found in slots alone, {broken} times the oldest slot open for too long, {sum(holes)} holes at the end; "
         f"out of order {len(disorder)}, lost {len(lost)}, twice {len(twice)}"
     )
     wrong = [*disorder, *lost, *twice]
@@ -356,7 +361,7 @@ def attempt(package, arguments):
     rdma = shutil.which("rdma")
     if not rdma:
         raise Trouble("there is no tool rdma: apt-get install iproute2")
-    programs = {"pmnet": arguments.pmnet, "rdma": pathlib.Path(rdma)}
+    programs = {"pmnet": arguments.pmnet, "rude": arguments.rude, "rdma": pathlib.Path(rdma)}
     guest = make_guest(OUT, (HERE / "init").read_bytes(), programs, {}, deb, MODULES, rdma_files())
     print(f"booting {name}", flush=True)
     messages, overtaken = doctor(kernel, guest, name)
@@ -371,8 +376,9 @@ def attempt(package, arguments):
 def work(arguments):
     """All kernels."""
     install_qemu()
-    if not arguments.pmnet.exists():
-        raise Trouble(f"there is no {arguments.pmnet}: make build")
+    for program in (arguments.pmnet, arguments.rude):
+        if not program.exists():
+            raise Trouble(f"there is no {program}: make verbs builds it")
     good, lines = True, []
     for package in arguments.kernels or [USUAL] + ([OTHER] if is_known(OTHER) else []):
         well, line = attempt(package, arguments)
@@ -388,6 +394,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=45)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pmnet", type=pathlib.Path, default=ROOT / "target" / "release" / "pmnet")
+    parser.add_argument("--rude", type=pathlib.Path, default=ROOT / "target" / "release" / "examples" / "rude")
     arguments = parser.parse_args()
     good, line = alone(OUT, lambda: work(arguments))
     print(line)

@@ -179,13 +179,13 @@ impl<Q: Media> SlotRecovery<Q> {
                 && !offer(now, node, unused, bytes)?
             {
                 full = true;
-                node.tell_nobody_of_room();
                 break;
             }
             self.next += 1;
         }
         self.entered += node.machine().counters().admitted - before;
         if full {
+            node.tell_nobody_of_room();
             return Ok(false);
         }
         let log = node.log();
