@@ -42,7 +42,7 @@ from guest import CACHE  # noqa: E402
 OUT = ROOT / "target" / "verbs"
 USUAL, OTHER = "linux-image-amd64", "linux-image-6.12-amd64"
 MODULES = ("crc32_generic", "ib_core", "ib_uverbs", "udp_tunnel", "ip6_udp_tunnel", "rdma_rxe", "virtio_pci", "virtio_net")
-# What a program needs that uses RDMA; and the tool that makes a soft-RoCE device is the host's.
+# Packages of a program that uses RDMA. The tool that makes a soft-RoCE device is the host's.
 LIBRARIES = ("libibverbs1", "ibverbs-providers", "libnl-3-200", "libnl-route-3-200")
 # Seconds.
 BOOT_LIMIT, DOCTOR_LIMIT, SETTLE_LIMIT, REPLY_LIMIT = 120, 120, 90, 120
@@ -213,7 +213,7 @@ class Baton(Client):
         key = f"baton:{self.name}:{self.generation}"
         self.number += 1
         if self.ask(self.number % FRONTS, "SET", key, self.number) != "ok":
-            # It may take effect at any time: nobody looks at this key again.
+            # It may take effect at any time: this key is not looked at again.
             self.generation += 1
             self.last = None
             return

@@ -37,7 +37,7 @@ pub struct ClientNode {
     unanswered: Option<Time>,
     /// The socket was replaced since the last question.
     is_other: bool,
-    /// What is in the order of a queue of slots goes there.
+    /// The way by RDMA, of all packets that need the order of the slots.
     queue: Option<Queue>,
 }
 

@@ -55,7 +55,7 @@ fn main() -> Result<(), Failed> {
         }
     }
     println!("rude: {long} messages longer than a slot, {cut} connections cut off while they sent");
-    // What it left is a matter of the device's deadlines.
+    // The device's deadlines end the connections that are left.
     std::thread::sleep(Duration::from_secs(4));
     Ok(())
 }

@@ -85,7 +85,7 @@ struct Draining {
     said: bool,
 }
 
-/// What of a broken connection is to be processed.
+/// A broken connection of which slots are to be processed.
 #[derive(Debug)]
 struct Leaving {
     number: u32,
@@ -93,7 +93,7 @@ struct Leaving {
     sessions: Vec<u64>,
 }
 
-/// What a QP is made of.
+/// The parts of which QPs are made.
 pub struct Parts {
     pub nic: Nic,
     pub completions: Completions,
@@ -103,7 +103,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// What connections are made of, for slots of this number and size in this memory.
+    /// Makes them, for slots of this number and size in this memory.
     pub fn make(
         nic: &Nic,
         memory: pmnet_media::Memory,
@@ -187,7 +187,7 @@ impl Connections {
         self.poll.as_raw_fd()
     }
 
-    /// What QPs are made of.
+    /// The parts of which QPs are made.
     pub const fn parts(&self) -> &Parts {
         &self.parts
     }

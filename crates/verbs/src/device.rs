@@ -89,7 +89,7 @@ pub struct QueueDevice<M, Q> {
     armed: bool,
     /// No connection is let in until then, or until another epoch.
     closed: Option<(u32, Time)>,
-    /// Where answers go that nobody waits for.
+    /// An address for answers that no client waits for.
     nobody: Peer,
     shard: u32,
     /// The last time that was told.
@@ -175,7 +175,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         }
     }
 
-    /// What the recovery of slots still has to do; then the queue is open.
+    /// Goes on with the recovery of slots; after it the queue is open.
     fn recover(&mut self, now: Time) -> Result<(), DeviceError> {
         let Life::Recovering(recovery) = &mut self.life else {
             return Ok(());
@@ -259,7 +259,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         }
         let settled = self.connections.settled(now);
         if !settled.is_empty() {
-            // What they have completed is in the queue of completions since before they settled.
+            // Their completions are in the queue of completions since before they settled.
             self.poll(now)?;
             self.connections.drained(&settled);
         }
@@ -341,7 +341,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         self.connections.counters()
     }
 
-    /// What happened to messages.
+    /// The events of messages so far.
     pub fn counters(&self) -> QueueCounters {
         let slots = match &self.life {
             Life::Serving(slots) => slots.counters(),
@@ -451,7 +451,7 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
             let completions = &self.connections.parts().completions;
             completions.arm().map_err(NicError::stops)?;
             self.armed = true;
-            // What came before it was armed does not wake.
+            // A completion that came before it was armed does not wake.
             soon = Some(now);
         }
         if let Life::Serving(slots) = &mut self.life {

@@ -293,7 +293,7 @@ macro_rules! functions {
 
         impl Library {
             fn load() -> Result<Library, String> {
-                // SAFETY: the name is a C string. What the library does when it is loaded is that of every program with RDMA.
+                // SAFETY: the name is a C string. Every program with RDMA loads the library so.
                 let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
                 if handle.is_null() {
                     return Err("there is no libibverbs.so.1: install the packages libibverbs1 and ibverbs-providers".into());

@@ -11,7 +11,7 @@ use crate::message::{MESSAGE_BYTES, Message};
 /// Bytes that a partner may leave unread.
 const UNSENT_MAX: usize = 1024 * MESSAGE_BYTES;
 
-/// What ended a connection.
+/// The reason why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The partner closed it, or it broke.
@@ -115,4 +115,57 @@ fn is_patience(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::time::Instant;
+
+    const BOUND: Message = Message::Bound { session: 5 };
+
+    /// A line, and the other end of it.
+    fn line() -> (Line, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (own, _) = listener.accept().unwrap();
+        own.set_nonblocking(true).unwrap();
+        (Line::new(TcpStream::from_std(own)), other)
+    }
+
+    /// Returns the message that comes within five seconds.
+    fn heard(line: &mut Line) -> Result<Message, Ended> {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(5) {
+            if let Some(message) = line.next()? {
+                return Ok(message);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("nothing came");
+    }
+
+    #[test]
+    fn a_message_may_come_byte_by_byte_and_garbage_ends_the_line() {
+        let (mut line, mut other) = line();
+        assert_eq!(line.next(), Ok(None));
+        let mut bytes = BOUND.write();
+        for byte in bytes {
+            other.write_all(&[byte]).unwrap();
+        }
+        assert_eq!(heard(&mut line), Ok(BOUND));
+        bytes[40] ^= 1;
+        other.write_all(&bytes).unwrap();
+        assert_eq!(heard(&mut line), Err(Ended::Garbage));
+    }
+
+    #[test]
+    fn a_partner_that_reads_nothing_or_goes_ends_the_line() {
+        let (mut line, other) = line();
+        let ended = (0..1_000_000).find_map(|_| line.send(&BOUND).err());
+        assert_eq!(ended, Some(Ended::Unread));
+        drop(other);
+        assert_eq!(heard(&mut line), Err(Ended::Closed));
+    }
 }

@@ -79,7 +79,7 @@ enum Gate {
     Unknown,
 }
 
-/// What a READ acknowledges.
+/// The messages that a READ acknowledges.
 #[derive(Debug, Default)]
 struct Batch {
     id: u64,
@@ -245,7 +245,7 @@ impl Link {
         }
     }
 
-    /// What was sent in this turn is given to the NIC, with a READ after it.
+    /// Gives the NIC the messages of this turn, and a READ after them.
     pub fn flush(&mut self, now: Time) {
         if let State::Up(up) = &mut self.state
             && let Err(error) = up.push(&mut self.counters)
@@ -263,7 +263,7 @@ impl Link {
         };
         if !self.armed && matches!(self.state, State::Up(_)) {
             match self.completions.arm() {
-                // What came before does not wake.
+                // A completion that came before does not wake.
                 Ok(()) => due = Some(now),
                 Err(error) => self.end(now, &error.to_string()),
             }

@@ -1,4 +1,4 @@
-//! What a client and a device say to each other by TCP before, and beside, the QP that they share (`docs/spec/verbs.md` §6).
+//! The messages of a client and a device by TCP before, and beside, the QP that they share (`docs/spec/verbs.md` §4).
 //!
 //! Each message has the same length and a checksum. Untrusted input: what is not whole is no message.
 

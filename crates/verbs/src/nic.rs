@@ -33,7 +33,7 @@ const RNR_RETRIES: u8 = 7;
 /// 0.64 ms: how long a sender waits where no slot is posted.
 const RNR_TIMER: u8 = 12;
 
-/// What could not be done with a NIC.
+/// A failure of a NIC, or of a request to it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NicError(String);
@@ -44,7 +44,7 @@ impl NicError {
         NicError(format!("{what}: {}", io::Error::last_os_error()))
     }
 
-    /// What the NIC does, or does not.
+    /// With this sentence.
     pub(crate) fn said(what: &str) -> NicError {
         NicError(what.to_owned())
     }
@@ -54,7 +54,7 @@ impl NicError {
     }
 }
 
-/// A QP's address: what its partner must know.
+/// A QP's address, for its partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whereto {
     /// Its number.
@@ -65,7 +65,7 @@ pub struct Whereto {
     pub gid: [u8; 16],
 }
 
-/// What the NIC says by itself.
+/// An event that the NIC tells by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NicEvent {
     /// A broken QP, by its place in memory, takes no slot any more, and all its completions are there.
@@ -81,6 +81,7 @@ struct Opened {
     context: NonNull<ffi::Context>,
     pd: NonNull<ffi::Pd>,
     name: String,
+    gids: u8,
     gid_index: u8,
     gid: [u8; 16],
     mtu: u32,
@@ -136,6 +137,7 @@ impl Nic {
             context,
             pd,
             name: name.to_owned(),
+            gids: 0,
             gid_index: 0,
             gid: [0; 16],
             mtu: 0,
@@ -173,7 +175,7 @@ impl Nic {
         self.0.async_fd()
     }
 
-    /// What the NIC says by itself, if it says something.
+    /// Returns the next event of the NIC, if there is one.
     #[must_use]
     pub fn next_event(&self) -> Option<NicEvent> {
         let mut event = ffi::AsyncEvent {
@@ -297,6 +299,7 @@ impl Opened {
             )));
         }
         let positive = |number: c_int| u32::try_from(number).unwrap_or(0);
+        self.gids = u8::try_from(port.gid_tbl_len).unwrap_or(u8::MAX);
         self.mtu = 128 << port.active_mtu.clamp(1, 5);
         self.reads_max = u8::try_from(device.max_qp_rd_atom)
             .unwrap_or(1)
@@ -318,7 +321,7 @@ impl Opened {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
             IpAddr::V6(address) => address.octets(),
         };
-        for index in 0..=u8::MAX {
+        for index in 0..self.gids {
             let mut gid = [0u64; 2];
             let place = c_int::from(index);
             // SAFETY: the context is open, and a GID has 16 bytes.
@@ -326,7 +329,8 @@ impl Opened {
                 (self.library.ibv_query_gid)(self.context.as_ptr(), PORT, place, &raw mut gid)
             };
             if code != 0 {
-                break;
+                // Some say so of an empty entry.
+                continue;
             }
             let mut bytes = [0; 16];
             bytes[..8].copy_from_slice(&gid[0].to_ne_bytes());
@@ -394,7 +398,7 @@ impl SlotMemory {
         })
     }
 
-    /// What a partner needs to read a byte there.
+    /// Returns the address and key by which a partner reads a byte there.
     #[must_use]
     pub fn readable(&self) -> Readable {
         let at = u64::try_from(self.memory.start().addr()).expect("64 bits");
@@ -655,7 +659,7 @@ impl Receiver {
         };
         let mut bad = null_mut();
         let context = self.0.nic.0.context.as_ptr();
-        // SAFETY: as the library's header does. The place is in registered memory, which nobody reads before the completion
+        // SAFETY: as the library's header does. The place is in registered memory, which is not read before the completion
         // (`pmnet_log::slots`).
         let code = unsafe {
             ((*context).ops.post_srq_recv)(self.0.srq.as_ptr(), &raw mut work, &raw mut bad)
@@ -672,7 +676,7 @@ pub struct QueuePair {
     nic: Nic,
     qp: NonNull<ffi::Qp>,
     psn: u32,
-    /// What the NIC uses for it.
+    /// Objects that the NIC uses for it.
     _completions: Completions,
     _receiver: Option<Receiver>,
 }
@@ -755,7 +759,7 @@ impl QueuePair {
         self.qp.as_ptr().addr()
     }
 
-    /// What its partner must know.
+    /// Returns its address, for its partner.
     #[must_use]
     pub fn whereto(&self) -> Whereto {
         Whereto {

@@ -1,8 +1,8 @@
-//! Who may have the oldest slot, once it has been open for too long while later ones were complete (`docs/spec/verbs.md` §3, 2).
+//! Connections that may have the oldest slot, once it has been open for too long while later ones were complete (`docs/spec/verbs.md` §3, 2).
 //!
 //! When that is seen, later slots are complete, so the slot is taken: a connection that begins afterwards does not have it. If all who
-//! may have it are gone, with all their completions, and it is still open, then nobody has it, and nobody was told that its message is here: it
-//! is a hole. (Some NICs make a completion in error for it, and some do not.)
+//! may have it are gone, with all their completions, and it is still open, then no connection has it, and no client was told that its message is
+//! here: it is a hole. (Some NICs make a completion in error for it, and some do not.)
 
 /// See the module's text.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl Suspects {
         true
     }
 
-    /// The slot that nobody has, if there is one. `blocked`: the oldest slot, if it is open and later ones are not. `is_gone`: the connection
+    /// Returns the slot that no connection has, if there is one. `blocked`: the oldest slot, if it is open and later ones are not. `is_gone`: the connection
     /// is destroyed, and all its completions are polled.
     pub fn settle(&mut self, blocked: Option<u64>, is_gone: impl Fn(u32) -> bool) -> Option<u64> {
         let slot = self.slot?;

@@ -611,8 +611,8 @@ impl Client {
         self.sessions.get(handle).map(Session::acknowledged)
     }
 
-    /// What was sent and is not acknowledged may be gone with the connection that carried it: it is sent again at the next flush, of each
-    /// session from the first such update on.
+    /// Sends again, at the next flush, all that is not acknowledged, of each session from the first such update on: it may be gone with the
+    /// connection that carried it.
     pub fn connection_changed(&mut self, now: Time) {
         self.head_changed(now);
     }

@@ -50,7 +50,7 @@ impl Device {
         }
         // What ends a session gives the store room.
         let short = self.short && header.kind == Kind::Update;
-        // What is acknowledged already would wait for room, and so would all bypasses after it, of which one may be what makes room.
+        // An update that is acknowledged already would wait for room, and with it all bypasses after it, of which one may make room.
         let short = short && self.config.acknowledger == Acknowledger::Device;
         if short
             || !room.fits(packet.payload)

@@ -37,7 +37,7 @@ use rustc_hash::FxHashMap;
 use session::Session;
 use std::collections::VecDeque;
 
-/// Who acknowledges an update of a client first.
+/// The one that acknowledges an update of a client first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acknowledger {
     /// The device, when its log has it: it may refuse the update before.
@@ -80,7 +80,7 @@ pub struct DeviceConfig {
     pub server_reads_log: bool,
     /// Buckets of the index that answers READs, rounded up to a power of two, 24 bytes each; 0: READs are not answered.
     pub read_buckets: usize,
-    /// Who acknowledges updates first.
+    /// The one that acknowledges updates first.
     pub acknowledger: Acknowledger,
     /// It answers only while it has a lease ([`Device::renewed`], `docs/spec/protocol.md` §14).
     pub leased: bool,

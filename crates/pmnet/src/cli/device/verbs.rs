@@ -105,7 +105,7 @@ impl VerbsSettings {
         } else {
             pmnet_media::open(&self.slots, kind)?
         };
-        // Whoever made a file of zeros died before it had written anything.
+        // A file of zeros was left by a process that died before it had written anything.
         if unused || media.bytes().iter().all(|byte| *byte == 0) {
             pmnet_log::slots::format(&mut media, log, wanted)?;
             tracing::info!(path = %self.slots.display(), ?wanted, "made new slots");
@@ -121,7 +121,7 @@ impl VerbsSettings {
         Ok(scan)
     }
 
-    /// What an acknowledgement of the NIC survives, with a log that survives this. The processor flushes nothing before it.
+    /// Returns the faults that an acknowledgement of the NIC survives, with a log that survives `log`. The processor flushes nothing before it.
     fn survives(&self, slots: &AnyMedia, log: &'static str) -> &'static str {
         match slots {
             // From the slots it goes there.
