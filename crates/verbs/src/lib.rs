@@ -10,6 +10,7 @@ mod connections;
 mod device;
 #[allow(unsafe_code)]
 mod ffi;
+mod gates;
 mod line;
 mod link;
 mod message;

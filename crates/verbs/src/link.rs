@@ -4,7 +4,6 @@
 //! after it has completed; what cannot be sent now waits in bounded queues, or is dropped, and the protocol's timers send it again.
 
 use std::collections::VecDeque;
-use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
@@ -15,8 +14,8 @@ use mio::{Interest, Token};
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND, earliest};
 use pmnet_proto::{Random, Time};
 use pmnet_wire::{DATAGRAM_BYTES_MAX, Header, Kind, Packet};
-use rustc_hash::FxHashMap;
 
+use crate::gates::{Gates, Offer, takes_seq};
 use crate::line::{Ended, Line};
 use crate::message::Message;
 use crate::nic::{Completion, Completions, Nic, NicError, QueuePair, Readable, SendBuffers};
@@ -25,8 +24,8 @@ use crate::nic::{Completion, Completions, Nic, NicError, QueuePair, Readable, Se
 const SENDS: usize = 512;
 /// READs that the NIC has, at most.
 const READS: usize = 64;
-/// Messages that wait for the NIC, or for the device's word about their session, at most.
-const WAITING_MAX: usize = 4096;
+/// Messages that wait for the NIC, at most; those that waited for the device's word come on top.
+const BACKLOG_MAX: usize = 4096;
 /// The device must welcome within this.
 const GREETING: Nanos = 2 * SECOND;
 /// After a connection was broken or refused, the next one is tried after so long.
@@ -68,17 +67,6 @@ pub enum News {
     },
 }
 
-/// A session on this connection.
-#[derive(Debug)]
-enum Gate {
-    /// The device was asked whether it knows the session; these wait. Everything up to this seq was acknowledged when the first of them was offered.
-    Asked(u64, Vec<Vec<u8>>),
-    /// Everything up to this seq was sent here, or acknowledged before.
-    Open(u64),
-    /// The device does not know it: its answer to a PING says the same to the client.
-    Unknown,
-}
-
 /// The messages that a READ acknowledges.
 #[derive(Debug, Default)]
 struct Batch {
@@ -95,7 +83,7 @@ struct Up {
     epoch: u32,
     copies: u8,
     byte: Readable,
-    gates: FxHashMap<u64, Gate>,
+    gates: Gates,
     backlog: VecDeque<Vec<u8>>,
     /// Messages given to the NIC, and those that it is done with.
     sent: u64,
@@ -350,20 +338,12 @@ impl Link {
         match (&mut self.state, *message) {
             (State::Greeting { .. }, Message::Welcome { .. }) => self.welcome(message, news),
             (State::Up(up), Message::Bound { session }) => {
-                if let Some(gate) = up.gates.get_mut(&session)
-                    && let Gate::Asked(upto, waiting) = gate
-                {
-                    let (upto, waiting) = (*upto, std::mem::take(waiting));
-                    *gate = Gate::Open(upto);
-                    for packet in waiting {
-                        let offered = up.offer(&packet, |_| upto);
-                        self.counters.dropped += u64::from(!offered);
-                    }
-                }
+                let sent = up.gates.open(session);
+                up.backlog.extend(sent);
                 true
             }
             (State::Up(up), Message::Unknown { session }) => {
-                up.gates.insert(session, Gate::Unknown);
+                up.gates.close(session);
                 true
             }
             _ => false,
@@ -409,7 +389,7 @@ impl Link {
             epoch,
             copies,
             byte,
-            gates: FxHashMap::default(),
+            gates: Gates::default(),
             backlog: VecDeque::new(),
             sent: 0,
             done: 0,
@@ -472,39 +452,24 @@ impl Up {
             return false;
         };
         let header = parsed.header;
-        if packet.len() > self.buffers.each() {
+        if packet.len() > self.buffers.each() || self.backlog.len() >= BACKLOG_MAX {
             return false;
         }
-        let acknowledged = acknowledged(header.session);
-        let gate = match self.gates.entry(header.session) {
-            Entry::Occupied(gate) => gate.into_mut(),
-            Entry::Vacant(place) => {
+        match self
+            .gates
+            .offer(&header, packet, acknowledged(header.session))
+        {
+            Offer::Ask => {
                 let (session, token) = (header.session, header.tag);
-                if self.line.send(&Message::Bind { session, token }).is_err() {
-                    // The next look finds out.
-                    return false;
-                }
-                place.insert(Gate::Asked(acknowledged, Vec::new()))
+                // If that fails, the next look finds out why.
+                self.line.send(&Message::Bind { session, token }).is_ok()
             }
-        };
-        match gate {
-            Gate::Unknown => false,
-            Gate::Asked(_, waiting) if waiting.len() >= WAITING_MAX => false,
-            Gate::Asked(_, waiting) => {
-                waiting.push(packet.to_vec());
-                true
-            }
-            Gate::Open(upto) => {
-                let (first, last) = (acknowledged.max(*upto), self.backlog.len());
-                if !may_follow(&header, first) || last >= WAITING_MAX {
-                    return false;
-                }
-                if takes_seq(&header) {
-                    *upto = first.max(header.seq);
-                }
+            Offer::Wait => true,
+            Offer::Send => {
                 self.backlog.push_back(packet.to_vec());
                 true
             }
+            Offer::Drop => false,
         }
     }
 
@@ -535,14 +500,4 @@ impl Up {
         self.reading.push_back(batch);
         Ok(())
     }
-}
-
-/// Whether a packet takes a seq of its session.
-fn takes_seq(header: &Header) -> bool {
-    matches!(header.kind, Kind::Update | Kind::End)
-}
-
-/// Whether a packet may be sent after everything up to `upto` of its session.
-fn may_follow(header: &Header, upto: u64) -> bool {
-    !takes_seq(header) || header.seq <= upto + 1
 }
