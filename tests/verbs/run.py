@@ -189,7 +189,7 @@ class Counter(Client):
         value, left = redis.ask("GET", f"key:{self.name}"), redis.ask("LLEN", f"list:{self.name}")
         lost, twice = [], []
         # An update of unknown outcome may take effect after later ones of another session.
-        unknown = self.perhaps > 0
+        unknown = self.unknown > 0
         if value not in self.possible and not (unknown and value is not None and int(value) <= self.number):
             lost.append(f"key:{self.name} is {value}, acknowledged was one of {sorted(map(str, self.possible))}")
         gone = ELEMENTS - left
