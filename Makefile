@@ -31,7 +31,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build lib install-lib setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build lib install-lib setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -62,6 +62,7 @@ help:
 	@echo "make kernels         does the pipeline load on Debian's kernels, and do there what user space does? (in QEMU)"
 	@echo "make nvdimm RUNS=$(RUNS)     the power of a machine with persistent memory is cut under load: is everything there? (in QEMU)"
 	@echo "make powercut RUNS=$(RUNS)   a log on ext4 and xfs, as every flush leaves it, and parts of writes: is it whole? (in QEMU)"
+	@echo "make verbs           RDMA: a NIC (soft-RoCE) acknowledges, processes are killed and stopped: is all there, in order? (in QEMU)"
 	@echo "make fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)   each fuzz target for so long"
 	@echo "make soak            SOAK_SEEDS=$(SOAK_SEEDS) of the simulator, then SOAK_SECONDS=$(SOAK_SECONDS) of checked load with kills"
 	@echo "make setup           install what tests and demo use, where that is possible"
@@ -73,7 +74,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build lib demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut fuzz soak: rust
+build lib demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -220,6 +221,11 @@ nvdimm:
 
 powercut:
 	@python3 tests/powercut/run.py --runs $(RUNS)
+
+verbs:
+	@$(CARGO) build --release --locked -p pmnet
+	@$(CARGO) build --release --locked -p pmnet-verbs --example rude
+	@python3 tests/verbs/run.py $(KERNELS)
 
 fuzz:
 	@bash fuzz/run.sh --seconds $(FUZZ_SECONDS)

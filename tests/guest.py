@@ -4,10 +4,12 @@ tests/kernels, tests/nvdimm and tests/powercut use it. Packages are kept in targ
 """
 
 import fcntl
+import lzma
 import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import tarfile
 import tempfile
@@ -164,29 +166,36 @@ def modules(package, wanted):
         with tempfile.TemporaryDirectory(dir=CACHE) as part:
             call(["dpkg-deb", "-x", str(package), part], 120)
             (pathlib.Path(part) / "lib" / "modules").rename(folder)
-    files = {path.stem.replace("-", "_"): path for path in folder.rglob("*.ko")}
+    files = {path.name.split(".")[0].replace("-", "_"): path for path in folder.rglob("*.ko*")}
+
+    def content(name):
+        raw = files[name].read_bytes()
+        return lzma.decompress(raw) if files[name].suffix == ".xz" else raw
+
     order = []
 
     def add(name):
         # What is no module is built into the kernel.
         if name in order or name not in files:
             return
-        depends = re.search(rb"\0depends=([^\0]*)\0", files[name].read_bytes())
+        depends = re.search(rb"\0depends=([^\0]*)\0", content(name))
         for other in depends[1].decode().split(",") if depends else []:
             add(other.replace("-", "_"))
         order.append(name)
 
     for name in wanted:
         add(name.replace("-", "_"))
-    return [(name, files[name].read_bytes()) for name in order]
+    return [(name, content(name)) for name in order]
 
 
-def make_guest(out, init, programs, tools, package, wanted):
+def make_guest(out, init, programs, tools, package, wanted, more=None):
     """A guest's file system, as a file in the folder `out`: busybox, `init`, programs that were built here (name: path),
-    tools from Debian's packages (name: package), their libraries, and modules of the kernel's package."""
+    tools from Debian's packages (name: package), their libraries, modules of the kernel's package, and more files (path in the guest:
+    path)."""
     _, busybox = unpack(download("busybox-static"), r"\./(usr/)?bin/busybox")
-    folder = unpacked(sorted(set(tools.values())))
+    folder = unpacked(sorted(set(tools.values()))) if tools else None
     files = {"bin/busybox": busybox, "init": init}
+    files.update((path, file.read_bytes()) for path, file in (more or {}).items())
     needed = set()
     for name, path in programs.items():
         slim = out / name
@@ -214,3 +223,30 @@ def make_guest(out, init, programs, tools, package, wanted):
     guest = out / "guest.cpio"
     guest.write_bytes(archive(entries))
     return guest
+
+
+class Redis:
+    """A connection that speaks enough RESP."""
+
+    def __init__(self, address, limit):
+        self.socket = socket.create_connection(address, timeout=limit)
+        self.reader = self.socket.makefile("rb")
+
+    def ask(self, *words):
+        """One command and its reply; an error is a string that begins with `-`."""
+        parts = [str(word).encode() for word in words]
+        message = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+        self.socket.sendall(message)
+        return self.reply()
+
+    def reply(self):
+        """The next reply."""
+        line = self.reader.readline()
+        if not line.endswith(b"\r\n"):
+            raise ConnectionError("the connection was closed")
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"$":
+            return None if rest == b"-1" else self.reader.read(int(rest) + 2)[:-2].decode()
+        if kind == b":":
+            return int(rest)
+        return (line if kind == b"-" else rest).decode().strip()

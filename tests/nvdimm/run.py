@@ -46,7 +46,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.dont_write_bytecode = True
-from guest import QEMU, ROOT, Trouble, alone, download, install_qemu, make_guest, unpack  # noqa: E402
+from guest import QEMU, ROOT, Redis, Trouble, alone, download, install_qemu, make_guest, unpack  # noqa: E402
 
 OUT = ROOT / "target" / "nvdimm"
 KERNEL = "linux-image-amd64"
@@ -57,6 +57,8 @@ NVDIMM_MIB, LABELS_MIB = 258, 2
 BOOT_LIMIT, CHECKS_LIMIT, SETTLE_LIMIT, START_LIMIT = 180, 400, 120, 30
 # Of each front. A command without an outcome after so many milliseconds is unknown.
 CLIENTS, DEADLINE_MS = 8, 60_000
+# Seconds: no reply takes longer.
+SOCKET_LIMIT = 2 * DEADLINE_MS / 1000
 # What is in the persistent memory, and to how many elements a client's list is filled up before each cut: more than it can take
 # off meanwhile. An emulated machine fills less.
 ELEMENTS = {"log": 200_000, "store": 2_000}
@@ -145,33 +147,6 @@ class Machine:
 # ---- outside ---------------------------------------------------------------------------------------
 
 
-class Redis:
-    """A connection that speaks enough RESP."""
-
-    def __init__(self, address):
-        self.socket = socket.create_connection(address, timeout=2 * DEADLINE_MS / 1000)
-        self.reader = self.socket.makefile("rb")
-
-    def ask(self, *words):
-        """One command and its reply; an error is a string that begins with `-`."""
-        parts = [str(word).encode() for word in words]
-        message = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
-        self.socket.sendall(message)
-        return self.reply()
-
-    def reply(self):
-        """The next reply."""
-        line = self.reader.readline()
-        if not line.endswith(b"\r\n"):
-            raise ConnectionError("the connection was closed")
-        kind, rest = line[:1], line[1:-2]
-        if kind == b"$":
-            return None if rest == b"-1" else self.reader.read(int(rest) + 2)[:-2].decode()
-        if kind == b":":
-            return int(rest)
-        return (line if kind == b"-" else rest).decode().strip()
-
-
 class Client(threading.Thread):
     """Writes, one command after the other, and knows what was acknowledged."""
 
@@ -191,7 +166,7 @@ class Client(threading.Thread):
 
     def run(self):
         try:
-            redis = Redis(self.front)
+            redis = Redis(self.front, SOCKET_LIMIT)
             while not self.world.over.is_set():
                 if self.world.pause.is_set():
                     self.world.idle(self)
@@ -271,7 +246,7 @@ class World:
         end = time.monotonic() + START_LIMIT
         while True:
             try:
-                self.redis = Redis(("127.0.0.1", self.redis_port))
+                self.redis = Redis(("127.0.0.1", self.redis_port), SOCKET_LIMIT)
                 break
             except OSError as error:
                 if time.monotonic() > end:
@@ -301,7 +276,7 @@ class World:
         if self.redis:
             return self.redis
         if client.front not in self.looks:
-            self.looks[client.front] = Redis(client.front)
+            self.looks[client.front] = Redis(client.front, SOCKET_LIMIT)
         return self.looks[client.front]
 
     def fill(self):
@@ -332,7 +307,7 @@ class World:
         for front in self.fronts:
             # Behind everything that was acknowledged before.
             end = time.monotonic() + SETTLE_LIMIT
-            while not isinstance(reply := Redis(front).ask("INCR", "probe"), int):
+            while not isinstance(reply := Redis(front, SOCKET_LIMIT).ask("INCR", "probe"), int):
                 if time.monotonic() > end:
                     raise Trouble(f"the server does not apply: {reply}")
 

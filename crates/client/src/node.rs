@@ -4,11 +4,12 @@ use bytes::Bytes;
 use pmnet_proto::client::{
     CallId, Client, ClientConfig, ClientCounters, Event, Refused, SessionHandle,
 };
-use pmnet_proto::time::{Nanos, SECOND};
+use pmnet_proto::time::{Nanos, SECOND, earliest};
 use pmnet_proto::{FragmentSize, Outbox, Random, Time};
 use pmnet_udp::{Paths, Socket};
+use pmnet_verbs::{Link, LinkCounters, News};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
@@ -36,6 +37,17 @@ pub struct ClientNode {
     unanswered: Option<Time>,
     /// The socket was replaced since the last question.
     is_other: bool,
+    /// The way by RDMA, of all packets that need the order of the slots.
+    queue: Option<Queue>,
+}
+
+/// The way to a device whose NIC acknowledges by itself.
+#[derive(Debug)]
+struct Queue {
+    link: Link,
+    /// OPENs and PINGs, which go by UDP.
+    beside: Outbox,
+    due: Option<Time>,
 }
 
 impl ClientNode {
@@ -62,7 +74,58 @@ impl ClientNode {
             any,
             unanswered: None,
             is_other: false,
+            queue: None,
         })
+    }
+
+    /// Sends by RDMA, from this RDMA device to the head's queue of slots; answers come by UDP as ever.
+    ///
+    /// # Errors
+    /// The RDMA device cannot be used.
+    pub fn by_rdma(mut self, rdma: &str) -> io::Result<ClientNode> {
+        let head = self.machine.head();
+        let probe = UdpSocket::bind(self.any)?;
+        probe.connect(head)?;
+        let port = self.socket.local_address()?.port();
+        let address = SocketAddr::new(probe.local_addr()?.ip(), port);
+        let random = Random::new(pmnet_udp::os_random()?);
+        let link = Link::open(rdma, address, self.config().shard, random);
+        let link = link.map_err(io::Error::other)?;
+        link.wait_for(self.socket.io().as_raw_fd())?;
+        self.queue = Some(Queue {
+            link,
+            beside: Outbox::new(),
+            due: None,
+        });
+        Ok(self)
+    }
+
+    /// Events of the way by RDMA, if there is one.
+    #[must_use]
+    pub fn link_counters(&self) -> Option<LinkCounters> {
+        self.queue.as_ref().map(|queue| queue.link.counters())
+    }
+
+    /// Takes in what has come by RDMA. Returns the number of news.
+    fn receive_by_rdma(&mut self, now: Time) -> usize {
+        let Some(queue) = &mut self.queue else {
+            return 0;
+        };
+        let (head, epoch) = (self.machine.head(), self.machine.epoch());
+        let machine = &mut self.machine;
+        let mut count = 0;
+        queue.link.turn(now, head, epoch, |news| {
+            count += 1;
+            match news {
+                News::Connected => machine.connection_changed(now),
+                News::Taken {
+                    session,
+                    seq,
+                    epoch,
+                } => machine.taken_by_nic(now, session, seq, epoch),
+            }
+        });
+        count
     }
 
     /// Where devices are is told here from now on.
@@ -98,7 +161,10 @@ impl ClientNode {
     /// Returns the descriptor to poll for readability.
     #[must_use]
     pub fn raw_fd(&self) -> RawFd {
-        self.socket.io().as_raw_fd()
+        match &self.queue {
+            Some(queue) => queue.link.fd(),
+            None => self.socket.io().as_raw_fd(),
+        }
     }
 
     /// The same, borrowed.
@@ -177,7 +243,7 @@ impl ClientNode {
     /// # Errors
     /// Errors of the socket.
     pub fn receive(&mut self, now: Time) -> io::Result<(usize, bool)> {
-        let mut total = 0;
+        let mut total = self.receive_by_rdma(now);
         for _ in 0..BURSTS_MAX {
             let machine = &mut self.machine;
             let count = self
@@ -199,6 +265,7 @@ impl ClientNode {
     /// # Errors
     /// Errors of the socket.
     pub fn flush(&mut self, now: Time) -> io::Result<()> {
+        self.receive_by_rdma(now);
         if let Some(peers) = self.whereabouts.as_ref().and_then(|one| one.take()) {
             self.machine.look_among(&peers);
             self.look_at_paths(now);
@@ -213,12 +280,26 @@ impl ClientNode {
                 FragmentSize::MTU_MIN
             );
         }
-        if !self.out.is_empty() {
+        if let Some(queue) = &mut self.queue {
+            let machine = &self.machine;
+            for (to, packet) in self.out.iter() {
+                if Link::goes_beside(packet) {
+                    queue.beside.send_raw(to, packet);
+                } else {
+                    let acknowledged = |session| machine.acknowledged(session).unwrap_or(0);
+                    queue.link.send(packet, acknowledged);
+                }
+            }
+            queue.link.flush(now);
+            self.socket.send(&queue.beside);
+            queue.beside.clear();
+            queue.due = queue.link.rest(now);
+        } else if !self.out.is_empty() {
             self.leave_port(now);
             self.unanswered.get_or_insert(now);
             self.socket.send(&self.out);
-            self.out.clear();
         }
+        self.out.clear();
         Ok(())
     }
 
@@ -238,7 +319,8 @@ impl ClientNode {
     /// Returns when [`ClientNode::flush`] must be called at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
-        self.machine.next_timeout()
+        let queue = self.queue.as_ref().and_then(|queue| queue.due);
+        earliest(self.machine.next_timeout(), queue)
     }
 
     /// What it was set up with.

@@ -54,6 +54,7 @@ const PATIENCE: Nanos = 5 * SECOND;
 const MEDIA_TOKEN: mio::Token = mio::Token(1);
 const FAST_PATH_TOKEN: mio::Token = mio::Token(2);
 const LEASE_TOKEN: mio::Token = mio::Token(3);
+const MORE_TOKEN: mio::Token = mio::Token(4);
 /// About how many bytes of the receive buffer a small datagram takes.
 const DATAGRAM_COST_BYTES: usize = 1280;
 
@@ -307,6 +308,9 @@ pub fn run_with<N: Served>(
     let mut relay = Relay::open(&config, stop)?;
     let next = config.device.next;
     let node = make(relay.node(config.device, log)?);
+    if let Some(fd) = node.wakeup_fd() {
+        relay.wake_by(fd, MORE_TOKEN)?;
+    }
     let mut watch = watch(config.lease, relay.clock(), next, relay.address()?, ready);
     serve(node, &mut relay, move |node: &N| {
         observe(node);

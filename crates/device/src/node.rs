@@ -7,7 +7,7 @@ use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Recovery, Roo
 use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
 use pmnet_proto::{FragmentSize, Outbox, Peer, Random, Time};
 use pmnet_wire::packet::Append;
-use pmnet_wire::{HEADER_LEN, Header, Packet, Reject};
+use pmnet_wire::{HEADER_LEN, Header, Kind, Packet, Reject};
 use std::ops::Range;
 
 /// Reason why a device ended.
@@ -377,6 +377,21 @@ impl<M: Media> DeviceNode<M> {
     /// See [`Device::set_path`].
     pub fn set_path(&mut self, now: Time, size: FragmentSize) {
         self.machine.set_path(now, size, &mut self.out);
+    }
+
+    /// As [`Device::bind`].
+    pub fn bind_session(&mut self, session: u64, token: u64) -> bool {
+        self.machine.bind(session, token)
+    }
+
+    /// As [`Device::unbind`].
+    pub fn unbind_session(&mut self, now: Time, session: u64) {
+        self.machine.unbind(now, session);
+    }
+
+    /// Nobody is told that there was no room: what was refused is offered again.
+    pub(crate) fn tell_nobody_of_room(&mut self) {
+        self.out.withdraw(&[Kind::NotLogged]);
     }
 
     /// As [`pmnet_proto::device::Device::ask_next`].

@@ -6,6 +6,7 @@ use pmnet_proto::time::Nanos;
 use pmnet_proto::{FragmentSize, Outbox, Peer, Time};
 use std::io;
 use std::ops::Range;
+use std::os::fd::RawFd;
 
 /// Reason why [`Port::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +159,11 @@ pub trait Served: Sized {
 
     /// Returns the device.
     fn device_mut(&mut self) -> &mut DeviceNode<Self::Medium>;
+
+    /// A descriptor that can be read when there is something to do besides what the port brings. A wait of the port ends then, too.
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        None
+    }
 
     /// As [`DeviceNode::receive_with_hops`].
     ///

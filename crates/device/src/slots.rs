@@ -73,6 +73,8 @@ impl<Q: Media> Slots<Q> {
                 }) => {
                     if !offer(now, node, from(connection), bytes)? {
                         self.counters.waits += 1;
+                        // It was acknowledged, and waits: its client has nothing to do.
+                        node.tell_nobody_of_room();
                         break;
                     }
                     self.counters.messages += 1;
@@ -183,6 +185,7 @@ impl<Q: Media> SlotRecovery<Q> {
         }
         self.entered += node.machine().counters().admitted - before;
         if full {
+            node.tell_nobody_of_room();
             return Ok(false);
         }
         let log = node.log();

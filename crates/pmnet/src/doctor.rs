@@ -9,6 +9,7 @@ pub(crate) mod interface;
 mod log_place;
 mod netlink;
 mod path;
+mod verbs;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -67,6 +68,9 @@ pub struct DoctorArgs {
     /// Another process of a shard, to which packets are to go: what the path to it carries.
     #[arg(long, value_name = "HOST:PORT")]
     peer: Vec<String>,
+    /// An RDMA device and its address, NAME@ADDRESS: can it be used for --mode verbs? Sends 2000 messages to itself.
+    #[arg(long, value_name = "NAME@ADDRESS")]
+    verbs: Vec<String>,
     /// Members of etcd: does its database have room, and is its history compacted?
     #[arg(long, value_name = "URL,…")]
     etcd: Option<String>,
@@ -135,6 +139,7 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
     findings.push(tmpfs());
     findings.extend(args.log.iter().flat_map(|path| log_place::findings(path)));
     findings.extend(args.dev.iter().flat_map(|name| interface::findings(name)));
+    findings.extend(args.verbs.iter().map(|name| verbs::finding(name)));
     for peer in &args.peer {
         findings.push(path::finding(pmnet_cli::address("--peer", peer)?));
     }

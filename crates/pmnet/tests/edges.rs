@@ -25,7 +25,8 @@ const EDGES: &[(&str, &[&str])] = &[
         "packets",
         &["dataplane", "device", "log", "media", "packet-store", "udp"],
     ),
-    ("client", &["proto", "udp"]),
+    ("verbs", &["wire", "proto", "log", "media", "device"]),
+    ("client", &["proto", "udp", "verbs"]),
     ("server", &["wire", "proto", "udp"]),
     ("packet-store", &["log"]),
     (
@@ -66,6 +67,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "store",
             "tail",
             "tls",
+            "verbs",
             "wire",
         ],
     ),

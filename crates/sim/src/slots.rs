@@ -16,6 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use pmnet_device::{DeviceConfig, DeviceNode, SlotRecovery, Slots};
 use pmnet_log::slots::{Outcome, Posting, SlotParameters, SlotScan, format as format_slots};
 use pmnet_log::{Expected, Identity, Media, Parameters, Scan, format};
+use pmnet_proto::device::Acknowledger;
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, Nanos};
 use pmnet_proto::{Outbox, Peer, Random, Time};
@@ -517,6 +518,7 @@ impl World {
         let decision = scan.decide();
         let log = scan.repair(decision).map_err(|e| e.to_string())?;
         let config = DeviceConfig {
+            acknowledger: Acknowledger::Nic,
             server_linger: MILLISECOND,
             ..DeviceConfig::new(IDENTITY.device, IDENTITY.shard, address(SERVER))
         };
@@ -584,9 +586,16 @@ impl World {
     }
 
     fn route(&mut self, node: &mut DeviceNode<SimMedia>) {
+        let mut refused = Vec::new();
         for (to, bytes) in node.out().iter() {
             if to == address(SERVER) && self.network.len() < NETWORK_MAX {
                 self.network.push_back((true, bytes.to_vec()));
+            }
+            let kind = Header::kind_of(bytes);
+            if kind == Some(Kind::NotLogged)
+                && !Packet::parse(bytes).is_ok_and(|it| it.header.session == 0)
+            {
+                refused.push(to);
             }
             for (client, of) in self.clients.iter_mut().enumerate() {
                 let packet = Packet::parse(bytes);
@@ -599,6 +608,11 @@ impl World {
             }
         }
         node.sent();
+        for client in refused {
+            self.wrong(format!(
+                "{client} is told that there is no room for what is acknowledged"
+            ));
+        }
     }
 
     /// The network between device and server, and the server.

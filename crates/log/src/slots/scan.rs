@@ -52,6 +52,12 @@ impl<M: Media> SlotScan<M> {
         self.parameters
     }
 
+    /// The medium.
+    #[must_use]
+    pub fn media(&self) -> &M {
+        &self.media
+    }
+
     /// The number of the oldest message that may not be in the log.
     #[must_use]
     pub fn cursor(&self) -> u64 {

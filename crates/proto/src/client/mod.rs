@@ -579,6 +579,56 @@ impl Client {
         self.reads.session_changed(now);
     }
 
+    /// A NIC has acknowledged everything of this session up to `seq`, in this epoch of a chain of one device: that is a copy
+    /// (`docs/spec/verbs.md` §1).
+    pub fn taken_by_nic(&mut self, now: Time, session: u64, seq: u64, epoch: u32) {
+        let handle = self.by_id.get(&session).copied();
+        let found = handle.and_then(|handle| self.sessions.get_mut(&handle));
+        let (Some(handle), Some(session)) = (handle, found.filter(|_| epoch == self.epoch)) else {
+            return;
+        };
+        let mut context = Context {
+            config: &self.config,
+            head: self.heads.current(),
+            searches: self.heads.searches(),
+            epoch: self.epoch,
+            size: self.size.of_fragments(self.config.rules),
+            events: &mut self.events,
+            counters: &mut self.counters,
+        };
+        session.on_taken_by_nic(now, seq, epoch, &mut context);
+        if session.is_closed() {
+            self.forget(handle);
+        } else if session.mark_dirty() {
+            self.dirty.push(handle);
+        }
+    }
+
+    /// The last seq of this session that is acknowledged, if the session is open.
+    #[must_use]
+    pub fn acknowledged(&self, session: u64) -> Option<u64> {
+        let handle = self.by_id.get(&session)?;
+        self.sessions.get(handle).map(Session::acknowledged)
+    }
+
+    /// Sends again, at the next flush, all that is not acknowledged, of each session from the first such update on: it may be gone with the
+    /// connection that carried it.
+    pub fn connection_changed(&mut self, now: Time) {
+        self.head_changed(now);
+    }
+
+    /// The highest epoch that was heard of; 0: none yet.
+    #[must_use]
+    pub const fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Where the client sends to.
+    #[must_use]
+    pub fn head(&self) -> Peer {
+        self.heads.current()
+    }
+
     /// From now on the head is at one of these addresses, in a new shard at the first; nothing changes if there are none. Who is taken for
     /// the head still is, if it is among them. What is under way is sent again, there too, when its timer is due (protocol §14).
     pub fn look_among(&mut self, peers: &[Peer]) {

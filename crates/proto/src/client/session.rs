@@ -314,7 +314,10 @@ impl Session {
     }
 
     pub(super) fn on_ack(&mut self, now: Time, header: &Header, context: &mut Context<'_>) {
-        let ack = Ack::read(header);
+        self.on_ack_of(now, Ack::read(header), header.epoch, context);
+    }
+
+    fn on_ack_of(&mut self, now: Time, ack: Ack, epoch: u32, context: &mut Context<'_>) {
         if ack.seq >= self.log.next_seq {
             context.counters.unexpected += 1;
             return;
@@ -324,7 +327,7 @@ impl Session {
         }
         self.window.credit = ack.room;
         self.window.short = ack.short;
-        self.log.acked_epoch = self.log.acked_epoch.max(header.epoch);
+        self.log.acked_epoch = self.log.acked_epoch.max(epoch);
         self.log.applied = self.log.applied.max(ack.applied.min(ack.seq));
         if ack.seq <= self.log.acked {
             return;
@@ -349,6 +352,31 @@ impl Session {
             .saturating_add(growth)
             .min(context.config.window_max);
         self.committed_upto(ack.seq, ack.copies, context);
+    }
+
+    /// The last seq that is acknowledged.
+    pub(super) const fn acknowledged(&self) -> u64 {
+        self.log.acked
+    }
+
+    /// A NIC has everything up to `seq`: as an ACK of one copy that says nothing new about the log and the store.
+    pub(super) fn on_taken_by_nic(
+        &mut self,
+        now: Time,
+        seq: u64,
+        epoch: u32,
+        context: &mut Context<'_>,
+    ) {
+        let ack = Ack {
+            session: self.id,
+            seq,
+            copies: 1,
+            committed: 0,
+            room: self.window.credit,
+            applied: self.log.applied,
+            short: self.window.short,
+        };
+        self.on_ack_of(now, ack, epoch, context);
     }
 
     fn committed_upto(&mut self, seq: u64, copies: u8, context: &mut Context<'_>) {

@@ -2,7 +2,7 @@
 //! (`docs/spec/protocol.md` §2 rules 2, 4 and 8).
 
 use super::session::Session;
-use super::{Device, Phase, RETRANS_GUARD, Room, Verdict};
+use super::{Acknowledger, Device, Phase, RETRANS_GUARD, Room, Verdict};
 use crate::rules::Rule;
 use crate::{Outbox, Peer, Time};
 use pmnet_wire::packet::{
@@ -50,6 +50,8 @@ impl Device {
         }
         // What ends a session gives the store room.
         let short = self.short && header.kind == Kind::Update;
+        // An update that is acknowledged already would wait for room, and with it all bypasses after it, of which one may make room.
+        let short = short && self.config.acknowledger == Acknowledger::Device;
         if short
             || !room.fits(packet.payload)
             || session.unapplied >= self.config.session_entries_max

@@ -195,6 +195,10 @@ impl Device {
             let Some(session) = self.table.sessions.get_mut(&id) else {
                 continue;
             };
+            // It may have connected since it was found: an END before a message that a NIC has acknowledged already would take its place.
+            if session.bound > 0 {
+                continue;
+            }
             // It may have been heard of, or have ended, since it was found.
             if session.ended || now.since(session.seen) < quiet {
                 continue;
@@ -228,6 +232,30 @@ impl Device {
             };
         }
         None
+    }
+
+    /// A connection is made by which a NIC will acknowledge messages of this session (`docs/spec/verbs.md` §3, 3). From now on the head does not
+    /// end the session by itself. False: there is no such session with this token here, or this device is not the head.
+    pub fn bind(&mut self, session: u64, token: u64) -> bool {
+        let head = self.is_head() && !self.joining;
+        let found = self.table.sessions.get_mut(&session);
+        let found = found.filter(|found| head && found.token == token && !found.ended);
+        if let Some(found) = found {
+            found.bound += 1;
+            return true;
+        }
+        false
+    }
+
+    /// Such a connection is broken, and all that its NIC has taken has come to this machine. Silence counts from `now` on.
+    pub fn unbind(&mut self, now: Time, session: u64) {
+        // After a recovery the table is a new one, without connections.
+        if let Some(found) = self.table.sessions.get_mut(&session)
+            && found.bound > 0
+        {
+            found.bound -= 1;
+            found.seen = now;
+        }
     }
 
     /// The answer to a client with this token about a session that is over, or unknown.

@@ -37,6 +37,15 @@ use rustc_hash::FxHashMap;
 use session::Session;
 use std::collections::VecDeque;
 
+/// The one that acknowledges an update of a client first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acknowledger {
+    /// The device, when its log has it: it may refuse the update before.
+    Device,
+    /// A NIC, before the device has seen it (`docs/spec/verbs.md`): the update cannot be refused any more, only kept waiting.
+    Nic,
+}
+
 /// Settings of a device.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
@@ -71,6 +80,8 @@ pub struct DeviceConfig {
     pub server_reads_log: bool,
     /// Buckets of the index that answers READs, rounded up to a power of two, 24 bytes each; 0: READs are not answered.
     pub read_buckets: usize,
+    /// The one that acknowledges updates first.
+    pub acknowledger: Acknowledger,
     /// It answers only while it has a lease ([`Device::renewed`], `docs/spec/protocol.md` §14).
     pub leased: bool,
     /// What the operator states: [`Member::SHRINK`], [`Member::DECLARE_LOSS`], [`Member::JOIN`].
@@ -103,6 +114,7 @@ impl DeviceConfig {
             server_linger: 8 * MILLISECOND,
             server_reads_log: false,
             read_buckets: 65_536,
+            acknowledger: Acknowledger::Device,
             leased: false,
             flags: 0,
             word_epoch: None,

@@ -37,6 +37,8 @@ pub(super) struct Session {
     pub(super) client: (u64, u64),
     /// Why the head has ended it by itself.
     pub(super) let_go: Option<LetGo>,
+    /// Connections by which a NIC takes its messages, or has taken some that have not reached this machine yet.
+    pub(super) bound: u32,
 }
 
 impl Session {
@@ -58,6 +60,7 @@ impl Session {
             outstanding: Outstanding::default(),
             client: (0, 0),
             let_go: None,
+            bound: 0,
         }
     }
 }

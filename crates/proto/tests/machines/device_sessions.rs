@@ -123,6 +123,39 @@ fn a_session_is_ended_once() {
     assert_eq!(bench.device.cursors().0, 2, "the OPEN and one END");
 }
 
+/// A NIC acknowledges messages of a session that says nothing to the head: they wait in slots. An END of the head took the place of the
+/// first of them.
+#[test]
+fn a_session_with_a_connection_is_not_ended_before_its_slots_are_processed() {
+    let config = DeviceConfig {
+        session_idle: SECOND,
+        ..config(1, server())
+    };
+    let mut bench = Bench::head_with(1, config);
+    assert!(!bench.device.bind(SESSION, TOKEN + 2), "another token");
+    assert!(!bench.device.bind(SESSION + 1, TOKEN), "no such session");
+    assert!(bench.device.bind(SESSION, TOKEN));
+    assert!(bench.device.bind(SESSION, TOKEN), "its next connection");
+    for _ in 0..2 {
+        bench.now = bench.now + 2 * SECOND;
+        assert_eq!(ended(&mut bench), []);
+        bench.device.unbind(bench.now, SESSION);
+    }
+    // Silence counts from the end of the last connection.
+    bench.now = bench.now + 2 * SECOND;
+    assert_eq!(ended(&mut bench), [SESSION]);
+    assert!(!bench.device.bind(SESSION, TOKEN), "it is over");
+}
+
+/// The head had decided to end the silent session when its client connected.
+#[test]
+fn a_session_that_connects_at_the_last_moment_is_not_ended() {
+    let mut bench = bench_found_silent();
+    assert!(bench.device.bind(SESSION, TOKEN));
+    assert_eq!(bench.device.poll_own_entry(bench.now, ROOM), None);
+    bench.admit(&update(1), b"it waited in a slot");
+}
+
 /// OPEN of a client with this name, in this start.
 fn open_of(client: u64, start: u64, token: u64) -> (Header, [u8; 8]) {
     let open = Header {

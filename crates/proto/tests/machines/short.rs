@@ -1,9 +1,12 @@
 //! A store that is short of room: from the server to the clients, and nothing is promised meanwhile (`docs/spec/protocol.md` §4).
 
-use crate::support::device::{Bench, client, from_client, from_hop, hop, refused, server, update};
+use crate::support::device::{
+    Bench, client, config, from_client, from_hop, hop, refused, server, update,
+};
 use crate::support::{SESSION, TOKEN, client as clients, kinds, ms, only, peer, server as servers};
 use pmnet_proto::Time;
 use pmnet_proto::client::{Closed, Outcome};
+use pmnet_proto::device::{Acknowledger, DeviceConfig};
 use pmnet_wire::record::{DurableRow, write_durable};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
@@ -40,6 +43,18 @@ fn a_head_admits_no_update_but_lets_sessions_begin_and_end() {
     bench.admit(&from_client(Kind::End, 1), b"");
     applied(&mut bench, 1, Flags::default());
     assert!(bench.device.admits());
+}
+
+/// An update that a NIC had acknowledged waited in its slot for the store's room, and all bypasses after it waited, too.
+#[test]
+fn what_a_nic_has_acknowledged_is_admitted_all_the_same() {
+    let config = DeviceConfig {
+        acknowledger: Acknowledger::Nic,
+        ..config(1, server())
+    };
+    let mut bench = Bench::head_with(1, config);
+    applied(&mut bench, 1, Flags::SHORT);
+    bench.admit(&update(1), b"payload");
 }
 
 #[test]

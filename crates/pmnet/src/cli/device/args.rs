@@ -13,6 +13,8 @@ pub enum Mode {
     Relay,
     /// By this process, past the kernel's network stack: packets are received into the buffers that are the log.
     AfXdp,
+    /// By an RDMA NIC, which puts messages into slots and acknowledges them by itself (--rdma, --slots).
+    Verbs,
     /// By the kernel, on the server's own network interface.
     Nic,
     /// By the kernel, in a switch (a Linux bridge) between clients and server: clients send to the server.
@@ -90,6 +92,19 @@ pub struct DeviceArgs {
     /// Where updates are logged and acknowledged: by this process, or by the kernel before it.
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
+    /// With --mode verbs: the RDMA device (`rdma link` shows them).
+    #[arg(long, value_name = "NAME")]
+    pub rdma: Option<String>,
+    /// With --mode verbs: file of the slots, on tmpfs or hugetlbfs, or a devdax device.
+    #[arg(long, value_name = "PATH")]
+    pub slots: Option<PathBuf>,
+    /// With --mode verbs: number of new slots, a power of two [default: 1024]. A slot has 2048 bytes.
+    #[arg(long, value_name = "N")]
+    pub slot_count: Option<u32>,
+    /// With --mode verbs and slots in persistent memory: you state that the NIC's writes go past the processor's caches (DDIO is off for
+    /// its port), so that what is acknowledged survives a power cut.
+    #[arg(long)]
+    pub ddio_off: bool,
     /// Network interfaces by which packets come, in a kernel mode and with --mode af-xdp.
     #[arg(long, value_name = "IF", value_delimiter = ',', alias = "ports")]
     pub dev: Option<Vec<String>>,
@@ -176,6 +191,10 @@ impl DeviceArgs {
             entries,
             frame_bytes,
             mode: self.mode.or(file.mode),
+            rdma: self.rdma.or(file.rdma),
+            slots: self.slots.or(file.slots),
+            slot_count: self.slot_count.or(file.slot_count),
+            ddio_off: self.ddio_off || file.ddio_off,
             dev: self.dev.or(file.dev),
             address: self.address.or(file.address),
             name: self.name.or(file.name),
@@ -217,6 +236,10 @@ mod tests {
         entries = 5
         frame-bytes = 6
         mode = "switch"
+        rdma = "h"
+        slots = "/i"
+        slot-count = 12
+        ddio-off = true
         dev = ["c"]
         address = "10.0.0.7"
         name = "d"

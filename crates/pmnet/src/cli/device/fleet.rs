@@ -53,7 +53,7 @@ impl FleetSettings {
             };
         };
         match args.mode {
-            None | Some(Mode::Relay | Mode::AfXdp) => {}
+            None | Some(Mode::Relay | Mode::AfXdp | Mode::Verbs) => {}
             Some(Mode::Nic | Mode::Switch | Mode::Router) => {
                 if !Clock::boottime_is_the_kernels() {
                     return Err(ConfigError(

@@ -11,6 +11,7 @@ mod relay;
 mod settings;
 mod store;
 mod supervisor;
+mod verbs;
 
 use anyhow::Context;
 use clap::Args;
@@ -53,6 +54,10 @@ Examples:
     pmnet device --mode af-xdp --dev eth0 \\
       --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
       --log /dev/shm/d.pmlog --media dram
+  an RDMA NIC acknowledges (R = 1), before this process has seen the write:
+    pmnet device --mode verbs --rdma mlx5_0 --slots /dev/dax1.0 \\
+      --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
+      --log /dev/dax0.0 --media pmem
   one device that is also the server of its shard:
     pmnet device --listen 127.0.0.1:51000 \\
       --store 'packet:/var/lib/pmnet/shard0?size=4G'
@@ -101,6 +106,11 @@ device's lease lasts, whether or not this process lives.
 --mode af-xdp: AF_XDP sockets receive packets into the log itself; an update is durable and sent on without \
 being copied. Everything else on --dev goes to the system as before. A log made for another mode cannot be \
 used.
+
+--mode verbs: clients (pmnet redis --rdma) send by RDMA into slots, in one order. The NIC acknowledges by itself, and this \
+process moves the writes from the slots into its log. Only for the first device of a chain. In a chain of several \
+devices the NIC's acknowledgement does not count, and the chain's does. It works without --fleet and pmnet ctl. \
+docs/operate/verbs.md says what to check first.
 
 --store: log and data are in one region, and this process has both; there is no pmnet server. An update of one \
 string of 512 bytes or more is not copied when it is applied: it stays where it was logged. With --mode af-xdp \

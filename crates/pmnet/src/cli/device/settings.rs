@@ -8,6 +8,7 @@ use pmnet_dataplane::relay::RelayConfig;
 use pmnet_device::DeviceConfig;
 use pmnet_log::Parameters;
 use pmnet_media::Kind;
+use pmnet_proto::device::Acknowledger;
 use pmnet_store::RegionAddress;
 use pmnet_wire::record::Member;
 
@@ -16,6 +17,7 @@ use super::direct::{DirectSettings, buffers};
 use super::fleet::FleetSettings;
 use super::kernel_settings::KernelSettings;
 use super::store;
+use super::verbs::VerbsSettings;
 use crate::cli::common::{hop_addresses, required, size_max, udp_address};
 use crate::cli::names::Named;
 
@@ -55,6 +57,8 @@ pub enum Place {
     Relay,
     /// In this process, past the kernel's network stack (--mode af-xdp).
     Direct(DirectSettings),
+    /// In this process, from slots into which an RDMA NIC has put them (--mode verbs).
+    Verbs(VerbsSettings),
     /// In the kernel.
     Kernel(KernelSettings),
     /// In the region that has the data as well (--store), received at the UDP socket or past the network stack.
@@ -78,7 +82,7 @@ impl Settings {
         let ring = from_size(frame_bytes);
         match self.place {
             Place::Direct(_) => buffers(&ring, self.kind),
-            Place::Relay | Place::Kernel(_) | Place::Store(..) => ring,
+            Place::Relay | Place::Verbs(_) | Place::Kernel(_) | Place::Store(..) => ring,
         }
     }
 
@@ -86,7 +90,7 @@ impl Settings {
     pub const fn kernel(&self) -> Option<&KernelSettings> {
         match &self.place {
             Place::Kernel(kernel) => Some(kernel),
-            Place::Relay | Place::Direct(_) | Place::Store(..) => None,
+            Place::Relay | Place::Direct(_) | Place::Verbs(_) | Place::Store(..) => None,
         }
     }
 }
@@ -97,6 +101,7 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     let listen = udp_address("--listen", &listen)?;
     let kernel = KernelSettings::new(&args, listen)?;
     let direct = DirectSettings::new(&args)?;
+    let verbs = VerbsSettings::new(&args)?;
     if direct.is_some() && (listen.ip().is_unspecified() || listen.port() == 0) {
         return Err(ConfigError(format!(
             "--listen {listen}: with --mode af-xdp it must be the address and port to which clients send"
@@ -127,8 +132,12 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     let place = match (kernel, direct) {
         (Some(kernel), _) => Place::Kernel(kernel),
         (None, Some(direct)) => Place::Direct(direct),
-        (None, None) => Place::Relay,
+        (None, None) => verbs.map_or(Place::Relay, Place::Verbs),
     };
+    let by_nic = matches!(place, Place::Verbs(_));
+    if by_nic {
+        device.acknowledger = Acknowledger::Nic;
+    }
     Ok(Settings {
         relay: relay_config(listen, device, &args),
         path,
@@ -136,7 +145,8 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
         place,
         fleet,
         next_name: Named::of(&next_text),
-        ctl: !args.no_ctl,
+        // Its TCP port is for clients' connections there.
+        ctl: !args.no_ctl && !by_nic,
         wanted,
     })
 }

@@ -13,7 +13,7 @@ use pmnet_wire::record::Member;
 use super::fleet::FleetOrders;
 use super::hand::HandOrders;
 use super::settings::{Place, Settings};
-use super::{direct, kernel, relay, store};
+use super::{direct, kernel, relay, store, verbs};
 
 /// Source of orders: which next hop a device has, and when it ends.
 pub trait Orders {
@@ -70,6 +70,7 @@ pub fn serve(settings: &Settings, stop: &Stop, json: bool) -> anyhow::Result<()>
         let run = match settings.place.clone() {
             Place::Relay => relay::run(now, stop, json, may_serve),
             Place::Direct(direct) => direct::run(now, direct, stop, json, may_serve),
+            Place::Verbs(queue) => verbs::run(now, &queue, stop, json, may_serve),
             Place::Kernel(kernel) => {
                 kernel::run(&now, &kernel, &mut in_kernel, stop, json, may_serve)
             }
@@ -96,7 +97,7 @@ pub fn serve(settings: &Settings, stop: &Stop, json: bool) -> anyhow::Result<()>
 /// Returns whether a file would be made for this device.
 fn is_new(settings: &Settings) -> bool {
     match &settings.place {
-        Place::Relay | Place::Direct(_) => !settings.path.exists(),
+        Place::Relay | Place::Direct(_) | Place::Verbs(_) => !settings.path.exists(),
         Place::Kernel(_) => false,
         Place::Store(region, _) => region.is_new(),
     }

@@ -19,6 +19,9 @@ pub struct RedisArgs {
     /// again when the chain has changed. A name is waited for, and looked up again.
     #[arg(long, value_name = "HOST:PORT[,HOST:PORT…]")]
     pub(super) via: Option<String>,
+    /// Send by RDMA, from this RDMA device to a head that is started with --mode verbs.
+    #[arg(long, value_name = "NAME", conflicts_with = "shards")]
+    pub(super) rdma: Option<String>,
     /// Instead of --via: the devices of this fleet, as etcd knows them, also when they change.
     #[arg(long, value_name = "NAME", conflicts_with = "via")]
     pub(super) fleet: Option<String>,
@@ -137,6 +140,7 @@ impl RedisArgs {
             tls_key: self.tls_key.or(below.tls_key),
             tls_ca: self.tls_ca.or(below.tls_ca),
             tls_clients: self.tls_clients.or(below.tls_clients),
+            rdma: self.rdma.or(below.rdma),
             mtu: self.mtu.or(below.mtu),
             spin_us: self.spin_us.or(below.spin_us),
             deadline_ms: self.deadline_ms.or(below.deadline_ms),

@@ -95,6 +95,7 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         warn_of_password("--direct", url, instead);
     }
     let args = command.args.clone().over(file);
+    let rdma = args.rdma.clone();
     if let Some(path) = args.shards.clone() {
         survive_hangup()?;
         let known = sharded::vias(&path);
@@ -125,7 +126,10 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     } = settings(args)?;
     front.connections_max = within_files(front.connections_max, 0)?;
     let copies = client.copies_min;
-    let way = Way::find(client, hosts, follow)?;
+    let mut way = Way::find(client, hosts, follow)?;
+    if let Some(rdma) = rdma {
+        way.node = way.node.by_rdma(&rdma)?;
+    }
     let via = way.via();
     let front = Front::bind(&front, way.node)?;
     let _direct = direct

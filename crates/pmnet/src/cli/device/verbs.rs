@@ -1,0 +1,194 @@
+//! `pmnet device --mode verbs`: an RDMA NIC acknowledges, and this process takes writes out of its slots (`docs/spec/verbs.md`).
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use pmnet_cli::ConfigError;
+use pmnet_client::Stop;
+use pmnet_dataplane::relay::run_with;
+use pmnet_device::DeviceNode;
+use pmnet_fleet::Facts;
+use pmnet_log::slots::{SlotParameters, SlotScan};
+use pmnet_log::{Identity, Media};
+use pmnet_media::{AnyMedia, Domain, Kind};
+use pmnet_proto::Random;
+use pmnet_verbs::{Queue, QueueConfig, QueueDevice};
+use serde_json::json;
+
+use super::args::{DeviceArgs, Mode};
+use super::relay::{announce, open_log};
+use super::settings::Settings;
+use super::supervisor::facts;
+
+/// Bytes of a slot: it holds the largest packet.
+const SLOT_BYTES: u32 = 2048;
+const _: () = assert!(pmnet_wire::DATAGRAM_BYTES_MAX <= SLOT_BYTES as usize);
+/// Number of new slots.
+const SLOTS: u32 = 1024;
+
+/// Settings of this mode.
+#[derive(Clone, Debug)]
+pub struct VerbsSettings {
+    rdma: String,
+    slots: PathBuf,
+    count: Option<u32>,
+    ddio_off: bool,
+}
+
+impl VerbsSettings {
+    /// The settings of this mode; `None` in the others.
+    pub fn new(args: &DeviceArgs) -> Result<Option<VerbsSettings>, ConfigError> {
+        let said = [
+            (args.rdma.is_some(), "--rdma"),
+            (args.slots.is_some(), "--slots"),
+            (args.slot_count.is_some(), "--slot-count"),
+            (args.ddio_off, "--ddio-off"),
+        ];
+        if args.mode != Some(Mode::Verbs) {
+            let flag = said.iter().find(|(is, _)| *is);
+            return flag.map_or(Ok(None), |(_, flag)| {
+                Err(ConfigError(format!("{flag} belongs to --mode verbs")))
+            });
+        }
+        let others = [
+            (
+                args.fleet.is_some(),
+                "--fleet",
+                "a lease cannot silence a NIC",
+            ),
+            (args.store.is_some(), "--store", "use pmnet server"),
+            (
+                args.shards.is_some_and(|shards| shards > 1),
+                "--shards",
+                "start a process for each shard",
+            ),
+            (
+                args.join,
+                "--join",
+                "a device joins at the end of its chain, and this mode is for the first one",
+            ),
+        ];
+        if let Some((_, flag, why)) = others.iter().find(|(is, ..)| *is) {
+            let text = format!("{flag} does not go with --mode verbs: {why}");
+            return Err(ConfigError(text));
+        }
+        let (Some(rdma), Some(slots)) = (args.rdma.clone(), args.slots.clone()) else {
+            return Err(ConfigError(
+                "--mode verbs needs --rdma (the RDMA device) and --slots (where it puts messages)"
+                    .into(),
+            ));
+        };
+        Ok(Some(VerbsSettings {
+            rdma,
+            slots,
+            count: args.slot_count,
+            ddio_off: args.ddio_off,
+        }))
+    }
+
+    /// Opens the slots of this log, or makes them.
+    fn open(&self, log: Identity) -> anyhow::Result<SlotScan<AnyMedia>> {
+        let wanted = SlotParameters {
+            slots: self.count.unwrap_or(SLOTS),
+            slot_bytes: SLOT_BYTES,
+        };
+        wanted.validate()?;
+        let kind = kind(&self.slots);
+        let unused = !self.slots.exists() || pmnet_media::is_unused_device(&self.slots, kind)?;
+        let mut media = if unused {
+            pmnet_media::create(
+                &self.slots,
+                kind,
+                wanted.image_bytes().next_multiple_of(4096),
+            )?
+        } else {
+            pmnet_media::open(&self.slots, kind)?
+        };
+        // A file of zeros was left by a process that died before it had written anything.
+        if unused || media.bytes().iter().all(|byte| *byte == 0) {
+            pmnet_log::slots::format(&mut media, log, wanted)?;
+            tracing::info!(path = %self.slots.display(), ?wanted, "made new slots");
+        }
+        let scan = SlotScan::open(media, Some(log))?;
+        let found = scan.parameters();
+        let other = self.count.is_some_and(|count| count != found.slots);
+        anyhow::ensure!(
+            !other,
+            "--slot-count: there are {} slots already; leave it out",
+            found.slots
+        );
+        Ok(scan)
+    }
+
+    /// Returns the faults that an acknowledgement of the NIC survives, with a log that survives `log`. The processor flushes nothing before it.
+    fn survives(&self, slots: &AnyMedia, log: &'static str) -> &'static str {
+        match slots {
+            // From the slots it goes there.
+            _ if !log.starts_with("power loss") => log,
+            AnyMedia::Pmem(pmem) if pmem.domain() == Domain::CpuCache || self.ddio_off => {
+                slots.survives()
+            }
+            AnyMedia::Pmem(_) => {
+                "death of the process, not power loss (what the NIC wrote may be in a cache: --ddio-off says that it is not)"
+            }
+            AnyMedia::Dram(_) | AnyMedia::File(_) => slots.survives(),
+        }
+    }
+}
+
+/// A devdax device is persistent memory; anything else is memory.
+fn kind(path: &Path) -> Kind {
+    let device = std::fs::metadata(path).is_ok_and(|it| it.file_type().is_char_device());
+    if device { Kind::Pmem } else { Kind::Dram }
+}
+
+/// One run: until asked to end. `may_serve` is asked when log, slots and NIC are open.
+pub fn run(
+    settings: Settings,
+    verbs: &VerbsSettings,
+    stop: &Stop,
+    json: bool,
+    may_serve: impl FnOnce(Facts) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let (log, _) = open_log(&settings)
+        .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
+    let about = (settings.relay.device.id, settings.relay.device.shard);
+    let scan = verbs
+        .open(*log.identity())
+        .with_context(|| format!("cannot use the slots {}", verbs.slots.display()))?;
+    let (slots, memory) = (scan.parameters().slots, scan.media().memory());
+    let (media, alone, chained) = (
+        log.media_name(),
+        verbs.survives(scan.media(), log.survives()),
+        log.survives(),
+    );
+    let config = QueueConfig {
+        rdma: verbs.rdma.clone(),
+        listen: settings.relay.listen,
+        shard: about.1,
+    };
+    let random = Random::new(getrandom::u64().context("no random numbers")?);
+    let queue = Queue::open(&config, scan, memory, random)?;
+    if !may_serve(facts(&log))? {
+        return Ok(log.close()?);
+    }
+    let rdma = verbs.rdma.clone();
+    let make = |node: DeviceNode<AnyMedia>| queue.before(node);
+    let mut last = None;
+    let observe = |node: &QueueDevice<AnyMedia, AnyMedia>| {
+        last = Some((node.connection_counters(), node.counters()));
+    };
+    run_with(settings.relay, log, stop, make, observe, |address, node| {
+        // The NIC is one copy: with more of them the log of each counts.
+        let survives = if node.machine().copies() == 1 {
+            alone
+        } else {
+            chained
+        };
+        let more = [("rdma", json!(rdma)), ("slots", json!(slots))];
+        announce(json, address, node, about, (media, survives), &more);
+    })?;
+    tracing::info!(?last, "what the NIC and its connections did");
+    Ok(())
+}

@@ -1,0 +1,487 @@
+//! A device whose clients' messages a NIC acknowledges by itself: a [`DeviceNode`], its slots, and its connections, turn by turn.
+//!
+//! Order of a turn: completions, messages in the order of their slots, the log, the cursor, new slots. No connection outlives the epoch that it
+//! was made in, and no slot is posted before recovery has entered what was in it.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::RawFd;
+
+use pmnet_device::{DeviceError, DeviceNode, Served, SlotCounters, SlotRecovery, Slots};
+use pmnet_log::Media;
+use pmnet_log::slots::{Outcome, SlotScan, SlotsError};
+use pmnet_proto::time::{MILLISECOND, Nanos, SECOND, earliest};
+use pmnet_proto::{Peer, Random, Time};
+use pmnet_wire::{Header, Kind, Packet};
+
+use crate::connections::{ConnectionCounters, Connections, Parts};
+use crate::message::Refusal;
+use crate::nic::{Completion, Nic, NicError, POLL_MAX};
+use crate::suspects::Suspects;
+
+/// The oldest slot may be open for so long while later ones are complete.
+const HEAD_DEADLINE: Nanos = SECOND;
+/// After all connections were broken for a new epoch, none is let in for so long, or until the epoch has changed.
+const CLOSED: Nanos = 2 * SECOND;
+/// At its end a device waits so long for what its NIC has acknowledged.
+const CLOSING: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Settings of a device's queue.
+#[derive(Clone, Debug)]
+pub struct QueueConfig {
+    /// The RDMA device's name.
+    pub rdma: String,
+    /// UDP address of the device; clients connect to the TCP port with the same number.
+    pub listen: SocketAddr,
+    /// The shard.
+    pub shard: u32,
+}
+
+/// Why there is no queue.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// The NIC.
+    #[error(transparent)]
+    Nic(#[from] NicError),
+    /// The TCP port.
+    #[error("cannot listen for connections on {0} (TCP)")]
+    Listen(SocketAddr, #[source] io::Error),
+}
+
+impl NicError {
+    fn stops(self) -> DeviceError {
+        DeviceError::Stopped(format!("the NIC failed: {self}"))
+    }
+}
+
+enum Life<Q> {
+    Recovering(SlotRecovery<Q>),
+    Serving(Box<Slots<Q>>),
+    /// Between both, for a moment.
+    Changing,
+}
+
+/// Events of messages, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    /// Messages that were taken from slots, in order.
+    pub messages: u64,
+    /// Slots with an error in place of a message.
+    pub holes: u64,
+    /// Turns that ended because the log had no room for an update.
+    pub waits: u64,
+    /// Completions that came while an earlier slot was open.
+    pub overtaken: u64,
+    /// Updates that the recovery has found in slots alone.
+    pub recovered: u64,
+    /// Datagrams of clients that had to come through the queue, and were dropped.
+    pub outside: u64,
+}
+
+/// See the module's text.
+pub struct QueueDevice<M, Q> {
+    node: DeviceNode<M>,
+    life: Life<Q>,
+    connections: Connections,
+    suspects: Suspects,
+    polled: Vec<Completion>,
+    /// The NIC wakes this process at the next completion.
+    armed: bool,
+    /// No connection is let in until then, or until another epoch.
+    closed: Option<(u32, Time)>,
+    /// An address for answers that no client waits for.
+    nobody: Peer,
+    shard: u32,
+    /// The last time that was told.
+    now: Time,
+    // As in the counters.
+    outside: u64,
+    overtaken: u64,
+    recovered: u64,
+}
+
+/// An opened queue, before its device is there.
+pub struct Queue<Q> {
+    scan: SlotScan<Q>,
+    connections: Connections,
+    nobody: Peer,
+    shard: u32,
+}
+
+impl<Q: Media> Queue<Q> {
+    /// Opens the NIC, and listens. `memory`: that of the slots. Clients can connect when the device serves and what the slots hold is in
+    /// its log.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn open(
+        config: &QueueConfig,
+        scan: SlotScan<Q>,
+        memory: pmnet_media::Memory,
+        random: Random,
+    ) -> Result<Queue<Q>, QueueError> {
+        let nic = Nic::open(&config.rdma, config.listen.ip())?;
+        let parameters = scan.parameters();
+        let parts = Parts::make(&nic, memory, parameters.slots, parameters.slot_bytes)?;
+        let connections = Connections::listen(parts, config.listen, config.shard, random)
+            .map_err(|error| QueueError::Listen(config.listen, error))?;
+        let loopback: IpAddr = match config.listen.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        Ok(Queue {
+            scan,
+            connections,
+            // "Discard".
+            nobody: SocketAddr::new(loopback, 9),
+            shard: config.shard,
+        })
+    }
+
+    /// Puts the queue before a device.
+    pub fn before<M: Media>(self, node: DeviceNode<M>) -> QueueDevice<M, Q> {
+        QueueDevice {
+            node,
+            life: Life::Recovering(SlotRecovery::new(self.scan)),
+            connections: self.connections,
+            suspects: Suspects::default(),
+            polled: Vec::with_capacity(POLL_MAX),
+            armed: false,
+            closed: None,
+            nobody: self.nobody,
+            shard: self.shard,
+            now: Time(0),
+            outside: 0,
+            overtaken: 0,
+            recovered: 0,
+        }
+    }
+}
+
+impl<M: Media, Q: Media> QueueDevice<M, Q> {
+    /// Whether connections are let in, and for which epoch.
+    fn open(&mut self, now: Time) -> Result<u32, Refusal> {
+        let machine = self.node.machine();
+        let epoch = machine.epoch();
+        let over = |(at, until): &(u32, Time)| *at != epoch || now >= *until;
+        if self.closed.as_ref().is_some_and(over) {
+            self.closed = None;
+        }
+        let serves = machine.is_head() && matches!(self.life, Life::Serving(_));
+        if serves && self.closed.is_none() {
+            Ok(epoch)
+        } else {
+            Err(Refusal::NotServing)
+        }
+    }
+
+    /// Goes on with the recovery of slots; after it the queue is open.
+    fn recover(&mut self, now: Time) -> Result<(), DeviceError> {
+        let Life::Recovering(recovery) = &mut self.life else {
+            return Ok(());
+        };
+        if !recovery.turn(now, &mut self.node, self.nobody)? {
+            return Ok(());
+        }
+        self.recovered = recovery.entered();
+        if let Life::Recovering(recovery) = std::mem::replace(&mut self.life, Life::Changing) {
+            let slots = recovery.begin().map_err(slots_stop)?;
+            self.life = Life::Serving(Box::new(slots));
+        }
+        tracing::info!(
+            entered = self.recovered,
+            "what was in the slots is in the log: clients can connect"
+        );
+        self.post()
+    }
+
+    /// Posts all slots that may be.
+    fn post(&mut self) -> Result<(), DeviceError> {
+        let Life::Serving(slots) = &mut self.life else {
+            return Ok(());
+        };
+        let receiver = &self.connections.parts().receiver;
+        while let Some(posting) = slots.queue().post() {
+            let posted = receiver.post(posting.number, &posting.place);
+            posted.map_err(NicError::stops)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what the NIC has completed, until there is nothing more, for each slot once at most. True: something was there.
+    fn poll(&mut self, now: Time) -> Result<bool, DeviceError> {
+        let Life::Serving(slots) = &mut self.life else {
+            return Ok(false);
+        };
+        let mut some = false;
+        loop {
+            self.polled.clear();
+            let completions = &self.connections.parts().completions;
+            completions
+                .poll(&mut self.polled)
+                .map_err(NicError::stops)?;
+            for completion in &self.polled {
+                // A device's QP sends nothing: all completions are those of slots.
+                let number = self
+                    .connections
+                    .completed(completion.qpn, completion.id + 1);
+                let (from, outcome) = match (number, completion.outcome) {
+                    (Some(from), Ok(bytes)) => (from, Outcome::Message(bytes)),
+                    (from, Err(_)) => (from.unwrap_or(0), Outcome::Error),
+                    (None, Ok(_)) => {
+                        return Err(
+                            NicError::said("it completes a message of a destroyed QP").stops()
+                        );
+                    }
+                };
+                let queue = slots.queue();
+                if let Err(odd) = queue.complete(completion.id, from, outcome) {
+                    return Err(NicError::said(&odd.to_string()).stops());
+                }
+                self.overtaken += u64::from(queue.blocked().is_some());
+                if outcome == Outcome::Error {
+                    let failed = self.connections.failed(now, from);
+                    failed.map_err(NicError::stops)?;
+                }
+            }
+            some |= !self.polled.is_empty();
+            if self.polled.len() < POLL_MAX {
+                return Ok(some);
+            }
+        }
+    }
+
+    /// Breaks connections that must not go on, and destroys those that are broken.
+    fn police(&mut self, now: Time) -> Result<(), DeviceError> {
+        if self.open(now).is_err() {
+            let broken = self.connections.break_off(now, |_| true);
+            broken.map_err(NicError::stops)?;
+        }
+        let settled = self.connections.settled(now);
+        if !settled.is_empty() {
+            // Their completions are in the queue of completions since before they settled.
+            self.poll(now)?;
+            self.connections.drained(&settled);
+        }
+        let Life::Serving(slots) = &mut self.life else {
+            return Ok(());
+        };
+        if slots.is_blocked(now, HEAD_DEADLINE)
+            && let Some(slot) = slots.queue().blocked()
+        {
+            let queue = slots.queue();
+            let who: Vec<u32> = self.connections.numbers().collect();
+            let who: Vec<u32> = who
+                .into_iter()
+                .filter(|&it| !queue.is_cleared(it))
+                .collect();
+            if self.suspects.accuse(slot, who.iter().copied()) {
+                tracing::warn!(
+                    connections = who.len(),
+                    "a client is in the middle of a message for too long: those that may be it are disconnected"
+                );
+                let broken = self.connections.break_off(now, |it| who.contains(&it));
+                broken.map_err(NicError::stops)?;
+            }
+        }
+        let there: Vec<u32> = self.connections.numbers().collect();
+        let queue = slots.queue();
+        let nobodys = self
+            .suspects
+            .settle(queue.blocked(), |who| !there.contains(&who));
+        if let Some(slot) = nobodys
+            && let Err(odd) = queue.complete(slot, 0, Outcome::Error)
+        {
+            return Err(NicError::said(&odd.to_string()).stops());
+        }
+        Ok(())
+    }
+
+    /// Messages in the order of their slots, and what follows from them.
+    fn advance(&mut self, now: Time) -> Result<bool, DeviceError> {
+        let Life::Serving(slots) = &mut self.life else {
+            return self.node.finish(now);
+        };
+        let before = slots.queue().processed();
+        let (connections, nobody) = (&self.connections, self.nobody);
+        slots.hand_on(now, &mut self.node, |number| {
+            connections.peer(number).unwrap_or(nobody)
+        })?;
+        let mut worked = self.node.finish(now)?;
+        slots.keep(&self.node).map_err(slots_stop)?;
+        let processed = slots.queue().processed();
+        worked |= processed != before;
+        self.connections.processed(now, processed, &mut self.node);
+        self.post()?;
+        Ok(worked)
+    }
+
+    /// A new epoch is about to begin here. True: nothing of the present one is under way, it may begin.
+    fn may_change_epoch(&mut self, now: Time) -> Result<bool, DeviceError> {
+        let serving = self.node.machine().is_serving();
+        let clean = match &mut self.life {
+            Life::Serving(slots) if serving => {
+                let queue = slots.queue();
+                let processed = queue.oldest().is_none() && queue.blocked().is_none();
+                processed && self.node.log().durable() == self.node.log().last()
+            }
+            _ => true,
+        };
+        if self.connections.are_gone() && clean {
+            return Ok(true);
+        }
+        self.closed = Some((self.node.machine().epoch(), now + CLOSED));
+        let broken = self.connections.break_off(now, |_| true);
+        broken.map_err(NicError::stops)?;
+        Ok(false)
+    }
+
+    /// The connections' counters.
+    pub const fn connection_counters(&self) -> ConnectionCounters {
+        self.connections.counters()
+    }
+
+    /// The events of messages so far.
+    pub fn counters(&self) -> QueueCounters {
+        let slots = match &self.life {
+            Life::Serving(slots) => slots.counters(),
+            Life::Recovering(_) | Life::Changing => SlotCounters::default(),
+        };
+        QueueCounters {
+            messages: slots.messages,
+            holes: slots.holes,
+            waits: slots.waits,
+            overtaken: self.overtaken,
+            recovered: self.recovered,
+            outside: self.outside,
+        }
+    }
+}
+
+fn slots_stop(error: SlotsError) -> DeviceError {
+    DeviceError::Stopped(format!("the slots failed: {error}"))
+}
+
+impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
+    type Medium = M;
+
+    fn device(&self) -> &DeviceNode<M> {
+        &self.node
+    }
+
+    fn device_mut(&mut self) -> &mut DeviceNode<M> {
+        &mut self.node
+    }
+
+    fn wakeup_fd(&self) -> Option<RawFd> {
+        Some(self.connections.fd())
+    }
+
+    fn receive_with_hops(
+        &mut self,
+        now: Time,
+        from: Peer,
+        hops: u8,
+        datagram: &[u8],
+    ) -> Result<(), DeviceError> {
+        let recovering = !matches!(self.life, Life::Serving(_));
+        match Header::kind_of(datagram) {
+            // Beside the queue they could overtake what waits in it.
+            Some(Kind::Update | Kind::End | Kind::Bypass | Kind::Read) => {
+                self.outside += 1;
+                return Ok(());
+            }
+            // They can end sessions, of which there may be messages in the slots.
+            Some(Kind::Open | Kind::Ping) if recovering => {
+                self.outside += 1;
+                return Ok(());
+            }
+            Some(Kind::RecoverReply) => {
+                let epoch = Packet::parse(datagram).map(|packet| packet.header.epoch);
+                let other = epoch.is_ok_and(|epoch| epoch != self.node.machine().epoch());
+                if other && !self.may_change_epoch(now)? {
+                    // It is asked for again.
+                    return Ok(());
+                }
+            }
+            _ => {}
+        }
+        self.node.receive_with_hops(now, from, hops, datagram)
+    }
+
+    fn finish(&mut self, now: Time) -> Result<bool, DeviceError> {
+        if self.node.machine().is_serving() && !self.node.machine().is_head() {
+            return Err(DeviceError::Stopped(
+                "--mode verbs is for the first device of a chain, and this one is not the first any more: what its NIC has acknowledged \
+                 must not be dropped. Wire it as the head, or empty its slots by starting it as the head once."
+                    .to_owned(),
+            ));
+        }
+        self.now = now;
+        self.recover(now)?;
+        let open = self.open(now);
+        let mut worked = self
+            .connections
+            .look(now, &mut self.node, open)
+            .map_err(NicError::stops)?;
+        for (client, session, tag) in self.connections.take_unknown() {
+            let ping = Header {
+                session,
+                tag,
+                shard: self.shard,
+                ..Header::new(Kind::Ping)
+            };
+            let mut question = Vec::new();
+            ping.write(&[], &mut question);
+            // As if the client had asked: it hears why.
+            self.node.receive(now, client, &question)?;
+        }
+        worked |= self.poll(now)?;
+        if !worked && self.connections.parts().completions.take_event() {
+            self.armed = false;
+        }
+        self.police(now)?;
+        Ok(self.advance(now)? | worked)
+    }
+
+    fn rest(&mut self, now: Time) -> Result<Option<Time>, DeviceError> {
+        let due = self.node.rest(now)?;
+        let mut soon = None;
+        if matches!(self.life, Life::Serving(_)) && !self.armed {
+            let completions = &self.connections.parts().completions;
+            completions.arm().map_err(NicError::stops)?;
+            self.armed = true;
+            // A completion that came before it was armed does not wake.
+            soon = Some(now);
+        }
+        if let Life::Serving(slots) = &mut self.life {
+            let queue = slots.queue();
+            let waits = queue.blocked().is_some() || queue.oldest().is_some();
+            soon = soon.or(waits.then_some(now + MILLISECOND));
+        }
+        Ok(earliest(
+            earliest(due, soon),
+            self.connections.next_timeout(),
+        ))
+    }
+
+    /// Breaks all connections, and enters what they have sent, as far as the log has room; the rest stays in its slots.
+    fn close(mut self) -> Result<(), DeviceError> {
+        let begun = std::time::Instant::now();
+        let first = self.now;
+        let mut now = first;
+        loop {
+            self.closed = Some((self.node.machine().epoch(), Time(u64::MAX)));
+            if self.may_change_epoch(now)? || begun.elapsed() >= CLOSING {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            now = first + u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.poll(now)?;
+            self.police(now)?;
+            self.advance(now)?;
+            self.node.sent();
+        }
+        self.node.close()
+    }
+}

@@ -1,0 +1,171 @@
+//! One TCP connection with messages of one length, which never blocks and holds a bounded amount.
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use mio::net::TcpStream;
+use socket2::{SockRef, TcpKeepalive};
+
+use crate::message::{MESSAGE_BYTES, Message};
+
+/// Bytes that a partner may leave unread.
+const UNSENT_MAX: usize = 1024 * MESSAGE_BYTES;
+
+/// The reason why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The partner closed it, or it broke.
+    Closed,
+    /// Bytes that are no message.
+    Garbage,
+    /// The partner reads nothing.
+    Unread,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Line {
+    stream: TcpStream,
+    got: [u8; MESSAGE_BYTES],
+    filled: usize,
+    unsent: Vec<u8>,
+}
+
+impl Line {
+    /// Over this connection. A partner whose machine is gone is noticed in some seconds.
+    #[must_use]
+    pub fn new(stream: TcpStream) -> Line {
+        let probe = TcpKeepalive::new()
+            .with_time(Duration::from_secs(2))
+            .with_interval(Duration::from_secs(1))
+            .with_retries(3);
+        let socket = SockRef::from(&stream);
+        let set = [
+            socket.set_tcp_keepalive(&probe),
+            socket.set_tcp_nodelay(true),
+        ];
+        for error in set.into_iter().filter_map(Result::err) {
+            tracing::debug!(%error, "an option of a TCP socket");
+        }
+        Line {
+            stream,
+            got: [0; MESSAGE_BYTES],
+            filled: 0,
+            unsent: Vec::new(),
+        }
+    }
+
+    /// The connection.
+    pub const fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    /// The next message, if it is there.
+    ///
+    /// # Errors
+    /// [`Ended`].
+    pub fn next(&mut self) -> Result<Option<Message>, Ended> {
+        loop {
+            match self.stream.read(&mut self.got[self.filled..]) {
+                Ok(0) => return Err(Ended::Closed),
+                Ok(count) => self.filled += count,
+                Err(error) if is_patience(&error) => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(Ended::Closed),
+            }
+            if self.filled == MESSAGE_BYTES {
+                self.filled = 0;
+                return Message::read(&self.got).map(Some).ok_or(Ended::Garbage);
+            }
+        }
+    }
+
+    /// Sends a message, now or with a later [`Line::flush`].
+    ///
+    /// # Errors
+    /// [`Ended`].
+    pub fn send(&mut self, message: &Message) -> Result<(), Ended> {
+        if self.unsent.len() >= UNSENT_MAX {
+            return Err(Ended::Unread);
+        }
+        self.unsent.extend_from_slice(&message.write());
+        self.flush()
+    }
+
+    /// Sends what waits.
+    ///
+    /// # Errors
+    /// [`Ended`].
+    pub fn flush(&mut self) -> Result<(), Ended> {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) if is_patience(&error) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(Ended::Closed),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nothing can be done now; a connection that is being made counts, too.
+fn is_patience(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::time::Instant;
+
+    const BOUND: Message = Message::Bound { session: 5 };
+
+    /// A line, and the other end of it.
+    fn line() -> (Line, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (own, _) = listener.accept().unwrap();
+        own.set_nonblocking(true).unwrap();
+        (Line::new(TcpStream::from_std(own)), other)
+    }
+
+    /// Returns the message that comes within five seconds.
+    fn heard(line: &mut Line) -> Result<Message, Ended> {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(5) {
+            if let Some(message) = line.next()? {
+                return Ok(message);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("nothing came");
+    }
+
+    #[test]
+    fn a_message_may_come_byte_by_byte_and_garbage_ends_the_line() {
+        let (mut line, mut other) = line();
+        assert_eq!(line.next(), Ok(None));
+        let mut bytes = BOUND.write();
+        for byte in bytes {
+            other.write_all(&[byte]).unwrap();
+        }
+        assert_eq!(heard(&mut line), Ok(BOUND));
+        bytes[40] ^= 1;
+        other.write_all(&bytes).unwrap();
+        assert_eq!(heard(&mut line), Err(Ended::Garbage));
+    }
+
+    #[test]
+    fn a_partner_that_reads_nothing_or_goes_ends_the_line() {
+        let (mut line, other) = line();
+        let ended = (0..1_000_000).find_map(|_| line.send(&BOUND).err());
+        assert_eq!(ended, Some(Ended::Unread));
+        drop(other);
+        assert_eq!(heard(&mut line), Err(Ended::Closed));
+    }
+}

@@ -1,0 +1,503 @@
+//! A client's side: one QP to the head, over which everything of its sessions goes but OPEN and PING (`docs/spec/verbs.md` §3, 6 and 8).
+//!
+//! Invariants: of a session, seq *s* + 1 is sent on a connection only after *s*, or when *s* was acknowledged before; an update counts as acknowledged when a READ
+//! after it has completed; what cannot be sent now waits in bounded queues, or is dropped, and the protocol's timers send it again.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use mio::net::TcpStream;
+use mio::unix::SourceFd;
+use mio::{Interest, Token};
+use pmnet_proto::time::{MILLISECOND, Nanos, SECOND, earliest};
+use pmnet_proto::{Random, Time};
+use pmnet_wire::{DATAGRAM_BYTES_MAX, Header, Kind, Packet};
+
+use crate::gates::{Gates, Offer, takes_seq};
+use crate::line::{Ended, Line};
+use crate::message::Message;
+use crate::nic::{Completion, Completions, Nic, NicError, QueuePair, Readable, SendBuffers};
+
+/// Messages that the NIC has, at most.
+const SENDS: usize = 512;
+/// READs that the NIC has, at most.
+const READS: usize = 64;
+/// Messages that wait for the NIC, at most; those that waited for the device's word come on top.
+const BACKLOG_MAX: usize = 4096;
+/// The device must welcome within this.
+const GREETING: Nanos = 2 * SECOND;
+/// After a connection was broken or refused, the next one is tried after so long.
+const AGAIN: Nanos = 50 * MILLISECOND;
+/// TCP is looked at so often, at most.
+const LOOK_EVERY: Nanos = MILLISECOND / 4;
+
+const LINE: Token = Token(0);
+const WAKE: Token = Token(1);
+
+/// Events of a link, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// Connections that were made.
+    pub made: u64,
+    /// Connections that broke, and attempts that came to nothing.
+    pub broken: u64,
+    /// Messages that were given to the NIC.
+    pub sent: u64,
+    /// Messages that were dropped: no connection, no place, or not in turn.
+    pub dropped: u64,
+    /// READs that have completed: each acknowledges all messages before it.
+    pub reads: u64,
+}
+
+/// News for the client's machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// A connection is there: what was under way is sent again.
+    Connected,
+    /// The NIC has everything up to `seq` of this session, in this epoch, and the chain is this device alone.
+    Taken {
+        /// The session.
+        session: u64,
+        /// The seq.
+        seq: u64,
+        /// The epoch.
+        epoch: u32,
+    },
+}
+
+/// The messages that a READ acknowledges.
+#[derive(Debug, Default)]
+struct Batch {
+    id: u64,
+    messages: u64,
+    upto: Vec<(u64, u64)>,
+}
+
+/// The order of the fields is that in which they are dropped: the QP first.
+struct Up {
+    qp: QueuePair,
+    buffers: SendBuffers,
+    line: Line,
+    epoch: u32,
+    copies: u8,
+    byte: Readable,
+    gates: Gates,
+    backlog: VecDeque<Vec<u8>>,
+    /// Messages given to the NIC, and those that it is done with.
+    sent: u64,
+    done: u64,
+    batch: Batch,
+    reading: VecDeque<Batch>,
+}
+
+enum State {
+    Idle {
+        until: Time,
+    },
+    Greeting {
+        line: Line,
+        qp: QueuePair,
+        since: Time,
+        epoch: u32,
+    },
+    Up(Box<Up>),
+}
+
+/// See the module's text.
+pub struct Link {
+    state: State,
+    /// The client has an epoch: a connection can be made.
+    may_begin: bool,
+    nic: Nic,
+    completions: Completions,
+    poll: mio::Poll,
+    events: mio::Events,
+    random: Random,
+    shard: u32,
+    /// UDP port that takes the answers.
+    port: u16,
+    looked: Option<Time>,
+    skipped: bool,
+    armed: bool,
+    polled: Vec<Completion>,
+    counters: LinkCounters,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("nic", &self.nic).finish()
+    }
+}
+
+impl Link {
+    /// Opens the NIC. `address`: of this client; `port`: its UDP port, which takes the answers.
+    ///
+    /// # Errors
+    /// [`NicError`].
+    pub fn open(
+        rdma: &str,
+        address: SocketAddr,
+        shard: u32,
+        random: Random,
+    ) -> Result<Link, NicError> {
+        let nic = Nic::open(rdma, address.ip())?;
+        let entries = u32::try_from(SENDS + READS + 64).expect("small");
+        let completions = Completions::new(&nic, entries)?;
+        let failed = |error| NicError::said(&format!("cannot wait for the NIC: {error}"));
+        let poll = mio::Poll::new().map_err(failed)?;
+        let fd = completions.fd();
+        let registered = poll
+            .registry()
+            .register(&mut SourceFd(&fd), WAKE, Interest::READABLE);
+        registered.map_err(failed)?;
+        Ok(Link {
+            state: State::Idle { until: Time(0) },
+            may_begin: false,
+            nic,
+            completions,
+            poll,
+            events: mio::Events::with_capacity(16),
+            random,
+            shard,
+            port: address.port(),
+            looked: None,
+            skipped: false,
+            armed: false,
+            polled: Vec::new(),
+            counters: LinkCounters::default(),
+        })
+    }
+
+    /// The descriptor that can be read when there is something to do; `udp` can be read then as well.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn wait_for(&self, udp: RawFd) -> std::io::Result<()> {
+        self.poll
+            .registry()
+            .register(&mut SourceFd(&udp), WAKE, Interest::READABLE)
+    }
+
+    /// The descriptor to wait for.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.poll.as_raw_fd()
+    }
+
+    /// Events so far.
+    #[must_use]
+    pub const fn counters(&self) -> LinkCounters {
+        self.counters
+    }
+
+    /// Whether a packet may go by UDP: it does not have to be in the order of the queue.
+    #[must_use]
+    pub fn goes_beside(packet: &[u8]) -> bool {
+        matches!(Header::kind_of(packet), Some(Kind::Open | Kind::Ping))
+    }
+
+    /// Connects, if that is due; takes in what has come. `epoch`: the client's, 0 if it has heard nothing yet.
+    pub fn turn(&mut self, now: Time, head: SocketAddr, epoch: u32, mut news: impl FnMut(News)) {
+        if let State::Up(up) = &self.state
+            && up.epoch != epoch
+        {
+            // It counts in its own epoch only.
+            self.end(now, "the chain is another one");
+        }
+        self.may_begin = epoch != 0;
+        if let State::Idle { until } = self.state
+            && now >= until
+            && self.may_begin
+        {
+            self.begin(now, head, epoch);
+        }
+        self.look(now, &mut news);
+        self.take_completions(now, &mut news);
+        if let State::Up(up) = &mut self.state
+            && let Err(error) = up.push(&mut self.counters)
+        {
+            self.end(now, &error.to_string());
+        }
+    }
+
+    /// A packet that does not go beside. `acknowledged`: the last seq of a session that is acknowledged.
+    pub fn send(&mut self, packet: &[u8], acknowledged: impl Fn(u64) -> u64) {
+        let State::Up(up) = &mut self.state else {
+            self.counters.dropped += 1;
+            return;
+        };
+        if !up.offer(packet, acknowledged) {
+            self.counters.dropped += 1;
+        }
+    }
+
+    /// Gives the NIC the messages of this turn, and a READ after them.
+    pub fn flush(&mut self, now: Time) {
+        if let State::Up(up) = &mut self.state
+            && let Err(error) = up.push(&mut self.counters)
+        {
+            self.end(now, &error.to_string());
+        }
+    }
+
+    /// To be called before a wait: when [`Link::turn`] has something to do at the latest.
+    pub fn rest(&mut self, now: Time) -> Option<Time> {
+        let mut due = match &self.state {
+            State::Idle { until } => self.may_begin.then(|| (*until).max(now + MILLISECOND)),
+            State::Greeting { since, .. } => Some(*since + GREETING),
+            State::Up(_) => None,
+        };
+        if !self.armed && matches!(self.state, State::Up(_)) {
+            match self.completions.arm() {
+                // A completion that came before does not wake.
+                Ok(()) => due = Some(now),
+                Err(error) => self.end(now, &error.to_string()),
+            }
+            self.armed = true;
+        }
+        let look = self.looked.filter(|_| self.skipped);
+        earliest(due, look.map(|at| at + LOOK_EVERY))
+    }
+
+    fn begin(&mut self, now: Time, head: SocketAddr, epoch: u32) {
+        let psn = u32::try_from(self.random.next_u64() & 0xff_ffff).expect("24 bits");
+        let sends = u32::try_from(SENDS + READS).expect("small");
+        let begun = QueuePair::new(&self.nic, &self.completions, None, sends, psn)
+            .map_err(|error| error.to_string())
+            .and_then(|qp| {
+                let mut stream = TcpStream::connect(head).map_err(|error| error.to_string())?;
+                let interest = Interest::READABLE | Interest::WRITABLE;
+                let registered = self.poll.registry().register(&mut stream, LINE, interest);
+                registered.map_err(|error| error.to_string())?;
+                Ok((qp, Line::new(stream)))
+            });
+        match begun {
+            Ok((qp, mut line)) => {
+                let hello = Message::Hello {
+                    shard: self.shard,
+                    epoch,
+                    port: self.port,
+                    mtu: self.nic.mtu(),
+                    client: qp.whereto(),
+                };
+                let since = now;
+                let sent = line.send(&hello);
+                self.state = State::Greeting {
+                    line,
+                    qp,
+                    since,
+                    epoch,
+                };
+                if sent.is_err() {
+                    self.end(now, "no connection");
+                }
+            }
+            Err(error) => self.end(now, &error),
+        }
+    }
+
+    fn end(&mut self, now: Time, why: &str) {
+        self.counters.broken += 1;
+        tracing::debug!("the connection by RDMA ends: {why}");
+        self.state = State::Idle { until: now + AGAIN };
+    }
+
+    /// Looks at TCP.
+    fn look(&mut self, now: Time, news: &mut impl FnMut(News)) {
+        self.skipped = self.looked.is_some_and(|at| now.since(at) < LOOK_EVERY);
+        if self.skipped {
+            return;
+        }
+        self.looked = Some(now);
+        if let Err(error) = self.poll.poll(&mut self.events, Some(Duration::ZERO)) {
+            tracing::debug!(%error, "the connection cannot be looked at in this turn");
+        }
+        let why = loop {
+            let line = match &mut self.state {
+                State::Idle { .. } => return,
+                State::Greeting { since, .. } if now.since(*since) >= GREETING => {
+                    break Ended::Closed;
+                }
+                State::Greeting { line, .. } => line,
+                State::Up(up) => &mut up.line,
+            };
+            match line.flush().and_then(|()| line.next()) {
+                Ok(None) => return,
+                Ok(Some(message)) if self.hear(&message, news) => {}
+                Ok(Some(_)) => break Ended::Garbage,
+                Err(ended) => break ended,
+            }
+        };
+        self.end(now, &format!("{why:?}"));
+    }
+
+    /// False: the connection ends.
+    fn hear(&mut self, message: &Message, news: &mut impl FnMut(News)) -> bool {
+        match (&mut self.state, *message) {
+            (State::Greeting { .. }, Message::Welcome { .. }) => self.welcome(message, news),
+            (State::Up(up), Message::Bound { session }) => {
+                let sent = up.gates.open(session);
+                up.backlog.extend(sent);
+                true
+            }
+            (State::Up(up), Message::Unknown { session }) => {
+                up.gates.close(session);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn welcome(&mut self, message: &Message, news: &mut impl FnMut(News)) -> bool {
+        let Message::Welcome {
+            epoch,
+            copies,
+            slot_bytes,
+            mtu,
+            device,
+            byte,
+        } = *message
+        else {
+            return false;
+        };
+        let before = std::mem::replace(&mut self.state, State::Idle { until: Time(0) });
+        let State::Greeting {
+            line,
+            qp,
+            epoch: asked,
+            ..
+        } = before
+        else {
+            return false;
+        };
+        let holds = usize::try_from(slot_bytes).is_ok_and(|bytes| bytes >= DATAGRAM_BYTES_MAX);
+        if epoch != asked || !holds {
+            return false;
+        }
+        let connected = qp.connect(&device, mtu);
+        let made = connected.and_then(|()| SendBuffers::new(&self.nic, SENDS, DATAGRAM_BYTES_MAX));
+        let Ok(buffers) = made else {
+            return false;
+        };
+        self.counters.made += 1;
+        self.state = State::Up(Box::new(Up {
+            qp,
+            buffers,
+            line,
+            epoch,
+            copies,
+            byte,
+            gates: Gates::default(),
+            backlog: VecDeque::new(),
+            sent: 0,
+            done: 0,
+            batch: Batch::default(),
+            reading: VecDeque::new(),
+        }));
+        news(News::Connected);
+        true
+    }
+
+    fn take_completions(&mut self, now: Time, news: &mut impl FnMut(News)) {
+        self.polled.clear();
+        if let Err(error) = self.completions.poll(&mut self.polled) {
+            self.end(now, &error.to_string());
+            return;
+        }
+        if self.polled.is_empty() && self.completions.take_event() {
+            self.armed = false;
+        }
+        let polled = std::mem::take(&mut self.polled);
+        for completion in &polled {
+            let State::Up(up) = &mut self.state else {
+                break;
+            };
+            if completion.qpn != up.qp.number() {
+                // Of an earlier connection.
+                continue;
+            }
+            if let Err(status) = completion.outcome {
+                self.end(now, &format!("the NIC says error {status}"));
+                break;
+            }
+            let Some(batch) = up.reading.pop_front() else {
+                self.end(now, "a READ completed that nobody began");
+                break;
+            };
+            if batch.id != completion.id {
+                self.end(now, "a READ completed out of order");
+                break;
+            }
+            self.counters.reads += 1;
+            up.done = batch.messages;
+            let (epoch, alone) = (up.epoch, up.copies == 1);
+            for (session, seq) in batch.upto.into_iter().filter(|_| alone) {
+                news(News::Taken {
+                    session,
+                    seq,
+                    epoch,
+                });
+            }
+        }
+        self.polled = polled;
+    }
+}
+
+impl Up {
+    /// True: it is sent, or waits.
+    fn offer(&mut self, packet: &[u8], acknowledged: impl Fn(u64) -> u64) -> bool {
+        let Ok(parsed) = Packet::parse(packet) else {
+            return false;
+        };
+        let header = parsed.header;
+        if packet.len() > self.buffers.each() || self.backlog.len() >= BACKLOG_MAX {
+            return false;
+        }
+        match self
+            .gates
+            .offer(&header, packet, acknowledged(header.session))
+        {
+            Offer::Ask => {
+                let (session, token) = (header.session, header.tag);
+                // If that fails, the next look finds out why.
+                self.line.send(&Message::Bind { session, token }).is_ok()
+            }
+            Offer::Wait => true,
+            Offer::Send => {
+                self.backlog.push_back(packet.to_vec());
+                true
+            }
+            Offer::Drop => false,
+        }
+    }
+
+    /// Gives the NIC what waits, and a READ after it.
+    fn push(&mut self, counters: &mut LinkCounters) -> Result<(), NicError> {
+        let sends = u64::try_from(SENDS).expect("small");
+        while self.sent - self.done < sends
+            && let Some(packet) = self.backlog.pop_front()
+        {
+            let buffer = usize::try_from(self.sent % sends).expect("small");
+            self.buffers.send(&self.qp, buffer, &packet)?;
+            self.sent += 1;
+            counters.sent += 1;
+            let header = Packet::parse(&packet).map(|packet| packet.header);
+            if let Ok(header) = header
+                && takes_seq(&header)
+            {
+                self.batch.upto.push((header.session, header.seq));
+            }
+        }
+        if self.sent == self.batch.messages || self.reading.len() == READS {
+            return Ok(());
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        (batch.id, batch.messages) = (self.sent, self.sent);
+        self.buffers.read_byte(&self.qp, self.byte, batch.id)?;
+        self.batch.messages = self.sent;
+        self.reading.push_back(batch);
+        Ok(())
+    }
+}
