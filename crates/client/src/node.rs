@@ -9,7 +9,7 @@ use pmnet_proto::{FragmentSize, Outbox, Random, Time};
 use pmnet_udp::{Paths, Socket};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use crate::whereabouts::Whereabouts;
@@ -99,6 +99,11 @@ impl ClientNode {
     #[must_use]
     pub fn raw_fd(&self) -> RawFd {
         self.socket.io().as_raw_fd()
+    }
+
+    /// The same, borrowed.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.io().as_fd()
     }
 
     /// See [`Client::open`].

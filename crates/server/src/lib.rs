@@ -5,10 +5,13 @@
 
 mod feed;
 mod node;
+pub mod program;
 pub mod serve;
 pub mod store;
 
 pub use self::node::ServerNode;
 pub use feed::{Feed, Reader};
 pub use pmnet_proto::server::{Server, ServerConfig, Stop};
-pub use store::{Batch, Origin, RecordChange, RecordKey, Request, Store, StoreError, TAKEN_OVER};
+pub use store::{
+    Batch, Origin, RecordChange, RecordKey, Request, Source, Store, StoreError, TAKEN_OVER,
+};

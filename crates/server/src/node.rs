@@ -143,6 +143,7 @@ impl<S: Store> ServerNode<S> {
                 let batch = Batch {
                     effects: effects.payloads,
                     origins: effects.origins,
+                    sources: effects.sources,
                     upto: effects.upto,
                     records: effects.records,
                 };
@@ -155,6 +156,7 @@ impl<S: Store> ServerNode<S> {
                     .into_iter()
                     .map(|e| Request {
                         payload: e.payload,
+                        source: e.source,
                         record: e.record,
                     })
                     .collect();

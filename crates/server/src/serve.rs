@@ -30,6 +30,19 @@ pub struct ServeConfig {
     pub words: Option<Arc<ServerWords>>,
 }
 
+impl ServeConfig {
+    /// A server of its own at this address, that sleeps when it has nothing to do.
+    #[must_use]
+    pub const fn new(listen: Peer, server: ServerConfig) -> ServeConfig {
+        ServeConfig {
+            listen,
+            server,
+            spin_micros: 0,
+            words: None,
+        }
+    }
+}
+
 /// Reason why a server ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {

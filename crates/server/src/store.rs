@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 
-pub use pmnet_proto::server::Origin;
+pub use pmnet_proto::server::{Origin, Source};
 
 /// One record of the protocol's own state: a short key and an opaque value.
 pub type RecordKey = Vec<u8>;
@@ -23,6 +23,8 @@ pub struct Batch {
     /// Entry of the log from which each of them came, if it was a single one; for a store that has the log as well. Empty: from
     /// none.
     pub origins: Vec<Option<Origin>>,
+    /// Whose each of them is, for a store that wants to know. Empty: nobody says.
+    pub sources: Vec<Source>,
     /// Order up to which the store is with this batch, if that changes. The records say it, too.
     pub upto: Option<u64>,
     /// Record changes; a key occurs at most once.
@@ -34,6 +36,8 @@ pub struct Batch {
 pub struct Request {
     /// Whole payload (`docs/spec/wire.md` §6).
     pub payload: Bytes,
+    /// Whose it is, for a store that wants to know.
+    pub source: Source,
     /// `None`: read-only, may be executed at any time and again. `Some((key, prefix))`: changes
     /// state; in the same atomic durable step the record `key` becomes `prefix ++ reply`.
     pub record: Option<(RecordKey, Bytes)>,

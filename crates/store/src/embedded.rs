@@ -166,6 +166,7 @@ pub fn first_part(request: &Request) -> Option<Request> {
     units.next()?;
     let head = preamble(Form::Pack, pack.protocol, pack.database);
     Some(Request {
+        source: request.source,
         payload: [&head[..], first.resp].concat().into(),
         record: request.record.clone(),
     })

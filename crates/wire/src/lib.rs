@@ -10,6 +10,7 @@ mod fragment_size;
 pub mod guard;
 pub mod header;
 pub mod packet;
+pub mod program;
 pub mod promise;
 pub mod record;
 pub mod slots;

@@ -16,6 +16,18 @@ pub struct Origin {
     pub payload_crc: u32,
 }
 
+/// Whose an effect is, and when it takes place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// The client's session.
+    pub session: u64,
+    /// Of an update the seq of its last packet, of a bypass the request's id. Both rise within a session, each by itself.
+    pub number: u64,
+    /// Of an update the order of its last entry. Of a bypass, and of an update that fell back: the order up to which the log had
+    /// been applied before it.
+    pub order: u64,
+}
+
 /// What a store applies in one atomic durable step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
@@ -23,6 +35,8 @@ pub struct Effects {
     pub payloads: Vec<Bytes>,
     /// Where each of them came from; `None`: from several entries, or from none.
     pub origins: Vec<Option<Origin>>,
+    /// Whose each of them is.
+    pub sources: Vec<Source>,
     /// Order up to which the store is behind it, if that changes.
     pub upto: Option<u64>,
     /// Records that change: a key occurs once.
@@ -46,6 +60,7 @@ struct Builder<'a> {
     change: Change,
     payloads: Vec<Bytes>,
     origins: Vec<Option<Origin>>,
+    sources: Vec<Source>,
     stages: Vec<Record>,
 }
 
@@ -70,8 +85,9 @@ impl Builder<'_> {
         }
     }
 
-    fn effect(&mut self, payload: Bytes, origin: Option<Origin>) {
+    fn effect(&mut self, payload: Bytes, source: Source, origin: Option<Origin>) {
         self.payloads.push(payload);
+        self.sources.push(source);
         self.origins.push(origin);
     }
 
@@ -129,7 +145,11 @@ impl Builder<'_> {
         }
         if header.fragment.count == 1 {
             self.change.messages += 1;
-            self.effect(entry.payload.clone(), Some(entry.origin()));
+            self.effect(
+                entry.payload.clone(),
+                entry.source(),
+                Some(entry.origin()),
+            );
             return Ok(());
         }
         let Some(session) = self.session(id) else {
@@ -162,7 +182,7 @@ impl Builder<'_> {
             .iter()
             .flat_map(|part| part.payload.iter().copied())
             .collect();
-        self.effect(whole.into(), None);
+        self.effect(whole.into(), entry.source(), None);
         self.change.messages += 1;
         self.drop_stage(id);
         Ok(())
@@ -192,6 +212,7 @@ impl Builder<'_> {
             Effects {
                 payloads: self.payloads,
                 origins: self.origins,
+                sources: self.sources,
                 upto: watermark,
                 records,
             },
@@ -208,6 +229,7 @@ impl Server {
             change: Change::default(),
             payloads: Vec::new(),
             origins: Vec::new(),
+            sources: Vec::new(),
             stages: Vec::new(),
         }
     }
@@ -254,7 +276,12 @@ impl Server {
         if let Some(session) = builder.session(id).filter(|_| identified) {
             session.last_seq = last_seq;
         }
-        builder.effect(payload, None);
+        let source = Source {
+            session: id,
+            number: last_seq,
+            order: self.entries.applied,
+        };
+        builder.effect(payload, source, None);
         let (effects, mut change) = builder.finish(None);
         change.applied = self.entries.applied;
         (effects, change)

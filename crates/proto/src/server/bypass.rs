@@ -3,7 +3,7 @@
 
 use super::judge::{Asked, Judgement, What, judge};
 use super::records;
-use super::{InFlight, Server, WaitingRoom, Work};
+use super::{InFlight, Server, Source, WaitingRoom, Work};
 use crate::client::TRANSFER_WINDOW;
 use crate::rules::Rule;
 use crate::time::earliest;
@@ -19,6 +19,8 @@ use pmnet_wire::{FRAGMENT_BYTES, FragmentSize, Header, Packet, REPLY_BYTES_MAX};
 pub struct Execution {
     /// Whole payload.
     pub payload: Bytes,
+    /// Whose it is.
+    pub source: Source,
     /// `Some((key, prefix))`: in one step with its effects the record `key` becomes
     /// `prefix ++ reply`. `None`: changes nothing.
     pub record: Option<(Vec<u8>, Bytes)>,
@@ -335,7 +337,16 @@ impl Server {
             let payload = self.room.waiting[&id].payload();
             let record =
                 (!read_only).then(|| (records::reply_key(id), records::reply_prefix(request)));
-            batch.push(Execution { payload, record });
+            let source = Source {
+                session: id,
+                number: request,
+                order: self.entries.applied,
+            };
+            batch.push(Execution {
+                payload,
+                source,
+                record,
+            });
             sessions.push(Executing {
                 session: id,
                 request,

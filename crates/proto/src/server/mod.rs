@@ -13,7 +13,7 @@ mod doubts;
 mod judge;
 mod records;
 
-pub use apply::{Change, Effects, Origin};
+pub use apply::{Change, Effects, Origin, Source};
 pub use bypass::Execution;
 pub use chain::Chain;
 pub use decide::{Decision, decide};
@@ -133,6 +133,13 @@ impl Entry {
         Origin {
             order: self.append.order,
             payload_crc: self.payload_crc,
+        }
+    }
+    const fn source(&self) -> Source {
+        Source {
+            session: self.append.session,
+            number: self.append.seq,
+            order: self.append.order,
         }
     }
     const fn identity(&self) -> Identity {

@@ -37,6 +37,7 @@ fn request(seed: u64, act: Act, broken: Option<Place>) -> (Option<Reply>, u64, O
     let operation = Operation { act, key: 1, id: 7 };
     let record = (RECORD.to_vec(), Bytes::from_static(PREFIX));
     let request = Request {
+        source: pmnet_server::Source::default(),
         payload: operation.payload(0),
         record: Some(record),
     };
@@ -126,6 +127,7 @@ fn a_promoted_replica_has_what_was_reported() {
                 id,
             };
             let request = Request {
+                source: pmnet_server::Source::default(),
                 payload: operation.payload(0),
                 record: Some((RECORD.to_vec(), Bytes::from_static(PREFIX))),
             };
@@ -174,6 +176,7 @@ fn code_that_never_ends_keeps_everybody_waiting() {
         id: 1,
     };
     let request = Request {
+        source: pmnet_server::Source::default(),
         payload: hang.payload(0),
         record: None,
     };

@@ -138,6 +138,7 @@ fn passing_errors_change_nothing() {
         retry(store.apply(&batch(&[], 2)), "load first");
         assert_eq!(watermark(&store.load().unwrap()), 1);
         let request = |command| pmnet_server::Request {
+            source: pmnet_server::Source::default(),
             payload: single(command),
             record: Some((b"r".to_vec(), Bytes::new())),
         };
@@ -176,6 +177,7 @@ fn passing_errors_change_nothing() {
     // The request script was flushed: found, and loaded again.
     redis.call(&["SCRIPT", "FLUSH"]);
     let lost = pmnet_server::Request {
+        source: pmnet_server::Source::default(),
         payload: single("INCR n"),
         record: Some((b"r".to_vec(), Bytes::new())),
     };
@@ -313,6 +315,7 @@ fn records_changed_behind_our_back_stop_the_shard_before_anything_is_applied() {
     redis.call(&["HSET", "pmnet:{0}", "watermark", "\0\0\0\0\0\0\0\u{3}"]);
     let mut replies = Vec::new();
     let request = pmnet_server::Request {
+        source: pmnet_server::Source::default(),
         payload: single("SET k 3"),
         record: Some((b"r".to_vec(), Bytes::new())),
     };

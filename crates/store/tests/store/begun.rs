@@ -253,6 +253,7 @@ fn request(kind: &Kind) -> Request {
         write_command(&mut payload, command);
     }
     Request {
+        source: pmnet_server::Source::default(),
         payload: payload.into(),
         record: Some((b"reply/1".to_vec(), Bytes::from_static(b"p"))),
     }
@@ -472,6 +473,7 @@ fn a_function_runs_once_whatever_rights_are_missing_meanwhile() {
             "#!lua name=add\nredis.register_function('add', function() return redis.call('INCR', 'n') end)",
         ]);
         let call = Request {
+            source: pmnet_server::Source::default(),
             payload: crate::support::payload(Form::Single, Protocol::Resp2, 3, &["FCALL add 0"]),
             record: Some((b"reply/1".to_vec(), Bytes::from_static(b"p"))),
         };

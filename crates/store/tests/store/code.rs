@@ -309,6 +309,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
     }
     assert_eq!(redis.get("n").as_deref(), Some("1"));
     let request = |payload| Request {
+        source: pmnet_server::Source::default(),
         payload,
         record: Some((b"r".to_vec(), Bytes::new())),
     };

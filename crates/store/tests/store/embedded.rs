@@ -100,6 +100,7 @@ fn the_packet_store_answers_like_redis() {
     for command in COMPARED {
         let wanted = redis.call(&command.split(' ').collect::<Vec<_>>());
         let request = Request {
+            source: pmnet_server::Source::default(),
             payload: single(command),
             record: Some((b"r".to_vec(), Bytes::from_static(b"p"))),
         };

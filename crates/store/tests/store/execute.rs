@@ -147,6 +147,7 @@ fn reads_are_passed_through_in_both_protocols_and_any_database() {
     redis.call(&["HSET", "h", "f", "1"]);
     let hgetall = ["HGETALL h"];
     let request = |form, protocol, database, commands: &[&str]| Request {
+        source: pmnet_server::Source::default(),
         payload: payload(form, protocol, database, commands),
         record: None,
     };
@@ -154,6 +155,7 @@ fn reads_are_passed_through_in_both_protocols_and_any_database() {
         request(Form::Single, Protocol::Resp2, 0, &hgetall),
         request(Form::Single, Protocol::Resp3, 0, &hgetall),
         Request {
+            source: pmnet_server::Source::default(),
             payload: payload(Form::Single, Protocol::Resp2, 3, &["SET k three"]),
             record: Some((b"r".to_vec(), Bytes::new())),
         },
@@ -167,16 +169,19 @@ fn reads_are_passed_through_in_both_protocols_and_any_database() {
         request(Form::Single, Protocol::Resp2, 0, &["GET k"]),
         request(Form::Single, Protocol::Resp2, 99, &["GET k"]),
         Request {
+            source: pmnet_server::Source::default(),
             payload: barrier().into(),
             record: None,
         },
         Request {
+            source: pmnet_server::Source::default(),
             payload: preamble(Form::StoreAddress, Protocol::Resp2, 0)
                 .to_vec()
                 .into(),
             record: None,
         },
         Request {
+            source: pmnet_server::Source::default(),
             payload: Bytes::from_static(b"nonsense"),
             record: None,
         },
@@ -600,6 +605,7 @@ fn a_state_changing_group_is_in_order_and_survives_a_kill() {
     };
     let requests: Vec<Request> = (0..500)
         .map(|i: u32| Request {
+            source: pmnet_server::Source::default(),
             payload: single(if i.is_multiple_of(5) {
                 "GET n"
             } else {
@@ -643,6 +649,7 @@ fn what_needs_a_transaction_shares_it_with_others() {
     };
     let requests: Vec<Request> = (0..50)
         .map(|i| Request {
+            source: pmnet_server::Source::default(),
             payload: if i == 40 {
                 payload(Form::Single, Protocol::Resp2, 1, &["XAUTOCLAIM s g c 0 0"])
             } else {
@@ -700,6 +707,7 @@ fn long_replies_of_a_shared_transaction_are_recorded_in_several_calls() {
     redis.call(&["CONFIG", "RESETSTAT"]);
     let requests: Vec<Request> = (0..5)
         .map(|i| Request {
+            source: pmnet_server::Source::default(),
             payload: single("BLPOP l 0"),
             record: Some((format!("r{i}").into_bytes(), Bytes::from_static(b"p"))),
         })
@@ -735,6 +743,7 @@ fn those_that_share_a_transaction_are_refused_while_memory_is_short() {
     redis.call(&["XADD", "st", "1-0", "n", "1"]);
     let requests: Vec<Request> = (0..6)
         .map(|i| Request {
+            source: pmnet_server::Source::default(),
             payload: single("XREADGROUP GROUP g c STREAMS st >"),
             record: Some((format!("r{i}").into_bytes(), Bytes::from_static(b"p"))),
         })

@@ -92,6 +92,7 @@ fn kills_in_the_middle_of_requests() {
     let (mut next, mut interrupted, mut answered) = (0u32, 0, 0);
     while !stop.load(Ordering::SeqCst) {
         let request = |i: u32| Request {
+            source: pmnet_server::Source::default(),
             // Every fourth takes the MULTI way, and every fourth is a pack.
             payload: match i % 4 {
                 0 => single("BLMPOP 1 1 none LEFT"),
@@ -271,6 +272,7 @@ fn an_answer_of_another_shape_is_not_handed_on() {
     load(&mut *store);
     proxy.answer("$4\r\n:1\r\n\r\n", "+OK OK O\r\n");
     let request = Request {
+        source: pmnet_server::Source::default(),
         payload: single("INCR n"),
         record: Some((b"reply/1".to_vec(), Bytes::new())),
     };

@@ -19,6 +19,7 @@ fn through(proxy: &Proxy) -> Box<dyn Store> {
 
 fn request(payload: Bytes) -> Request {
     Request {
+        source: pmnet_server::Source::default(),
         payload,
         record: Some((b"reply/1".to_vec(), Bytes::from_static(b"p"))),
     }

@@ -138,6 +138,7 @@ fn a_slow_command_of_a_module_loses_no_reply_but_its_own() {
     let lines = ["BLPOP l 0", "BLPOP l 0", "inv.slow n 6", "BLPOP l 0"];
     redis.call(&["RPUSH", "l", "a", "b", "c"]);
     let requests = lines.iter().enumerate().map(|(i, line)| Request {
+        source: pmnet_server::Source::default(),
         payload: single(line),
         record: Some((vec![b'r', i as u8], Bytes::from_static(b"p"))),
     });

@@ -57,6 +57,7 @@ fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
         .into_iter()
         .enumerate()
         .map(|(at, payload)| Request {
+            source: pmnet_server::Source::default(),
             payload,
             record: (at < 2).then(|| (vec![b'r', u8::try_from(at).unwrap()], Bytes::new())),
         })
@@ -171,6 +172,7 @@ fn in_a_full_store_replies_and_sessions_leave_room_for_deletes() {
     for client in 0..400_u32 {
         let record = |kind: u8| [&[kind][..], &client.to_be_bytes()].concat();
         let request = Request {
+            source: pmnet_server::Source::default(),
             payload: arguments(&[b"SET", b"k0", &[b'w'; 30_000], b"GET"]),
             record: Some((record(b'r'), Bytes::new())),
         };
@@ -458,6 +460,7 @@ fn sessions_do_not_crowd_a_full_store_out() {
     // Each of those that are there has its first reply, the longest that takes the reserve.
     for client in 0..clients {
         let request = Request {
+            source: pmnet_server::Source::default(),
             payload: arguments(&[b"ECHO", &[b'e'; 480]]),
             record: Some((record("reply/", client), Bytes::from_static(&[0; 8]))),
         };

@@ -224,6 +224,7 @@ fn many(database: u32, head: &str, argument: &str) -> Bytes {
 
 fn request(payload: Bytes) -> Request {
     Request {
+        source: pmnet_server::Source::default(),
         payload,
         record: Some((b"reply/1".to_vec(), Bytes::from_static(b"p"))),
     }

@@ -26,6 +26,7 @@ fn ask(store: &mut dyn Store, command: &str) -> String {
 
 fn ask_for(store: &mut dyn Store, payload: Bytes) -> String {
     let request = Request {
+        source: pmnet_server::Source::default(),
         payload,
         record: Some((b"reply/1".to_vec(), Bytes::new())),
     };

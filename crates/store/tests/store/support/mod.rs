@@ -266,6 +266,7 @@ pub fn read(store: &mut dyn Store, payload: Bytes) -> String {
     store
         .execute(
             &[Request {
+                source: pmnet_server::Source::default(),
                 payload,
                 record: None,
             }],
@@ -280,6 +281,7 @@ pub fn read(store: &mut dyn Store, payload: Bytes) -> String {
 pub fn change(store: &mut dyn Store, payload: Bytes) -> String {
     let prefix = Bytes::from_static(b"\x00\x07prefix");
     let request = Request {
+        source: pmnet_server::Source::default(),
         payload,
         record: Some((b"reply/1".to_vec(), prefix.clone())),
     };

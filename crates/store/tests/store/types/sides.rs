@@ -100,6 +100,7 @@ impl Ours {
     /// Runs one payload; as a read if it changes nothing.
     pub fn execute(&mut self, payload: Vec<u8>, reads: bool) -> Vec<u8> {
         let request = Request {
+            source: pmnet_server::Source::default(),
             payload: payload.into(),
             record: (!reads).then(|| (b"r".to_vec(), Bytes::new())),
         };

@@ -1,0 +1,442 @@
+//! One session, for a program of its own (Table I of the PMNet paper, see protocol.md §8: start, update, bypass, end): with blocking calls,
+//! and with many calls under way.
+
+use crate::node::ClientNode;
+use bytes::Bytes;
+use pmnet_proto::Time;
+use pmnet_proto::client::{
+    CallId, ClientConfig, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle,
+};
+use pmnet_udp::Clock;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Why a call gave no result.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The socket failed.
+    #[error("the socket failed: {0}")]
+    Io(#[from] io::Error),
+    /// The call was not accepted.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The session is over.
+    #[error("the session is closed: {0}")]
+    Closed(Closed),
+    /// It has no effect and never will.
+    #[error("failed: {0}")]
+    Failed(&'static str),
+    /// The deadline passed: it takes effect at most once, or not at all.
+    #[error("outcome unknown: the deadline passed; it may or may not take effect, at most once")]
+    Unknown,
+    /// A read was asked for while it could not say the truth about the session's own calls.
+    #[error(
+        "a call of this session is under way, or its outcome is unknown: read when all have ended, or by a bypass"
+    )]
+    NotClean,
+    /// Nobody has answered a read in time.
+    #[error("the device has not answered the read in time: ask by a bypass")]
+    NoAnswer,
+}
+
+/// How a call succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The update is durable in this many devices; 0: at the server itself, because the log was full.
+    Committed(u8),
+    /// The server's reply to a bypass.
+    Reply(Bytes),
+}
+
+/// A call that was started and has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// What the caller named it.
+    pub token: u64,
+    /// How it ended.
+    pub result: Result<Answer, SessionError>,
+}
+
+/// One session over a socket of its own.
+///
+/// A call that blocks returns within the deadline of [`Session::start`]. A call that is started ends within it too, as a [`Finished`] of
+/// [`Session::next`]. What is started is sent by the next call of [`Session::next`], together with all else: the descriptor is readable
+/// until then. At most [`ClientConfig::queue_max`] calls are under way.
+#[derive(Debug)]
+pub struct Session {
+    endpoint: ClientNode,
+    session: SessionHandle,
+    clock: Clock,
+    deadline: Duration,
+    closed: Option<Closed>,
+    /// Calls under way; `None`: the one that blocks.
+    calls: HashMap<CallId, Option<u64>>,
+    finished: VecDeque<Finished>,
+    /// The result of the one that blocks.
+    own: Option<Result<Answer, SessionError>>,
+    /// An outcome is unknown, and no later bypass was answered.
+    doubtful: bool,
+    polled: Option<Polled>,
+}
+
+/// Why a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slept {
+    Enough,
+    Signal,
+}
+
+/// A descriptor that somebody else polls: readable if the socket is, or if something is due.
+#[derive(Debug)]
+struct Polled {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    /// What it is set to.
+    set: Option<Time>,
+}
+
+impl Polled {
+    fn new(socket: BorrowedFd<'_>) -> io::Result<Polled> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let polled = Polled {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            timer: timerfd_create(TimerfdClockId::Monotonic, flags)?,
+            set: None,
+        };
+        polled.add(socket)?;
+        polled.add(polled.timer.as_fd())?;
+        Ok(polled)
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(0);
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// It becomes readable at this time at the latest.
+    fn set(&mut self, at: Option<Time>, now: Time) -> io::Result<()> {
+        if self.set == at && at.is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        self.set = at;
+        // Zero would disarm it.
+        let left = at.map_or(Duration::ZERO, |at| {
+            Duration::from_nanos(at.since(now).max(1))
+        });
+        let spec = |time: Duration| Timespec::try_from(time).map_err(io::Error::other);
+        let value = Itimerspec {
+            it_interval: spec(Duration::ZERO)?,
+            it_value: spec(left)?,
+        };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value)?;
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Opens a session; every later call ends within `deadline`.
+    ///
+    /// # Errors
+    /// If the socket cannot be opened. The first call shows whether the device is there.
+    pub fn start(config: ClientConfig, deadline: Duration) -> Result<Session, SessionError> {
+        let clock = Clock::start();
+        let mut endpoint = ClientNode::bind(config)?;
+        let session = endpoint.open(clock.now())?;
+        Ok(Session {
+            endpoint,
+            session,
+            clock,
+            deadline,
+            closed: None,
+            calls: HashMap::new(),
+            finished: VecDeque::new(),
+            own: None,
+            doubtful: false,
+            polled: None,
+        })
+    }
+
+    /// Returns the descriptor to poll: it is readable when [`Session::next`] has something to do. Whoever finds it readable calls `next`
+    /// until it returns `None`. It stays the same.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn poll_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
+        if self.polled.is_none() {
+            self.polled = Some(Polled::new(self.endpoint.as_fd())?);
+            self.arm()?;
+        }
+        let polled = self.polled.as_ref().expect("it was made above");
+        Ok(polled.epoll.as_fd())
+    }
+
+    fn until(&self) -> Time {
+        self.after(self.deadline)
+    }
+
+    fn after(&self, wait: Duration) -> Time {
+        let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        Time(self.clock.now().0.saturating_add(nanos))
+    }
+
+    /// Sends an update; returns once the chain holds it, with the number of devices that do
+    /// (0: the server itself, because the log was full).
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub fn update(&mut self, payload: Bytes, key_hash: u64) -> Result<u8, SessionError> {
+        let call = self.submit_update(payload, key_hash)?;
+        match self.wait(call)? {
+            Answer::Committed(copies) => Ok(copies),
+            Answer::Reply(_) => Err(SessionError::Unknown),
+        }
+    }
+
+    /// Sends a bypass; returns the server's reply.
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub fn bypass(
+        &mut self,
+        payload: Bytes,
+        key_hash: u64,
+        read_only: bool,
+    ) -> Result<Bytes, SessionError> {
+        let call = self.submit_bypass(payload, key_hash, read_only)?;
+        match self.wait(call)? {
+            Answer::Reply(reply) => Ok(reply),
+            Answer::Committed(_) => Err(SessionError::Unknown),
+        }
+    }
+
+    /// Starts an update, which the caller calls `token`; see [`Session::next`].
+    ///
+    /// # Errors
+    /// [`SessionError::Refused`], [`SessionError::Closed`]: then it was not started.
+    pub fn update_start(
+        &mut self,
+        payload: Bytes,
+        key_hash: u64,
+        token: u64,
+    ) -> Result<(), SessionError> {
+        let call = self.submit_update(payload, key_hash)?;
+        self.started(call, token)
+    }
+
+    /// Starts a bypass, which the caller calls `token`; see [`Session::next`].
+    ///
+    /// # Errors
+    /// [`SessionError::Refused`], [`SessionError::Closed`]: then it was not started.
+    pub fn bypass_start(
+        &mut self,
+        payload: Bytes,
+        key_hash: u64,
+        read_only: bool,
+        token: u64,
+    ) -> Result<(), SessionError> {
+        let call = self.submit_bypass(payload, key_hash, read_only)?;
+        self.started(call, token)
+    }
+
+    fn started(&mut self, call: CallId, token: u64) -> Result<(), SessionError> {
+        self.calls.insert(call, Some(token));
+        // Whoever polls the descriptor comes and lets it be sent.
+        if let Some(polled) = &mut self.polled
+            && polled.set != Some(Time(0))
+        {
+            polled.set(Some(Time(0)), self.clock.now())?;
+        }
+        Ok(())
+    }
+
+    fn submit_update(&mut self, payload: Bytes, key_hash: u64) -> Result<CallId, SessionError> {
+        let until = self.until();
+        let call = self.endpoint.update(self.session, payload, key_hash, until);
+        call.map_err(|refused| self.refusal(refused))
+    }
+
+    fn submit_bypass(
+        &mut self,
+        payload: Bytes,
+        key_hash: u64,
+        read_only: bool,
+    ) -> Result<CallId, SessionError> {
+        let until = self.until();
+        let call = self
+            .endpoint
+            .bypass(self.session, payload, key_hash, read_only, until);
+        call.map_err(|refused| self.refusal(refused))
+    }
+
+    fn refusal(&self, refused: Refused) -> SessionError {
+        match (refused, self.closed) {
+            (Refused::Closed, Some(reason)) => SessionError::Closed(reason),
+            _ => SessionError::Refused(refused),
+        }
+    }
+
+    /// Returns the next call that has ended. `None`: none did within `wait`, or a signal came.
+    ///
+    /// # Errors
+    /// [`SessionError::Closed`] when the session is closed and all its calls were returned; [`SessionError::Io`].
+    pub fn next(&mut self, wait: Duration) -> Result<Option<Finished>, SessionError> {
+        let until = self.after(wait);
+        let mut waited = false;
+        loop {
+            // First what is there: a caller that does not wait must still send and receive.
+            let slept = self.turn(if waited { until } else { Time(0) })?;
+            if let Some(finished) = self.finished.pop_front() {
+                self.arm()?;
+                return Ok(Some(finished));
+            }
+            if let Some(reason) = self.closed {
+                return Err(SessionError::Closed(reason));
+            }
+            if self.clock.now() >= until || slept == Slept::Signal {
+                self.arm()?;
+                return Ok(None);
+            }
+            waited = true;
+        }
+    }
+
+    /// Asks the device for the newest update of a key, or how far the server must have applied the log to know it
+    /// (reads.md §2). No key: how far for all keys.
+    ///
+    /// # Errors
+    /// [`SessionError::NotClean`], [`SessionError::NoAnswer`], [`SessionError::Refused`].
+    pub fn read(&mut self, key_hash: Option<u64>) -> Result<ReadAnswer, SessionError> {
+        if let Some(reason) = self.closed {
+            return Err(SessionError::Closed(reason));
+        }
+        if self.doubtful || !self.calls.is_empty() {
+            return Err(SessionError::NotClean);
+        }
+        let (now, until) = (self.clock.now(), self.until());
+        let hashes = key_hash.as_slice();
+        let asked = self.endpoint.read(now, hashes, false, until)?;
+        let mut found = None;
+        while found.is_none() {
+            self.wait_for_packets(until)?;
+            while let Some(event) = self.endpoint.poll_event() {
+                match event {
+                    Event::Read { call, answer } if call == asked => found = Some(answer),
+                    other => self.note(other),
+                }
+            }
+        }
+        self.arm()?;
+        match found {
+            None | Some(ReadAnswer::None) => Err(SessionError::NoAnswer),
+            Some(answer) => Ok(answer),
+        }
+    }
+
+    /// Ends the session, after everything that was started.
+    ///
+    /// # Errors
+    /// If the socket failed. A device that is not there lets the session expire.
+    pub fn end(mut self) -> Result<(), SessionError> {
+        self.endpoint.end(self.session, self.until());
+        while self.closed.is_none() {
+            self.turn(self.until())?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, call: CallId) -> Result<Answer, SessionError> {
+        self.calls.insert(call, None);
+        loop {
+            self.turn(self.until())?;
+            if let Some(result) = self.own.take() {
+                self.arm()?;
+                return result;
+            }
+        }
+    }
+
+    /// Takes note of what happened.
+    fn note(&mut self, event: Event) {
+        match event {
+            Event::Done { call, outcome, .. } => {
+                let Some(token) = self.calls.remove(&call) else {
+                    return;
+                };
+                let result = match outcome {
+                    Outcome::Committed { copies } => Ok(Answer::Committed(copies)),
+                    Outcome::Reply(reply) => {
+                        self.doubtful = false;
+                        Ok(Answer::Reply(reply))
+                    }
+                    Outcome::Failed(reason) => Err(SessionError::Failed(reason)),
+                    Outcome::Unknown => {
+                        self.doubtful = true;
+                        Err(SessionError::Unknown)
+                    }
+                };
+                match token {
+                    Some(token) => self.finished.push_back(Finished { token, result }),
+                    None => self.own = Some(result),
+                }
+            }
+            Event::SessionClosed { session, reason } if session == self.session => {
+                self.closed = Some(reason);
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends, receives, and waits for packets if there are none, at most until then.
+    fn turn(&mut self, until: Time) -> Result<Slept, SessionError> {
+        let slept = self.wait_for_packets(until)?;
+        while let Some(event) = self.endpoint.poll_event() {
+            self.note(event);
+        }
+        Ok(slept)
+    }
+
+    fn wait_for_packets(&mut self, until: Time) -> Result<Slept, SessionError> {
+        let now = self.clock.now();
+        self.endpoint.flush(now)?;
+        if self.endpoint.take_other_socket()
+            && let Some(polled) = &self.polled
+        {
+            polled.add(self.endpoint.as_fd())?;
+        }
+        let (received, _) = self.endpoint.receive(now)?;
+        if received > 0 || until <= now {
+            // What was received may let more be sent.
+            self.endpoint.flush(now)?;
+            return Ok(Slept::Enough);
+        }
+        let next = self.endpoint.next_timeout().map_or(until, |at| at.min(until));
+        let timeout = Timespec::try_from(Duration::from_nanos(next.since(now))).ok();
+        let socket = self.endpoint.as_fd();
+        let slept = match poll(&mut [PollFd::new(&socket, PollFlags::IN)], timeout.as_ref()) {
+            Ok(_) => Slept::Enough,
+            Err(rustix::io::Errno::INTR) => Slept::Signal,
+            Err(error) => return Err(SessionError::Io(error.into())),
+        };
+        self.endpoint.receive(self.clock.now())?;
+        Ok(slept)
+    }
+
+    /// Sets the descriptor that is polled to what is due next; what has ended is due now.
+    fn arm(&mut self) -> io::Result<()> {
+        let Some(polled) = &mut self.polled else {
+            return Ok(());
+        };
+        let next = if self.finished.is_empty() {
+            self.endpoint.next_timeout()
+        } else {
+            Some(Time(0))
+        };
+        polled.set(next, self.clock.now())
+    }
+}

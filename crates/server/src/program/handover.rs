@@ -1,0 +1,267 @@
+//! What stands between the server's loop and a program that pulls: a store whose every step the program does.
+//!
+//! The loop offers one work, and waits; the program takes it, does it, and answers. So there is one work at a time, and no queue.
+
+use super::rows::Rows;
+use super::{Item, Kind};
+use crate::store::{Batch, RecordChange, RecordKey, Request, Source, Store, StoreError};
+use bytes::Bytes;
+use pmnet_wire::command::{Commands, Form, PREAMBLE_LEN};
+use pmnet_wire::program;
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A program that has not confirmed its batch for so long is named in the log, and again each time.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// Answer to a payload that no program's client wrote.
+const FOREIGN: &[u8] =
+    b"-ERR pmnet: a program of its own serves here, and this request is not for one\r\n";
+/// Answer to a fence, and to other barriers.
+const BARRIER: &[u8] = b"+OK\r\n";
+
+/// A bypass of the work: where its reply is kept, and who gives it.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) record: Option<(RecordKey, Bytes)>,
+    /// The answer, if the program is not asked.
+    pub(super) answer: Option<&'static [u8]>,
+}
+
+/// A work for the program.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) items: Vec<Item>,
+    /// One for each bypass, in order: those with an answer, and those among the items.
+    pub(super) slots: Vec<Slot>,
+    /// Records that change besides the replies.
+    pub(super) records: Vec<RecordChange>,
+}
+
+/// What the program has done with it.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// It is durable, with these rows; one reply for each slot.
+    Done {
+        rows: Vec<RecordChange>,
+        replies: Vec<Bytes>,
+    },
+    /// Nothing of it was done.
+    Undone,
+}
+
+#[derive(Debug)]
+enum Turn {
+    Idle,
+    Offered(Work),
+    Taken,
+    Answered(Answer),
+}
+
+#[derive(Debug)]
+struct State {
+    turn: Turn,
+    rows: Rows,
+    /// Why the loop has ended.
+    ended: Option<String>,
+    /// The program leaves.
+    leaves: bool,
+}
+
+/// Both sides hold it.
+#[derive(Debug)]
+pub(super) struct Handover {
+    state: Mutex<State>,
+    /// The program has answered, or leaves.
+    answered: Condvar,
+    /// Readable while there is something for the program.
+    ready: OwnedFd,
+}
+
+impl Handover {
+    pub(super) fn new(rows: Rows) -> io::Result<Handover> {
+        let state = State {
+            turn: Turn::Idle,
+            rows,
+            ended: None,
+            leaves: false,
+        };
+        Ok(Handover {
+            state: Mutex::new(state),
+            answered: Condvar::new(),
+            ready: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nobody panics while holding it: the state is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake_program(&self) {
+        // It can only be full, and then it is readable.
+        let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
+    }
+
+    /// Returns the descriptor that is readable while there is something for the program.
+    pub(super) fn ready(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
+
+    /// Takes what is offered, if anything is.
+    pub(super) fn take(&self) -> Result<Option<Work>, String> {
+        let mut state = self.lock();
+        if let Some(why) = &state.ended {
+            return Err(why.clone());
+        }
+        match std::mem::replace(&mut state.turn, Turn::Taken) {
+            Turn::Offered(work) => {
+                // Nothing else can be offered before the answer.
+                let _ = rustix::io::read(&self.ready, &mut [0u8; 8][..]);
+                Ok(Some(work))
+            }
+            other => {
+                state.turn = other;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Answers what was taken.
+    pub(super) fn answer(&self, answer: Answer) -> Result<(), String> {
+        let mut state = self.lock();
+        if let Some(why) = &state.ended {
+            return Err(why.clone());
+        }
+        state.turn = Turn::Answered(answer);
+        self.answered.notify_one();
+        Ok(())
+    }
+
+    /// Looks at the rows that are stored.
+    pub(super) fn with_rows<T>(&self, look: impl FnOnce(&Rows) -> T) -> T {
+        look(&self.lock().rows)
+    }
+
+    /// The program leaves: the loop waits for no answer any more.
+    pub(super) fn leave(&self) {
+        self.lock().leaves = true;
+        self.answered.notify_one();
+    }
+
+    /// The loop has ended.
+    pub(super) fn end(&self, why: String) {
+        self.lock().ended.get_or_insert(why);
+        self.wake_program();
+    }
+
+    /// Lets the program do this work; returns the replies.
+    fn offer(&self, work: Work) -> Result<Vec<Bytes>, StoreError> {
+        let since = Instant::now();
+        let mut told = SILENCE;
+        let mut state = self.lock();
+        state.turn = Turn::Offered(work);
+        self.wake_program();
+        loop {
+            if state.leaves {
+                return Err(StoreError::Fatal("the program has closed it".into()));
+            }
+            match std::mem::replace(&mut state.turn, Turn::Idle) {
+                Turn::Answered(Answer::Done { rows, replies }) => {
+                    state.rows.stored(rows);
+                    return Ok(replies);
+                }
+                Turn::Answered(Answer::Undone) => {
+                    let text = "the program could not do a batch, and is given it again";
+                    return Err(StoreError::Retry(text.into()));
+                }
+                other => state.turn = other,
+            }
+            let waited = self.answered.wait_timeout(state, SILENCE);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if since.elapsed() >= told {
+                told += SILENCE;
+                tracing::warn!(
+                    seconds = since.elapsed().as_secs(),
+                    "the program has not confirmed its batch: meanwhile no device and no client is answered. Does it still call for batches?"
+                );
+            }
+        }
+    }
+}
+
+/// The store that the loop sees.
+pub(super) struct Pulled(pub(super) std::sync::Arc<Handover>);
+
+fn item(kind: Kind, source: Source, payload: &Bytes) -> Option<Item> {
+    program::body(payload)?;
+    Some(Item {
+        kind,
+        source,
+        payload: payload.slice(PREAMBLE_LEN..),
+    })
+}
+
+/// Returns the answer to a request that is none for the program.
+fn answer_of(payload: &Bytes) -> &'static [u8] {
+    let is_barrier =
+        Commands::parse(payload).is_ok_and(|commands| commands.form == Form::Barrier);
+    if is_barrier { BARRIER } else { FOREIGN }
+}
+
+impl Store for Pulled {
+    fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
+        Ok(self.0.with_rows(Rows::records))
+    }
+
+    fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError> {
+        let effects = batch.effects.iter().zip(&batch.sources);
+        let items: Vec<Item> = effects
+            .filter_map(|(payload, source)| item(Kind::Update, *source, payload))
+            .collect();
+        let foreign = batch.effects.len() - items.len();
+        if !items.is_empty() || !batch.records.is_empty() {
+            self.0.offer(Work {
+                items,
+                slots: Vec::new(),
+                records: batch.records.clone(),
+            })?;
+        }
+        Ok(u64::try_from(foreign).unwrap_or(u64::MAX))
+    }
+
+    fn execute(
+        &mut self,
+        requests: &[Request],
+        replies: &mut Vec<Bytes>,
+    ) -> Result<(), StoreError> {
+        let mut work = Work::default();
+        for request in requests {
+            let kind = match request.record {
+                Some(_) => Kind::Bypass,
+                None => Kind::Read,
+            };
+            let item = item(kind, request.source, &request.payload);
+            work.slots.push(Slot {
+                record: request.record.clone(),
+                answer: item.is_none().then(|| answer_of(&request.payload)),
+            });
+            work.items.extend(item);
+        }
+        let nothing = |slot: &Slot| slot.record.is_none() && slot.answer.is_some();
+        if work.slots.iter().all(nothing) {
+            let answers = work.slots.iter().filter_map(|slot| slot.answer);
+            replies.extend(answers.map(Bytes::from_static));
+            return Ok(());
+        }
+        replies.extend(self.0.offer(work)?);
+        Ok(())
+    }
+
+    fn durability(&self) -> String {
+        "a program of its own: what it has confirmed is as durable as it makes it".into()
+    }
+}

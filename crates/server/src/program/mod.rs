@@ -1,0 +1,475 @@
+//! A server for a program that pulls: it takes batches, stores them with their rows, and confirms them
+//! (`docs/use/programs.md`).
+//!
+//! The loop, the machine and the rules are those of every server: [`serve`], on a thread of its own, over a store whose
+//! steps are handed to the program. Invariants: one batch at a time; nothing is confirmed to a device or a client before the
+//! program has confirmed it; what the program stores in one transaction (its own data and the rows of the batch) is exactly what the next start needs.
+//!
+//! ```no_run
+//! # use pmnet_server::program::{Kind, Program};
+//! # use pmnet_server::{ServerConfig, serve::ServeConfig};
+//! # use std::time::Duration;
+//! # fn begin() {} fn apply(_: &[u8]) -> Vec<u8> { Vec::new() } fn put(_: &[u8], _: Option<&[u8]>) {} fn commit() {}
+//! # fn stored() -> Vec<(Vec<u8>, bytes::Bytes)> { Vec::new() }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = ServeConfig::new("127.0.0.1:51500".parse()?, ServerConfig::new(0));
+//! let mut program = Program::open(config, stored())?;
+//! loop {
+//!     let Some(batch) = program.next(Duration::from_secs(1))? else { continue };
+//!     begin();
+//!     for (at, item) in batch.items.iter().enumerate() {
+//!         let reply = apply(&item.payload);
+//!         if item.kind != Kind::Update {
+//!             program.reply(at, &reply)?;
+//!         }
+//!     }
+//!     for (key, value) in program.rows()? {
+//!         put(key, value.as_deref());
+//!     }
+//!     commit();
+//!     program.done(batch.number)?;
+//! }
+//! # }
+//! ```
+
+mod handover;
+mod rows;
+
+pub use rows::{BLOB_BYTES_MAX, KEY_BYTES_MAX, RowsError};
+
+use crate::serve::{DriverError, Ended, ServeConfig, serve};
+use crate::store::{RecordChange, RecordKey, Source};
+use bytes::Bytes;
+use handover::{Answer, Handover, Pulled, Slot, Work};
+use pmnet_proto::Peer;
+use pmnet_udp::{Stop, StopTrigger};
+use pmnet_wire::MESSAGE_BYTES_MAX;
+use pmnet_wire::program::REPLY_MARK;
+use rows::{CRC_BYTES, Rows};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest reply, in bytes.
+pub const REPLY_BYTES_MAX: usize = MESSAGE_BYTES_MAX;
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An update: its client has been told that it is durable, and gets no reply.
+    Update,
+    /// A bypass that may change the program's state; it gets a reply.
+    Bypass,
+    /// A bypass that only reads; it gets a reply.
+    Read,
+}
+
+/// One update or bypass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// What it is.
+    pub kind: Kind,
+    /// Whose it is, and when it takes place.
+    pub source: Source,
+    /// The client's bytes.
+    pub payload: Bytes,
+}
+
+/// What the program is to do next, in one transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Its number, from 1 in each process; to be given to [`Program::done`].
+    pub number: u64,
+    /// Updates, or bypasses, in the order in which they take effect. There may be none: then only rows are to be stored.
+    pub items: Vec<Item>,
+}
+
+/// Why a call was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// The rows that were handed over are not to be gone on from.
+    #[error(transparent)]
+    Rows(#[from] RowsError),
+    /// The socket could not be opened.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The shard stopped, or the server was closed. Its text says what to do.
+    #[error("the server has ended: {0}")]
+    Stopped(String),
+    /// A batch is to be confirmed first.
+    #[error("batch {0} is not confirmed yet: one batch at a time")]
+    Unconfirmed(u64),
+    /// No batch was taken.
+    #[error("there is no batch: take one first")]
+    NoBatch,
+    /// The batch was confirmed, or given back, before.
+    #[error("batch {0} was confirmed or given back before")]
+    Twice(u64),
+    /// Another batch is the present one.
+    #[error("batch {given} is not the present one, which is {present}")]
+    Order {
+        /// The number that was given.
+        given: u64,
+        /// The number of the batch that was taken last.
+        present: u64,
+    },
+    /// The batch has no item of this number.
+    #[error("the batch has no item {0}")]
+    NoItem(usize),
+    /// An update has no reply.
+    #[error("item {0} is an update: nobody waits for a reply to it")]
+    NoReplyWanted(usize),
+    /// It has one already.
+    #[error("item {0} has its reply already")]
+    RepliedTwice(usize),
+    /// A bypass has none.
+    #[error("item {0} is a bypass and has no reply yet")]
+    NoReply(usize),
+    /// The reply is too long.
+    #[error("a reply of {0} bytes: the longest has {REPLY_BYTES_MAX}")]
+    ReplyTooLong(usize),
+    /// Rows were asked for already, and a reply would be missing in them.
+    #[error("the rows of the batch were asked for already: give the replies before")]
+    RowsTaken,
+    /// The batch was to be confirmed, and nobody has asked for its rows.
+    #[error(
+        "nobody has asked for the rows of batch {0}: without them in the program's transaction, its updates would be applied twice \
+         after a restart"
+    )]
+    RowsNotTaken(u64),
+    /// All rows together are too many for one blob.
+    #[error("all rows together are longer than {BLOB_BYTES_MAX} bytes: store them row by row")]
+    BlobTooLong,
+}
+
+/// The present batch, on the program's side.
+#[derive(Debug)]
+struct Present {
+    number: u64,
+    kinds: Vec<Kind>,
+    slots: Vec<Slot>,
+    /// One for each item.
+    replies: Vec<Option<Vec<u8>>>,
+    records: Vec<RecordChange>,
+    /// Rows and replies, once they were asked for.
+    sealed: Option<(Vec<RecordChange>, Vec<Bytes>)>,
+}
+
+/// The loop's hold on the handover: a loop that dies in any way has ended for the program.
+struct Loop(Arc<Handover>);
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        self.0.end("the server's thread has died".into());
+    }
+}
+
+/// A server of one shard whose store is the calling program.
+#[derive(Debug)]
+pub struct Program {
+    handover: Arc<Handover>,
+    stop: StopTrigger,
+    thread: Option<JoinHandle<()>>,
+    address: Peer,
+    present: Option<Present>,
+    last: u64,
+}
+
+impl Program {
+    /// Opens the server, with the rows that the program has stored; none if it has never stored any.
+    ///
+    /// # Errors
+    /// [`ProgramError::Rows`], [`ProgramError::Io`].
+    pub fn open(
+        config: ServeConfig,
+        rows: impl IntoIterator<Item = (RecordKey, Bytes)>,
+    ) -> Result<Program, ProgramError> {
+        let rows = Rows::open(config.server.shard, rows)?;
+        Program::start(config, rows)
+    }
+
+    /// Opens the server, with the blob that [`Program::blob`] returned for the last batch that was stored.
+    ///
+    /// # Errors
+    /// [`ProgramError::Rows`], [`ProgramError::Io`].
+    pub fn open_blob(config: ServeConfig, blob: &Bytes) -> Result<Program, ProgramError> {
+        let rows = Rows::open_blob(config.server.shard, blob)?;
+        Program::start(config, rows)
+    }
+
+    fn start(config: ServeConfig, rows: Rows) -> Result<Program, ProgramError> {
+        let handover = Arc::new(Handover::new(rows)?);
+        let (stop, trigger) = Stop::new()?;
+        let (bound, address) = mpsc::channel();
+        let served = Loop(handover.clone());
+        let run = move || {
+            let store = Box::new(Pulled(served.0.clone()));
+            let ended = serve(config, store, None, &stop, |address, _| {
+                // Who does not wait for it any more does not need it.
+                let _ = bound.send(Ok(address));
+            });
+            let why = match ended {
+                Ok(Ended::Asked | Ended::TurnIsOver) => "it was closed".to_owned(),
+                Err(DriverError::Io(error)) => {
+                    let text = error.to_string();
+                    let _ = bound.send(Err(error));
+                    text
+                }
+                Err(DriverError::Stopped(stop)) => stop.0,
+            };
+            served.0.end(why);
+        };
+        let thread = std::thread::Builder::new()
+            .name("pmnet-server".into())
+            .spawn(run)?;
+        let address = address
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the server's thread has died")));
+        let address = address.inspect_err(|_| handover.leave());
+        Ok(Program {
+            address: address?,
+            handover,
+            stop: trigger,
+            thread: Some(thread),
+            present: None,
+            last: 0,
+        })
+    }
+
+    /// Returns the UDP address to which the last device of the chain sends.
+    #[must_use]
+    pub const fn address(&self) -> Peer {
+        self.address
+    }
+
+    /// Returns a descriptor that can be polled: it is readable while [`Program::next`] has something to return.
+    #[must_use]
+    pub fn raw_fd(&self) -> RawFd {
+        self.handover.ready().as_raw_fd()
+    }
+
+    /// Takes the next batch, or waits for one; `None` if none came within `wait`, or a signal came.
+    ///
+    /// # Errors
+    /// [`ProgramError::Unconfirmed`], [`ProgramError::Stopped`].
+    pub fn next(&mut self, wait: Duration) -> Result<Option<Batch>, ProgramError> {
+        if let Some(present) = &self.present {
+            return Err(ProgramError::Unconfirmed(present.number));
+        }
+        let mut work = self.handover.take().map_err(ProgramError::Stopped)?;
+        if work.is_none() && !wait.is_zero() {
+            let timeout = Timespec::try_from(wait).ok();
+            let ready = self.handover.ready();
+            match poll(
+                &mut [PollFd::new(&ready, PollFlags::IN)],
+                timeout.as_ref(),
+            ) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => return Ok(None),
+                Err(error) => return Err(ProgramError::Io(error.into())),
+            }
+            work = self.handover.take().map_err(ProgramError::Stopped)?;
+        }
+        Ok(work.map(|work| self.begin(work)))
+    }
+
+    fn begin(&mut self, work: Work) -> Batch {
+        self.last += 1;
+        let Work {
+            items,
+            slots,
+            records,
+        } = work;
+        self.present = Some(Present {
+            number: self.last,
+            kinds: items.iter().map(|item| item.kind).collect(),
+            replies: items.iter().map(|_| None).collect(),
+            slots,
+            records,
+            sealed: None,
+        });
+        Batch {
+            number: self.last,
+            items,
+        }
+    }
+
+    /// Gives the reply to the bypass that is this item of the present batch, counted from 0.
+    ///
+    /// # Errors
+    /// [`ProgramError`]: there is no such bypass, it has its reply, the rows were asked for already, or the reply is too long.
+    pub fn reply(&mut self, item: usize, reply: &[u8]) -> Result<(), ProgramError> {
+        let present = self.present.as_mut().ok_or(ProgramError::NoBatch)?;
+        if reply.len() > REPLY_BYTES_MAX {
+            return Err(ProgramError::ReplyTooLong(reply.len()));
+        }
+        match present.kinds.get(item) {
+            None => return Err(ProgramError::NoItem(item)),
+            Some(Kind::Update) => return Err(ProgramError::NoReplyWanted(item)),
+            Some(Kind::Bypass | Kind::Read) => {}
+        }
+        if present.sealed.is_some() {
+            return Err(ProgramError::RowsTaken);
+        }
+        if present.replies[item].is_some() {
+            return Err(ProgramError::RepliedTwice(item));
+        }
+        // A work has only bypasses if it has any, and the others among its slots have their answers.
+        let mut asked = present.slots.iter().filter(|slot| slot.answer.is_none());
+        let record = asked.nth(item).and_then(|slot| slot.record.as_ref());
+        let prefix = record.map_or(&[][..], |(_, prefix)| prefix);
+        let mut value = Vec::with_capacity(prefix.len() + 1 + reply.len() + CRC_BYTES);
+        value.extend_from_slice(prefix);
+        value.push(REPLY_MARK);
+        value.extend_from_slice(reply);
+        present.replies[item] = Some(value);
+        Ok(())
+    }
+
+    /// Returns the rows that the program is to store in the same transaction as the present batch: `Some` is to be put under its
+    /// key, `None` to be deleted. A key occurs at most once. There are none if the batch only reads.
+    ///
+    /// # Errors
+    /// [`ProgramError::NoBatch`], [`ProgramError::NoReply`].
+    pub fn rows(&mut self) -> Result<&[RecordChange], ProgramError> {
+        let present = self.present.as_mut().ok_or(ProgramError::NoBatch)?;
+        if present.sealed.is_none() {
+            if let Some(item) = present.unanswered() {
+                return Err(ProgramError::NoReply(item));
+            }
+            let sealed = self.handover.with_rows(|rows| present.seal(rows));
+            present.sealed = Some(sealed);
+        }
+        Ok(present.sealed.as_ref().map_or(&[], |(rows, _)| rows))
+    }
+
+    /// Returns all rows as they are with the present batch, in one piece, for a program that keeps one value only. It takes time and
+    /// room for all sessions at each batch: some 100 bytes for each session, and its last reply.
+    ///
+    /// # Errors
+    /// [`ProgramError::NoBatch`], [`ProgramError::NoReply`], [`ProgramError::BlobTooLong`].
+    pub fn blob(&mut self) -> Result<Vec<u8>, ProgramError> {
+        let handover = self.handover.clone();
+        let rows = self.rows()?;
+        handover
+            .with_rows(|stored| stored.blob(rows))
+            .ok_or(ProgramError::BlobTooLong)
+    }
+
+    /// Confirms the present batch: all of it is durable at the program's, with its rows. Devices forget it, and clients get their
+    /// replies.
+    ///
+    /// # Errors
+    /// [`ProgramError`]: another batch is the present one, a reply is missing, nobody has asked for the rows, or the server has ended.
+    pub fn done(&mut self, number: u64) -> Result<(), ProgramError> {
+        let mut present = self.take_present(number)?;
+        let without_rows = present.seal_of_reads();
+        let Some((rows, replies)) = present.sealed.take().or(without_rows) else {
+            let error = match present.unanswered() {
+                Some(item) => ProgramError::NoReply(item),
+                None => ProgramError::RowsNotTaken(number),
+            };
+            self.present = Some(present);
+            return Err(error);
+        };
+        let done = Answer::Done { rows, replies };
+        self.handover.answer(done).map_err(ProgramError::Stopped)
+    }
+
+    /// Gives the present batch back: nothing of it was done, and nothing of it will be. It comes again, perhaps with more. A program that does not know
+    /// whether its transaction took place must not call this, but close the server, and open it with the rows that it finds.
+    ///
+    /// # Errors
+    /// [`ProgramError`]: another batch is the present one, or the server has ended.
+    pub fn undone(&mut self, number: u64) -> Result<(), ProgramError> {
+        self.take_present(number)?;
+        self.handover
+            .answer(Answer::Undone)
+            .map_err(ProgramError::Stopped)
+    }
+
+    fn take_present(&mut self, number: u64) -> Result<Present, ProgramError> {
+        let taken = self.present.take_if(|present| present.number == number);
+        taken.ok_or(match &self.present {
+            _ if (1..=self.last).contains(&number)
+                && self.present.as_ref().is_none_or(|one| one.number != number) =>
+            {
+                ProgramError::Twice(number)
+            }
+            Some(present) => ProgramError::Order {
+                given: number,
+                present: present.number,
+            },
+            None => ProgramError::NoBatch,
+        })
+    }
+}
+
+impl Present {
+    /// Returns the first bypass without a reply.
+    fn unanswered(&self) -> Option<usize> {
+        let asked = self.kinds.iter().zip(&self.replies);
+        let mut asked = asked.enumerate();
+        asked
+            .find(|(_, (kind, reply))| **kind != Kind::Update && reply.is_none())
+            .map(|(at, _)| at)
+    }
+
+    /// Returns the rows, and a reply for each slot.
+    fn seal(&mut self, stored: &Rows) -> (Vec<RecordChange>, Vec<Bytes>) {
+        let mut given = std::mem::take(&mut self.replies).into_iter().flatten();
+        let records = std::mem::take(&mut self.records).into_iter();
+        let mut changes: Vec<(RecordKey, Option<Vec<u8>>)> = records
+            .map(|(key, value)| (key, value.map(Vec::from)))
+            .collect();
+        let mut replies = Vec::with_capacity(self.slots.len());
+        // Which of the changes, and what is before the reply in it.
+        let mut recorded = Vec::new();
+        for slot in &self.slots {
+            let prefix = slot.record.as_ref().map_or(&[][..], |(_, prefix)| prefix);
+            let value = match slot.answer {
+                Some(answer) => [prefix, answer].concat(),
+                None => given.next().unwrap_or_default(),
+            };
+            match &slot.record {
+                Some((key, _)) => {
+                    recorded.push((replies.len(), changes.len(), prefix.len()));
+                    changes.push((key.clone(), Some(value)));
+                    replies.push(Bytes::new());
+                }
+                None => replies.push(value.into()),
+            }
+        }
+        let rows = stored.sealed(changes);
+        for (reply, row, prefix) in recorded {
+            // The reply lies in its row: it is not copied.
+            if let Some(row) = &rows[row].1 {
+                replies[reply] = row.slice(prefix..row.len() - CRC_BYTES);
+            }
+        }
+        (rows, replies)
+    }
+
+    /// Returns the replies of a batch that only reads: there are no rows to ask for.
+    fn seal_of_reads(&mut self) -> Option<(Vec<RecordChange>, Vec<Bytes>)> {
+        let reads = self.sealed.is_none()
+            && self.records.is_empty()
+            && self.slots.iter().all(|slot| slot.record.is_none())
+            && self.unanswered().is_none();
+        reads.then(|| self.seal(&Rows::default()))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.handover.leave();
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            // Its panic was printed by itself.
+            let _ = thread.join();
+        }
+    }
+}
