@@ -415,7 +415,10 @@ impl Session {
             self.endpoint.flush(now)?;
             return Ok(Slept::Enough);
         }
-        let next = self.endpoint.next_timeout().map_or(until, |at| at.min(until));
+        let next = self
+            .endpoint
+            .next_timeout()
+            .map_or(until, |at| at.min(until));
         let timeout = Timespec::try_from(Duration::from_nanos(next.since(now))).ok();
         let socket = self.endpoint.as_fd();
         let slept = match poll(&mut [PollFd::new(&socket, PollFlags::IN)], timeout.as_ref()) {

@@ -207,8 +207,7 @@ fn item(kind: Kind, source: Source, payload: &Bytes) -> Option<Item> {
 
 /// Returns the answer to a request that is none for the program.
 fn answer_of(payload: &Bytes) -> &'static [u8] {
-    let is_barrier =
-        Commands::parse(payload).is_ok_and(|commands| commands.form == Form::Barrier);
+    let is_barrier = Commands::parse(payload).is_ok_and(|commands| commands.form == Form::Barrier);
     if is_barrier { BARRIER } else { FOREIGN }
 }
 

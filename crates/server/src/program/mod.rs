@@ -263,10 +263,7 @@ impl Program {
         if work.is_none() && !wait.is_zero() {
             let timeout = Timespec::try_from(wait).ok();
             let ready = self.handover.ready();
-            match poll(
-                &mut [PollFd::new(&ready, PollFlags::IN)],
-                timeout.as_ref(),
-            ) {
+            match poll(&mut [PollFd::new(&ready, PollFlags::IN)], timeout.as_ref()) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => return Ok(None),
                 Err(error) => return Err(ProgramError::Io(error.into())),

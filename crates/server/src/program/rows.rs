@@ -28,7 +28,9 @@ pub const BLOB_BYTES_MAX: usize = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowsError {
     /// A checksum is wrong.
-    #[error("the stored row {0:?} is damaged: restore the program's data, with the rows that belong to it")]
+    #[error(
+        "the stored row {0:?} is damaged: restore the program's data, with the rows that belong to it"
+    )]
     Damaged(String),
     /// A key occurs twice, or is none of a row.
     #[error("the row {0:?} is none of these rows, or was given twice")]
@@ -48,10 +50,14 @@ pub enum RowsError {
         wanted: u32,
     },
     /// Another version of pmnet wrote them.
-    #[error("the stored rows have layout {0}, which this version does not know: use the version that wrote them")]
+    #[error(
+        "the stored rows have layout {0}, which this version does not know: use the version that wrote them"
+    )]
     Layout(u8),
     /// The blob does not begin or end as one, or is cut off.
-    #[error("the stored watermark is damaged or cut off: restore the program's data, with the watermark that belongs to it")]
+    #[error(
+        "the stored watermark is damaged or cut off: restore the program's data, with the watermark that belongs to it"
+    )]
     Blob,
 }
 
@@ -364,7 +370,11 @@ mod tests {
             for (key, row) in &moments[then] {
                 let mut mixed = moments[now].clone();
                 if mixed.insert(key.clone(), row.clone()).as_ref() != Some(row) {
-                    assert_eq!(Rows::open(7, mixed).err(), Some(RowsError::Mixed), "{key:?}");
+                    assert_eq!(
+                        Rows::open(7, mixed).err(),
+                        Some(RowsError::Mixed),
+                        "{key:?}"
+                    );
                 }
             }
             // One is missing.

@@ -1,0 +1,437 @@
+//! Clients: one session each (`pmnet_client::Session`).
+
+use crate::fault::*;
+use crate::memory::{self, Options, bytes, pmnet_bytes, put, text};
+use crate::table::{self, Kind, Object};
+use ::pmnet_client::{
+    Answer, ClientConfig, Closed, Finished, ReadAnswer, Refused, Session, SessionError,
+};
+use bytes::Bytes;
+use pmnet_wire::program;
+use std::ffi::{c_char, c_int, c_void};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// A bypass only reads: the server may run it at any time, and more than once.
+pub const PMNET_READ_ONLY: u32 = 1;
+/// A read was answered with the newest update of the key.
+pub const PMNET_HIT: u32 = 1;
+/// A read was answered with the order that a server must have applied to know the key.
+pub const PMNET_MISS: u32 = 2;
+
+/// The time for one call, if nothing else is said.
+const TIMEOUT_MS: u32 = 10_000;
+
+/// A client: one session of a shard. {0} is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct pmnet_client {
+    /// Its number.
+    pub id: u64,
+}
+
+/// How a client is opened. Begin with all zeros; a field that is 0 or NULL has its default.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct pmnet_client_options {
+    /// sizeof(struct pmnet_client_options).
+    pub size: u32,
+    /// Number of the shard.
+    pub shard: u32,
+    /// The devices of the chain, "HOST:PORT" with commas between them, the head first. No default.
+    pub devices: *const c_char,
+    /// An acknowledgement by fewer devices than this closes the session with PMNET_E_COPIES. Default: 1.
+    pub copies_min: u32,
+    /// Each call ends within so many milliseconds. Default: 10,000.
+    pub timeout_ms: u32,
+    /// Calls that may be under way at once. Default: 4,096.
+    pub calls_max: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// SAFETY: it is repr(C), its first field is `size`, and zeros are valid.
+unsafe impl Options for pmnet_client_options {}
+
+/// A call that was started and has ended.
+#[repr(C)]
+#[derive(Debug)]
+pub struct pmnet_event {
+    /// What the caller named it.
+    pub token: u64,
+    /// Of an update: how many devices hold it (0: the server itself). Of a bypass: 0. Or a code PMNET_E_.
+    pub result: c_int,
+    /// 0.
+    pub reserved: u32,
+    /// The reply to a bypass; the caller's, to be freed with pmnet_bytes_free().
+    pub reply: pmnet_bytes,
+}
+
+/// The answer to a read.
+#[repr(C)]
+#[derive(Debug)]
+pub struct pmnet_reading {
+    /// PMNET_HIT or PMNET_MISS.
+    pub kind: u32,
+    /// The epoch of the chain.
+    pub epoch: u32,
+    /// Of a hit the update's order, of a miss the order that a server must have applied.
+    pub order: u64,
+    /// Of a hit the update's payload; the caller's, to be freed with pmnet_bytes_free().
+    pub payload: pmnet_bytes,
+}
+
+/// A session behind a number.
+pub(crate) struct ClientObject(Session);
+
+impl Kind for ClientObject {
+    const NAME: &'static str = "client";
+    fn into_object(self) -> Object {
+        Object::Client(self)
+    }
+    fn of(object: &mut Object) -> Option<&mut ClientObject> {
+        match object {
+            Object::Client(client) => Some(client),
+            Object::Server(_) => None,
+        }
+    }
+    fn own(object: Object) -> Option<ClientObject> {
+        match object {
+            Object::Client(client) => Some(client),
+            Object::Server(_) => None,
+        }
+    }
+}
+
+impl From<SessionError> for Fault {
+    fn from(error: SessionError) -> Fault {
+        let code = match &error {
+            SessionError::Io(_) => PMNET_E_SYSTEM,
+            SessionError::Refused(Refused::Busy | Refused::Sessions) => PMNET_E_FULL,
+            SessionError::Refused(Refused::TooLarge) => PMNET_E_LENGTH,
+            SessionError::Closed(Closed::DataLoss { .. }) => PMNET_E_DATA_LOSS,
+            SessionError::Closed(Closed::TooFewCopies { .. }) => PMNET_E_COPIES,
+            SessionError::Closed(_) | SessionError::Refused(Refused::Closed) => PMNET_E_CLOSED,
+            SessionError::Failed(_) => PMNET_E_FAILED,
+            SessionError::Unknown => PMNET_E_UNKNOWN,
+            SessionError::NotClean => PMNET_E_PENDING,
+            SessionError::NoAnswer => PMNET_E_NO_ANSWER,
+        };
+        Fault::new(code, error)
+    }
+}
+
+/// Returns an address of "HOST:PORT".
+pub(crate) fn address(text: &str) -> Result<SocketAddr, Fault> {
+    let found = text.to_socket_addrs();
+    let mut found = found.map_err(|error| Fault::argument(format!("{text:?}: {error}")))?;
+    let none = || Fault::argument(format!("{text:?} has no address"));
+    found.next().ok_or_else(none)
+}
+
+/// Returns a wait in milliseconds; negative: for ever.
+pub(crate) fn wait(milliseconds: c_int) -> Duration {
+    // Longer than any process lives, and added to no clock that overflows.
+    const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+    u64::try_from(milliseconds).map_or(FOR_EVER, Duration::from_millis)
+}
+
+fn or(value: u32, default: u32) -> u32 {
+    if value == 0 { default } else { value }
+}
+
+fn payload(bytes: &[u8]) -> Result<Bytes, Fault> {
+    if bytes.len() > pmnet_wire::MESSAGE_BYTES_MAX {
+        return Err(Fault::new(PMNET_E_LENGTH, Refused::TooLarge));
+    }
+    Ok(program::payload(bytes).into())
+}
+
+/// Returns what the program replied; an error if its server, or another store, refused the request.
+fn reply(reply: &[u8]) -> Result<&[u8], Fault> {
+    program::reply_body(reply).ok_or_else(|| {
+        let text = String::from_utf8_lossy(reply);
+        let text = text.trim_end().trim_start_matches('-');
+        let cut = text
+            .char_indices()
+            .nth(300)
+            .map_or(text.len(), |(at, _)| at);
+        Fault::new(
+            PMNET_E_REFUSED,
+            format!("the server refused the request: {}", &text[..cut]),
+        )
+    })
+}
+
+fn copies(count: u8) -> c_int {
+    c_int::from(count)
+}
+
+/// Opens a client, without waiting for a device: the first call shows whether one is there.
+///
+/// Fills in *client, which is to be closed with pmnet_client_close(). The options, and what they point at, are copied.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pmnet_client_open(
+    options: *const pmnet_client_options,
+    client: *mut pmnet_client,
+) -> c_int {
+    entry(|| {
+        crate::log::begin();
+        if client.is_null() {
+            return Err(memory::no_place());
+        }
+        // SAFETY: the caller passes NULL or options that say their size.
+        let options = unsafe { memory::options(options)? };
+        // SAFETY: the caller passes NULL or a text, which lives during this call.
+        let devices = unsafe { text(options.devices, "devices")? };
+        let devices: Vec<SocketAddr> = devices
+            .split(',')
+            .map(|device| address(device.trim()))
+            .collect::<Result<_, _>>()?;
+        let (head, others) = devices.split_first().expect("a split has a first part");
+        if others.iter().any(|other| other.is_ipv4() != head.is_ipv4()) {
+            return Err(Fault::argument("devices has addresses of IPv4 and of IPv6"));
+        }
+        let mut config = ClientConfig::new(*head);
+        config.others = others.to_vec();
+        config.shard = options.shard;
+        let copies_min = or(options.copies_min, 1);
+        config.copies_min = u8::try_from(copies_min)
+            .map_err(|_| Fault::argument(format!("copies_min is {copies_min}: at most 8")))?;
+        config.queue_max = or(options.calls_max, 4096) as usize;
+        let timeout = or(options.timeout_ms, TIMEOUT_MS);
+        let session = Session::start(config, Duration::from_millis(timeout.into()))?;
+        let id = table::insert(ClientObject(session))?;
+        // SAFETY: it is not NULL, and the caller owns it.
+        unsafe { put(client, pmnet_client { id })? };
+        Ok(PMNET_OK)
+    })
+}
+
+/// Ends the session after everything that was started, and closes the client: it is none any more, also if this fails.
+///
+/// Waits for the device until the time for one call has passed; the results of calls that are under way are lost.
+#[unsafe(no_mangle)]
+pub extern "C" fn pmnet_client_close(client: pmnet_client) -> c_int {
+    entry(|| {
+        let ClientObject(session) = table::remove(client.id)?;
+        session.end()?;
+        Ok(PMNET_OK)
+    })
+}
+
+/// Returns the hash of a key, for the functions that want one.
+///
+/// NULL with len 0 is the empty key; NULL with another len has no hash, and 0 is returned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pmnet_key_hash(key: *const c_void, len: usize) -> u64 {
+    let mut hash = 0;
+    entry(|| {
+        // SAFETY: the caller passes a key of this length.
+        hash = pmnet_wire::command::key_hash(unsafe { bytes(key, len)? });
+        Ok(PMNET_OK)
+    });
+    hash
+}
+
+/// Sends an update, and waits until it is durable in the devices: from then on it is neither lost nor applied twice.
+///
+/// Returns how many devices hold it; 0: the server has applied it, because the log was full. key_hash is the hash of the key that it
+/// changes, 0 if it changes several. The payload is copied: up to 16 MiB, of any kind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pmnet_update(
+    client: pmnet_client,
+    key_hash: u64,
+    payload: *const c_void,
+    len: usize,
+) -> c_int {
+    entry(|| {
+        // SAFETY: the caller passes a payload of this length.
+        let payload = self::payload(unsafe { bytes(payload, len)? })?;
+        table::with(client.id, |ClientObject(session)| {
+            Ok(copies(session.update(payload, key_hash)?))
+        })
+    })
+}
+
+/// Starts an update, as pmnet_update() does, and does not wait. It ends as an event with this token. It is sent by the next call of
+/// pmnet_client_next(), together with all else that was started.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pmnet_update_start(
+    client: pmnet_client,
+    token: u64,
+    key_hash: u64,
+    payload: *const c_void,
+    len: usize,
+) -> c_int {
+    entry(|| {
+        // SAFETY: the caller passes a payload of this length.
+        let payload = self::payload(unsafe { bytes(payload, len)? })?;
+        table::with(client.id, |ClientObject(session)| {
+            session.update_start(payload, key_hash, token)?;
+            Ok(PMNET_OK)
+        })
+    })
+}
+
+fn read_only(flags: u32) -> Result<bool, Fault> {
+    if flags & !PMNET_READ_ONLY != 0 {
+        return Err(Fault::argument(format!("there are no flags {flags:#x}")));
+    }
+    Ok(flags & PMNET_READ_ONLY != 0)
+}
+
+/// Sends a request to the server, and waits for its reply. The server runs it after every update that was acknowledged before, of
+/// whatever client; once, unless flags has PMNET_READ_ONLY.
+///
+/// Fills in *reply, which is the caller's, to be freed with pmnet_bytes_free(). The payload is copied.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pmnet_bypass(
+    client: pmnet_client,
+    key_hash: u64,
+    flags: u32,
+    payload: *const c_void,
+    len: usize,
+    reply: *mut pmnet_bytes,
+) -> c_int {
+    entry(|| {
+        if reply.is_null() {
+            return Err(memory::no_place());
+        }
+        // SAFETY: the caller passes a payload of this length.
+        let payload = self::payload(unsafe { bytes(payload, len)? })?;
+        let read_only = read_only(flags)?;
+        let found = table::with(client.id, |ClientObject(session)| {
+            Ok(session.bypass(payload, key_hash, read_only)?)
+        })?;
+        let found = pmnet_bytes::copied(self::reply(&found)?);
+        // SAFETY: it is not NULL, and the caller owns it.
+        unsafe { put(reply, found)? };
+        Ok(PMNET_OK)
+    })
+}
+
+/// Starts a request, as pmnet_bypass() does, and does not wait. It ends as an event with this token and the reply.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pmnet_bypass_start(
+    client: pmnet_client,
+    token: u64,
+    key_hash: u64,
+    flags: u32,
+    payload: *const c_void,
+    len: usize,
+) -> c_int {
+    entry(|| {
+        // SAFETY: the caller passes a payload of this length.
+        let payload = self::payload(unsafe { bytes(payload, len)? })?;
+        let read_only = read_only(flags)?;
+        table::with(client.id, |ClientObject(session)| {
+            session.bypass_start(payload, key_hash, read_only, token)?;
+            Ok(PMNET_OK)
+        })
+    })
+}
+
+/// Returns a descriptor for poll(): it is readable while pmnet_client_next() has something to do, for example to send what was
+/// started. It is the library's, stays the same, and is closed with the client. Whoever finds it readable calls pmnet_client_next()
+/// until that returns PMNET_AGAIN.
+#[unsafe(no_mangle)]
+pub extern "C" fn pmnet_client_fd(client: pmnet_client) -> c_int {
+    entry(|| {
+        table::with(client.id, |ClientObject(session)| {
+            let fd = session
+                .poll_fd()
+                .map_err(|error| Fault::new(PMNET_E_SYSTEM, error))?;
+            Ok(fd.as_raw_fd())
+        })
+    })
+}
+
+fn event(finished: Finished) -> pmnet_event {
+    let outcome = finished.result.map_err(Fault::from).and_then(|answer| {
+        Ok(match answer {
+            Answer::Committed(count) => (copies(count), pmnet_bytes::NONE),
+            Answer::Reply(found) => (PMNET_OK, pmnet_bytes::copied(reply(&found)?)),
+        })
+    });
+    // The sentence about it is kept as for a call that blocks.
+    let (result, reply) = outcome.unwrap_or_else(|fault| (note(&fault), pmnet_bytes::NONE));
+    pmnet_event {
+        token: finished.token,
+        result,
+        reserved: 0,
+        reply,
+    }
+}
+
+/// Sends what was started, and returns the next call that has ended; waits up to wait_ms milliseconds for it, for ever if that is
+/// negative.
+///
+/// Returns PMNET_OK and fills in *event, whose reply is the caller's; or PMNET_AGAIN: none has ended within the time, or a signal came. An
+/// error is one of the session; each call that was started has had its event before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pmnet_client_next(
+    client: pmnet_client,
+    wait_ms: c_int,
+    event: *mut pmnet_event,
+) -> c_int {
+    entry(|| {
+        if event.is_null() {
+            return Err(memory::no_place());
+        }
+        let finished = table::with(client.id, |ClientObject(session)| {
+            Ok(session.next(wait(wait_ms))?)
+        })?;
+        let Some(finished) = finished else {
+            return Ok(PMNET_AGAIN);
+        };
+        // SAFETY: it is not NULL, and the caller owns it.
+        unsafe { put(event, self::event(finished))? };
+        Ok(PMNET_OK)
+    })
+}
+
+/// Asks the device, without the server: for the newest update of the key with this hash (PMNET_HIT), or for the order that a server
+/// must have applied to know the key (PMNET_MISS; it is always a possible answer). Other keys may have the same hash: compare.
+///
+/// Only while no call of this client is under way. Fills in *reading, whose payload is the caller's, to be freed with
+/// pmnet_bytes_free().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pmnet_read(
+    client: pmnet_client,
+    key_hash: u64,
+    reading: *mut pmnet_reading,
+) -> c_int {
+    entry(|| {
+        if reading.is_null() {
+            return Err(memory::no_place());
+        }
+        let key_hash = Some(key_hash).filter(|hash| *hash != 0);
+        let answer = table::with(client.id, |ClientObject(session)| {
+            Ok(session.read(key_hash)?)
+        })?;
+        let (kind, epoch, order, payload) = match &answer {
+            ReadAnswer::Hit {
+                epoch,
+                order,
+                payload,
+            } => match program::body(payload) {
+                Some(body) => (PMNET_HIT, *epoch, *order, pmnet_bytes::copied(body)),
+                // Not a program's: of no use here, and so a miss (reads.md §2).
+                None => (PMNET_MISS, *epoch, *order, pmnet_bytes::NONE),
+            },
+            ReadAnswer::Miss { epoch, need, .. } => (PMNET_MISS, *epoch, *need, pmnet_bytes::NONE),
+            ReadAnswer::None => return Err(SessionError::NoAnswer.into()),
+        };
+        let found = pmnet_reading {
+            kind,
+            epoch,
+            order,
+            payload,
+        };
+        // SAFETY: it is not NULL, and the caller owns it.
+        unsafe { put(reading, found)? };
+        Ok(PMNET_OK)
+    })
+}

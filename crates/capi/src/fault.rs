@@ -1,0 +1,147 @@
+//! Error codes, their texts, and the border that nothing unwinds across.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Success.
+pub const PMNET_OK: c_int = 0;
+/// Nothing has come within the time, or a signal came: no error, try again.
+pub const PMNET_AGAIN: c_int = 1;
+/// An argument is NULL or makes no sense.
+pub const PMNET_E_ARGUMENT: c_int = -1;
+/// The object is none: closed, never opened, or of the other kind.
+pub const PMNET_E_HANDLE: c_int = -2;
+/// Another thread is using the object at this moment.
+pub const PMNET_E_THREAD: c_int = -3;
+/// The object was opened before a fork, in another process.
+pub const PMNET_E_FORK: c_int = -4;
+/// The system refused: a socket, memory, a thread.
+pub const PMNET_E_SYSTEM: c_int = -5;
+/// Too many calls are under way: take the results of some first.
+pub const PMNET_E_FULL: c_int = -6;
+/// A payload or a reply is longer than 16 MiB, or all rows are longer than fits one blob.
+pub const PMNET_E_LENGTH: c_int = -7;
+/// The session is closed: the device does not know it any more. Open another one.
+pub const PMNET_E_CLOSED: c_int = -8;
+/// Updates that were acknowledged are lost. The text says which.
+pub const PMNET_E_DATA_LOSS: c_int = -9;
+/// Fewer devices hold the updates than were asked for.
+pub const PMNET_E_COPIES: c_int = -10;
+/// The call has no effect, and never will.
+pub const PMNET_E_FAILED: c_int = -11;
+/// The outcome is unknown: the call takes effect at most once, or not at all.
+pub const PMNET_E_UNKNOWN: c_int = -12;
+/// The server refused the request. The text is the server's.
+pub const PMNET_E_REFUSED: c_int = -13;
+/// A read was asked for while calls of the session were under way.
+pub const PMNET_E_PENDING: c_int = -14;
+/// No device has answered a read in time: ask by a bypass.
+pub const PMNET_E_NO_ANSWER: c_int = -15;
+/// The stored rows are damaged, or do not belong together.
+pub const PMNET_E_ROWS: c_int = -16;
+/// The stored rows are those of another shard.
+pub const PMNET_E_SHARD: c_int = -17;
+/// A batch was confirmed twice, or another one is the present one.
+pub const PMNET_E_ORDER: c_int = -18;
+/// A reply is missing, was given twice, or nobody waits for it.
+pub const PMNET_E_REPLY: c_int = -19;
+/// The server has ended. The text says why, and what to do.
+pub const PMNET_E_STOPPED: c_int = -20;
+/// A fault of the library. Please report it.
+pub const PMNET_E_BUG: c_int = -21;
+
+/// Why a call failed: its code, and a sentence.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) code: c_int,
+    pub(crate) text: String,
+}
+
+impl Fault {
+    pub(crate) fn new(code: c_int, text: impl ToString) -> Fault {
+        Fault {
+            code,
+            text: text.to_string(),
+        }
+    }
+
+    /// A fault of an argument.
+    pub(crate) fn argument(text: impl ToString) -> Fault {
+        Fault::new(PMNET_E_ARGUMENT, text)
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Keeps the sentence for [`pmnet_last_error`]; returns the code.
+pub(crate) fn note(fault: &Fault) -> c_int {
+    let text = fault.text.replace('\0', "?");
+    // A thread that is ending has no such place any more, and nobody to read it.
+    let _ = LAST.try_with(|last| last.replace(CString::new(text).unwrap_or_default()));
+    fault.code
+}
+
+/// Runs the body of one function of the interface: nothing unwinds out of it.
+pub(crate) fn entry(body: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(code)) => code,
+        Ok(Err(fault)) => note(&fault),
+        Err(_) => note(&Fault::new(
+            PMNET_E_BUG,
+            "a fault of the library, which stderr has the text of",
+        )),
+    }
+}
+
+const fn text_of(code: c_int) -> &'static CStr {
+    match code {
+        PMNET_OK => c"success",
+        PMNET_AGAIN => c"nothing has come within the time, or a signal came",
+        PMNET_E_ARGUMENT => c"an argument is NULL or makes no sense",
+        PMNET_E_HANDLE => c"the object is closed, was never opened, or is of the other kind",
+        PMNET_E_THREAD => c"another thread is using the object",
+        PMNET_E_FORK => c"the object was opened before a fork, in another process",
+        PMNET_E_SYSTEM => c"the system refused a socket, memory or a thread",
+        PMNET_E_FULL => c"too many calls are under way",
+        PMNET_E_LENGTH => c"longer than 16 MiB, or all rows are too long for one blob",
+        PMNET_E_CLOSED => c"the session is closed",
+        PMNET_E_DATA_LOSS => c"acknowledged updates are lost",
+        PMNET_E_COPIES => c"fewer devices hold the updates than were asked for",
+        PMNET_E_FAILED => c"the call has no effect, and never will",
+        PMNET_E_UNKNOWN => c"the outcome is unknown: the call takes effect at most once",
+        PMNET_E_REFUSED => c"the server refused the request",
+        PMNET_E_PENDING => c"calls of the session are under way: read after them",
+        PMNET_E_NO_ANSWER => c"no device has answered the read: ask by a bypass",
+        PMNET_E_ROWS => c"the stored rows are damaged, or do not belong together",
+        PMNET_E_SHARD => c"the stored rows are those of another shard",
+        PMNET_E_ORDER => c"the batch is not the present one",
+        PMNET_E_REPLY => c"a reply is missing, was given twice, or nobody waits for it",
+        PMNET_E_STOPPED => c"the server has ended",
+        PMNET_E_BUG => c"a fault of the library",
+        _ => c"this is no code of pmnet",
+    }
+}
+
+/// Returns a sentence for a code. The text is constant; nobody frees it.
+#[unsafe(no_mangle)]
+pub extern "C" fn pmnet_error_text(code: c_int) -> *const c_char {
+    text_of(code).as_ptr()
+}
+
+/// Returns a sentence about the last failure of a function in this thread; an empty one if there was none. The text is the
+/// library's, and valid until the next failure in this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn pmnet_last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
+}
+
+/// Returns the version of the library, as in "0.1.0". The text is constant; nobody frees it.
+#[unsafe(no_mangle)]
+pub extern "C" fn pmnet_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}

@@ -1,0 +1,140 @@
+//! What a program hands over, and what it is given to keep.
+
+use crate::fault::{Fault, entry};
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// Bytes that the caller owns. {NULL, 0} has none.
+#[repr(C)]
+#[derive(Debug)]
+pub struct pmnet_bytes {
+    /// The bytes; NULL if there are none.
+    pub data: *mut u8,
+    /// How many.
+    pub len: usize,
+}
+
+impl pmnet_bytes {
+    pub(crate) const NONE: pmnet_bytes = pmnet_bytes {
+        data: ptr::null_mut(),
+        len: 0,
+    };
+
+    /// Gives a copy away.
+    pub(crate) fn copied(bytes: &[u8]) -> pmnet_bytes {
+        if bytes.is_empty() {
+            return pmnet_bytes::NONE;
+        }
+        let own: Box<[u8]> = bytes.into();
+        let len = own.len();
+        pmnet_bytes {
+            data: Box::into_raw(own).cast(),
+            len,
+        }
+    }
+}
+
+/// Frees bytes that a function of pmnet has filled in, and empties the struct: freeing it again does nothing.
+/// NULL is allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pmnet_bytes_free(bytes: *mut pmnet_bytes) {
+    entry(|| {
+        // SAFETY: the caller passes NULL or a struct of his own, which nobody else uses now.
+        let Some(bytes) = (unsafe { bytes.as_mut() }) else {
+            return Ok(0);
+        };
+        let pmnet_bytes { data, len } = std::mem::replace(bytes, pmnet_bytes::NONE);
+        if !data.is_null() {
+            // SAFETY: pointer and length are those of the boxed slice that `copied` gave away; the struct that held them is empty now.
+            drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(data, len)) });
+        }
+        Ok(0)
+    });
+}
+
+/// Returns the bytes that a program hands over.
+///
+/// # Safety
+/// `data` is NULL, or `len` bytes can be read there as long as the result lives.
+pub(crate) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Fault> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() {
+        return Err(Fault::argument("the pointer to the bytes is NULL"));
+    }
+    if isize::try_from(len).is_err() {
+        return Err(Fault::argument("no memory is so long"));
+    }
+    // SAFETY: by this function's contract, and it is not NULL.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
+}
+
+/// Returns a text that a program hands over.
+///
+/// # Safety
+/// `text` is NULL, or ends with a zero byte, and stays as it is as long as the result lives.
+pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, Fault> {
+    if text.is_null() {
+        return Err(Fault::argument(format!("{what} is NULL")));
+    }
+    // SAFETY: by this function's contract, and it is not NULL.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str()
+        .map_err(|_| Fault::argument(format!("{what} is not UTF-8")))
+}
+
+/// A struct of options, of which later versions may have more fields; zeros are always valid.
+///
+/// # Safety
+/// It is `repr(C)`, begins with its size as `u32`, and is valid if all its bytes are zero.
+pub(crate) unsafe trait Options: Copy {}
+
+/// Returns the options that a program compiled with this or another version hands over.
+///
+/// # Safety
+/// `options` is NULL, or so many bytes can be read there as its first field says.
+pub(crate) unsafe fn options<T: Options>(options: *const T) -> Result<T, Fault> {
+    if options.is_null() {
+        return Err(Fault::argument("the options are NULL"));
+    }
+    // SAFETY: it is not NULL, and by the trait's contract it begins with its size.
+    let size = unsafe { options.cast::<u32>().read() } as usize;
+    let own = size_of::<T>();
+    if size < size_of::<u32>() || size > 4096 {
+        return Err(Fault::argument(format!(
+            "the field size of the options is {size}: set it to sizeof of the struct, which is {own}"
+        )));
+    }
+    // SAFETY: so many bytes can be read there by this function's contract.
+    let more = unsafe { bytes(options.cast(), size)? };
+    if more.iter().skip(own).any(|byte| *byte != 0) {
+        return Err(Fault::argument(
+            "the options have a field that this version of the library does not know",
+        ));
+    }
+    let mut copy = MaybeUninit::<T>::zeroed();
+    // SAFETY: both are at least so long, and they do not overlap.
+    unsafe { ptr::copy_nonoverlapping(more.as_ptr(), copy.as_mut_ptr().cast(), size.min(own)) };
+    // SAFETY: zeros are valid by the trait's contract, and the rest was copied from a program's value of this type.
+    Ok(unsafe { copy.assume_init() })
+}
+
+/// Writes a result to where the program wants it.
+///
+/// # Safety
+/// `place` is NULL, or can be written.
+pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<(), Fault> {
+    if place.is_null() {
+        return Err(no_place());
+    }
+    // SAFETY: it is not NULL, and by this function's contract it can be written. What was there has no destructor.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+/// The pointer to where the result is to go is NULL.
+pub(crate) fn no_place() -> Fault {
+    Fault::argument("the pointer to the result is NULL")
+}

@@ -1,0 +1,131 @@
+//! Objects by number: what a program holds is never a pointer.
+//!
+//! A number has the process in its upper half, and is given once. So whatever a program passes, nothing is touched that is not a
+//! living object of this process, of the right kind, and unused.
+
+use crate::client::ClientObject;
+use crate::fault::{
+    Fault, PMNET_E_BUG, PMNET_E_FORK, PMNET_E_HANDLE, PMNET_E_SYSTEM, PMNET_E_THREAD,
+};
+use crate::server::ServerObject;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+/// What is behind a number.
+pub(crate) enum Object {
+    Client(ClientObject),
+    Server(ServerObject),
+}
+
+/// A kind of object.
+pub(crate) trait Kind: Sized {
+    /// In an error's text.
+    const NAME: &'static str;
+    fn into_object(self) -> Object;
+    fn of(object: &mut Object) -> Option<&mut Self>;
+    fn own(object: Object) -> Option<Self>;
+}
+
+#[derive(Default)]
+struct Table {
+    last: u32,
+    objects: HashMap<u64, Arc<Mutex<Option<Object>>>>,
+}
+
+static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+
+/// A child of a fork may find the table locked by a thread that it does not have.
+const TRIES: u32 = 1000;
+const PAUSE: Duration = Duration::from_millis(1);
+
+fn table() -> Result<MutexGuard<'static, Table>, Fault> {
+    for _ in 0..TRIES {
+        match TABLE.try_lock() {
+            Ok(table) => return Ok(table),
+            // Nothing in it is ever half done.
+            Err(TryLockError::Poisoned(table)) => return Ok(table.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+        }
+    }
+    Err(Fault::new(
+        PMNET_E_FORK,
+        "the process was forked in the middle of a call of another thread: this child cannot use pmnet",
+    ))
+}
+
+fn process_part() -> u64 {
+    u64::from(std::process::id()) << 32
+}
+
+/// Keeps an object; returns its number.
+pub(crate) fn insert<K: Kind>(object: K) -> Result<u64, Fault> {
+    let mut table = table()?;
+    table.last = table.last.checked_add(1).ok_or_else(|| {
+        Fault::new(
+            PMNET_E_SYSTEM,
+            "this process has opened four billion objects",
+        )
+    })?;
+    let id = process_part() | u64::from(table.last);
+    let place = Arc::new(Mutex::new(Some(object.into_object())));
+    table.objects.insert(id, place);
+    Ok(id)
+}
+
+fn none<K: Kind>() -> Fault {
+    let name = K::NAME;
+    Fault::new(PMNET_E_HANDLE, format!("this is no {name} that is open"))
+}
+
+fn place<K: Kind>(id: u64) -> Result<Arc<Mutex<Option<Object>>>, Fault> {
+    if id != 0 && id & !u64::from(u32::MAX) != process_part() {
+        let text = format!(
+            "this {} was opened in another process, before a fork",
+            K::NAME
+        );
+        return Err(Fault::new(PMNET_E_FORK, text));
+    }
+    table()?.objects.get(&id).cloned().ok_or_else(none::<K>)
+}
+
+fn lock<K: Kind>(place: &Mutex<Option<Object>>) -> Result<MutexGuard<'_, Option<Object>>, Fault> {
+    place.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => {
+            let text = format!("another thread is using this {}", K::NAME);
+            Fault::new(PMNET_E_THREAD, text)
+        }
+        TryLockError::Poisoned(_) => Fault::new(
+            PMNET_E_BUG,
+            "an earlier call failed inside of the library: close the object",
+        ),
+    })
+}
+
+/// Lets one thread use an object.
+pub(crate) fn with<K: Kind, T>(
+    id: u64,
+    body: impl FnOnce(&mut K) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let place = place::<K>(id)?;
+    let mut guard = lock::<K>(&place)?;
+    let object = guard.as_mut().and_then(K::of).ok_or_else(none::<K>)?;
+    body(object)
+}
+
+/// Takes an object out of the table: its number is none any more.
+pub(crate) fn remove<K: Kind>(id: u64) -> Result<K, Fault> {
+    let place = place::<K>(id)?;
+    let mut guard = match lock::<K>(&place) {
+        // One that has failed can still be closed.
+        Err(fault) if fault.code == PMNET_E_BUG => {
+            place.clear_poison();
+            lock::<K>(&place)?
+        }
+        locked => locked?,
+    };
+    let found = guard.take_if(|object| K::of(object).is_some());
+    let object = found.and_then(K::own).ok_or_else(none::<K>)?;
+    table()?.objects.remove(&id);
+    Ok(object)
+}
