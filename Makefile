@@ -22,10 +22,16 @@ SIM = $(CARGO) run --quiet --release --locked -p pmnet-sim --
 ROCKSDB_LIB_DIR ?= $(dir $(firstword $(wildcard /usr/lib/*/librocksdb.so /usr/lib/librocksdb.so)))
 ROCKSDB_INCLUDE_DIR ?= /usr/include
 BENCH_OPTIONS ?=
+# Where install-lib takes libpmnet from, and where it puts it.
+LIB_FROM ?= target/release
+DESTDIR ?=
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
+.PHONY: help rust build lib install-lib setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -59,17 +65,39 @@ help:
 	@echo "make fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)   each fuzz target for so long"
 	@echo "make soak            SOAK_SEEDS=$(SOAK_SEEDS) of the simulator, then SOAK_SECONDS=$(SOAK_SECONDS) of checked load with kills"
 	@echo "make setup           install what tests and demo use, where that is possible"
+	@echo "make lib             libpmnet, for programs of one's own in C and C++"
+	@echo "make install-lib DESTDIR=$(DESTDIR) PREFIX=$(PREFIX)   installs it, with its header, pkg-config file and man pages"
 	@echo "make build           the optimised binaries: the product, and the laboratory around it"
 
 # Says in one sentence what to install.
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut fuzz soak: rust
+build lib demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
 	$(CARGO) build --release --locked -p pmnet-lab
+
+lib:
+	$(CARGO) build --release --locked -p pmnet-capi
+
+install-lib:
+	@test -f $(LIB_FROM)/libpmnet.so || { echo "there is no $(LIB_FROM)/libpmnet.so: build it first (make lib)"; exit 1; }
+	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man3
+	install -m 644 crates/capi/include/pmnet.h $(DESTDIR)$(PREFIX)/include/
+	install -m 755 $(LIB_FROM)/libpmnet.so $(DESTDIR)$(LIBDIR)/libpmnet.so.$(VERSION)
+	ln -sf libpmnet.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libpmnet.so.0
+	ln -sf libpmnet.so.0 $(DESTDIR)$(LIBDIR)/libpmnet.so
+	install -m 644 $(LIB_FROM)/libpmnet.a $(DESTDIR)$(LIBDIR)/
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' crates/capi/pmnet.pc.in \
+		>$(DESTDIR)$(LIBDIR)/pkgconfig/pmnet.pc
+	install -m 644 crates/capi/man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3/
+	for page in pmnet_client pmnet_server pmnet_error_text; do \
+		sed -n 's/^\.F[on] \(pmnet_[a-z_]*\).*/\1/p' crates/capi/man/$$page.3 | sort -u | while read -r name; do \
+			[ "$$name" = $$page ] || ln -sf $$page.3 $(DESTDIR)$(PREFIX)/share/man/man3/$$name.3; \
+		done; \
+	done
 
 setup:
 	@sh tests/setup.sh packages servers python node

@@ -157,7 +157,7 @@ fi
 if [ "$what" = all ]; then
     # Built first, with limits of their own, so that the limits below are about tests.
     # One after the other: the product is tested with the features that it is shipped with.
-    suite build 1800 cargo build --profile checked --locked -p pmnet
+    suite build 1800 cargo build --profile checked --locked -p pmnet -p pmnet-capi
     suite lab 1800 cargo test --profile checked --locked -p pmnet-lab --test e2e --test testbed --no-run
     built=${CARGO_TARGET_DIR:-$PWD/target}/checked
     # So many packets for the in-kernel pipeline and for the device beside it.

@@ -27,6 +27,10 @@ packages() {
     command -v clang >/dev/null 2>&1 || missing="$missing clang"
     [ -e /usr/include/bpf/bpf_helpers.h ] || missing="$missing libbpf-dev"
     [ -e /usr/include/linux/bpf.h ] || missing="$missing linux-libc-dev"
+    # For programs in C and C++ that use libpmnet, and the maps of libpmemobj's examples.
+    command -v g++ >/dev/null 2>&1 || missing="$missing g++"
+    command -v pkg-config >/dev/null 2>&1 || missing="$missing pkg-config"
+    [ -e /usr/include/libpmemobj.h ] || missing="$missing libpmemobj-dev"
     [ -z "$missing" ] && return
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
         say "not installed:$missing; what needs it is left out (apt-get install$missing)"

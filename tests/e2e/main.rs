@@ -25,6 +25,7 @@ mod kernel;
 mod kills;
 mod logins;
 mod operator;
+mod programs;
 mod promote;
 mod redis_cluster;
 mod refusals;

@@ -65,9 +65,10 @@ pub struct pmnet_server_options {
     pub rows: *const pmnet_row,
     /// How many.
     pub rows_count: usize,
-    /// What pmnet_server_watermark() returned for the last batch that was stored; NULL if there was none, or the program hands over rows.
+    /// What pmnet_server_watermark() returned for the last batch that was stored; NULL, or zeros, if there was none. NULL if the program
+    /// hands over rows.
     pub watermark: *const c_void,
-    /// Its length in bytes.
+    /// Its length in bytes, or more: what follows it does not count.
     pub watermark_len: usize,
 }
 

@@ -67,6 +67,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
+    // For programs of others, in C.
+    ("capi", &["wire", "client", "server"]),
     // Crates around it; the product knows nothing of these.
     ("history", &[]),
     // The protocol in a model checker knows no code.

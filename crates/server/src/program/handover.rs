@@ -6,22 +6,21 @@ use super::rows::Rows;
 use super::{Item, Kind};
 use crate::store::{Batch, RecordChange, RecordKey, Request, Source, Store, StoreError};
 use bytes::Bytes;
-use pmnet_wire::command::{Commands, Form, PREAMBLE_LEN};
+use pmnet_wire::command::PREAMBLE_LEN;
 use pmnet_wire::program;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A program that has not confirmed its batch for so long is named in the log, and again each time.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Answer to a payload that no program's client wrote.
+/// Answer to a payload that no program's client wrote. Also to a barrier: a fence looks at no answer, and the front of a Redis must not take this
+/// for a store.
 const FOREIGN: &[u8] =
     b"-ERR pmnet: a program of its own serves here, and this request is not for one\r\n";
-/// Answer to a fence, and to other barriers.
-const BARRIER: &[u8] = b"+OK\r\n";
 
 /// A bypass of the work: where its reply is kept, and who gives it.
 #[derive(Debug)]
@@ -194,7 +193,32 @@ impl Handover {
 }
 
 /// The store that the loop sees.
-pub(super) struct Pulled(pub(super) std::sync::Arc<Handover>);
+pub(super) struct Pulled {
+    handover: Arc<Handover>,
+    /// When updates that are none of a program's were told of last.
+    told: Option<Instant>,
+}
+
+impl Pulled {
+    pub(super) const fn new(handover: Arc<Handover>) -> Pulled {
+        Pulled {
+            handover,
+            told: None,
+        }
+    }
+
+    fn tell_of_foreign(&mut self, count: usize) {
+        let is_new = self.told.is_none_or(|told| told.elapsed() >= SILENCE);
+        if count > 0 && is_new {
+            self.told = Some(Instant::now());
+            tracing::warn!(
+                count,
+                "updates were skipped that no program's client sent: their clients were told that they are durable. Does a front of a Redis write to \
+                 this shard?"
+            );
+        }
+    }
+}
 
 fn item(kind: Kind, source: Source, payload: &Bytes) -> Option<Item> {
     program::body(payload)?;
@@ -205,15 +229,9 @@ fn item(kind: Kind, source: Source, payload: &Bytes) -> Option<Item> {
     })
 }
 
-/// Returns the answer to a request that is none for the program.
-fn answer_of(payload: &Bytes) -> &'static [u8] {
-    let is_barrier = Commands::parse(payload).is_ok_and(|commands| commands.form == Form::Barrier);
-    if is_barrier { BARRIER } else { FOREIGN }
-}
-
 impl Store for Pulled {
     fn load(&mut self) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
-        Ok(self.0.with_rows(Rows::records))
+        Ok(self.handover.with_rows(Rows::records))
     }
 
     fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError> {
@@ -223,12 +241,13 @@ impl Store for Pulled {
             .collect();
         let foreign = batch.effects.len() - items.len();
         if !items.is_empty() || !batch.records.is_empty() {
-            self.0.offer(Work {
+            self.handover.offer(Work {
                 items,
                 slots: Vec::new(),
                 records: batch.records.clone(),
             })?;
         }
+        self.tell_of_foreign(foreign);
         Ok(u64::try_from(foreign).unwrap_or(u64::MAX))
     }
 
@@ -246,7 +265,7 @@ impl Store for Pulled {
             let item = item(kind, request.source, &request.payload);
             work.slots.push(Slot {
                 record: request.record.clone(),
-                answer: item.is_none().then(|| answer_of(&request.payload)),
+                answer: item.is_none().then_some(FOREIGN),
             });
             work.items.extend(item);
         }
@@ -256,7 +275,7 @@ impl Store for Pulled {
             replies.extend(answers.map(Bytes::from_static));
             return Ok(());
         }
-        replies.extend(self.0.offer(work)?);
+        replies.extend(self.handover.offer(work)?);
         Ok(())
     }
 

@@ -191,7 +191,8 @@ impl Program {
         Program::start(config, rows)
     }
 
-    /// Opens the server, with the blob that [`Program::blob`] returned for the last batch that was stored.
+    /// Opens the server, with the blob that [`Program::blob`] returned for the last batch that was stored. What follows the blob does not count, and zeros
+    /// alone are no blob yet.
     ///
     /// # Errors
     /// [`ProgramError::Rows`], [`ProgramError::Io`].
@@ -206,7 +207,7 @@ impl Program {
         let (bound, address) = mpsc::channel();
         let served = Loop(handover.clone());
         let run = move || {
-            let store = Box::new(Pulled(served.0.clone()));
+            let store = Box::new(Pulled::new(served.0.clone()));
             let ended = serve(config, store, None, &stop, |address, _| {
                 // Who does not wait for it any more does not need it.
                 let _ = bound.send(Ok(address));

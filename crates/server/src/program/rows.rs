@@ -19,8 +19,10 @@ const ABOUT_BYTES: usize = 1 + 4 + 8 + 8;
 pub(super) const CRC_BYTES: usize = 4;
 /// Largest number of bytes of a key.
 pub const KEY_BYTES_MAX: usize = 32;
-/// How the blob of all rows begins.
+/// How the blob of all rows begins; its length follows, in 4 bytes.
 const BLOB_MAGIC: &[u8; 8] = b"pmnetrow";
+/// Length of what stands before the rows in a blob, in bytes.
+const BLOB_HEAD: usize = BLOB_MAGIC.len() + 4;
 /// Largest blob of all rows, in bytes. A session takes some 100 bytes, and its last reply.
 pub const BLOB_BYTES_MAX: usize = 64 << 20;
 
@@ -137,15 +139,15 @@ impl Rows {
         Ok(Rows { shard, rows, sum })
     }
 
-    /// Takes in the blob that [`Rows::blob`] made.
-    pub(super) fn open_blob(shard: u32, blob: &Bytes) -> Result<Rows, RowsError> {
-        let (body, found) = blob
-            .split_last_chunk::<CRC_BYTES>()
-            .ok_or(RowsError::Blob)?;
-        if crc(body) != u32::from_be_bytes(*found) {
-            return Err(RowsError::Blob);
+    /// Takes in the blob that [`Rows::blob`] made. What follows it does not count, and zeros alone are no blob yet: so a program may keep
+    /// it in a place of a fixed size.
+    pub(super) fn open_blob(shard: u32, place: &Bytes) -> Result<Rows, RowsError> {
+        if place.iter().all(|byte| *byte == 0) {
+            return Rows::open(shard, []);
         }
-        let mut rest = body.strip_prefix(BLOB_MAGIC).ok_or(RowsError::Blob)?;
+        let (blob, body) = split_blob(place).ok_or(RowsError::Blob)?;
+        let blob = place.slice_ref(blob);
+        let mut rest = &body[BLOB_HEAD..];
         let mut rows = Vec::new();
         while !rest.is_empty() {
             let (key, after) = split_row(rest).ok_or(RowsError::Blob)?;
@@ -211,7 +213,7 @@ impl Rows {
         let new = changed
             .iter()
             .filter_map(|(key, value)| Some((*key, value.as_ref()?)));
-        let mut blob = BLOB_MAGIC.to_vec();
+        let mut blob = [&BLOB_MAGIC[..], &[0; 4]].concat();
         for (key, row) in kept.chain(new) {
             if blob.len() + key.len() + row.len() + 16 > BLOB_BYTES_MAX {
                 return None;
@@ -222,6 +224,8 @@ impl Rows {
                 blob.extend_from_slice(part);
             }
         }
+        let length = u32::try_from(blob.len() + CRC_BYTES).ok()?;
+        blob[BLOB_MAGIC.len()..BLOB_HEAD].copy_from_slice(&length.to_be_bytes());
         let checksum = crc(&blob);
         blob.extend_from_slice(&checksum.to_be_bytes());
         Some(blob)
@@ -271,6 +275,16 @@ fn read_about(shard: u32, about: &Bytes) -> Result<(u64, u64), RowsError> {
     let (count, sum) = numbers.split_first_chunk::<8>().ok_or_else(damaged)?;
     let sum = <[u8; 8]>::try_from(sum).map_err(|_| damaged())?;
     Ok((u64::from_be_bytes(*count), u64::from_be_bytes(sum)))
+}
+
+/// Returns the blob at the beginning of a place, and the same without its checksum, which is right.
+fn split_blob(place: &[u8]) -> Option<(&[u8], &[u8])> {
+    let rest = place.strip_prefix(BLOB_MAGIC)?;
+    let length = u32::from_be_bytes(*rest.first_chunk::<4>()?);
+    let blob = place.get(..usize::try_from(length).ok()?)?;
+    let (body, found) = blob.split_last_chunk::<CRC_BYTES>()?;
+    let right = body.len() >= BLOB_HEAD && crc(body) == u32::from_be_bytes(*found);
+    right.then_some((blob, body))
 }
 
 /// Splits off what has its length in front.
@@ -333,8 +347,16 @@ mod tests {
             (b"c".to_vec(), Bytes::from_static(b"3")),
         ];
         assert_eq!(last.records(), wanted);
+        let same_blob = blob.clone();
         let same = Rows::open_blob(7, &blob.into()).unwrap();
-        assert_eq!((same.records(), same.sum), (wanted, last.sum));
+        assert_eq!((same.records(), same.sum), (wanted.clone(), last.sum));
+        // In a place of a fixed size.
+        let place = [&same_blob[..], &[0xff; 40]].concat();
+        assert_eq!(Rows::open_blob(7, &place.into()).unwrap().records(), wanted);
+        for zeros in [0, 100] {
+            let none = Rows::open_blob(7, &vec![0; zeros].into()).unwrap();
+            assert!(none.records().is_empty());
+        }
         // A batch that changes nothing has nothing to store.
         assert!(last.sealed(Vec::new()).is_empty());
     }
@@ -357,6 +379,9 @@ mod tests {
             let mut bad = blob.clone();
             bad[at] ^= 0x10;
             assert_eq!(Rows::open_blob(7, &bad.into()).err(), Some(RowsError::Blob));
+            if at == 0 {
+                continue;
+            }
             let cut = Bytes::copy_from_slice(&blob[..at]);
             assert_eq!(Rows::open_blob(7, &cut).err(), Some(RowsError::Blob));
         }

@@ -1,0 +1,67 @@
+//! Programs of others in the place of a store: they pull batches, in Rust and through libpmnet, from real devices, and are killed.
+
+#[path = "programs/library.rs"]
+mod library;
+#[path = "programs/pmem.rs"]
+mod pmem;
+#[path = "programs/pulled.rs"]
+mod pulled;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use pmnet_lab::harness::{Process, Ready, Scratch, Spec, free_port};
+
+use crate::common;
+
+/// Until a process serves.
+const READY_MAX: Duration = Duration::from_secs(20);
+
+/// A place for a process to listen at.
+fn place() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, free_port().unwrap()).into()
+}
+
+/// A chain of one device, in front of a server that a test has.
+struct Chain {
+    device: Process,
+    /// The device.
+    via: SocketAddr,
+    /// Where the server is.
+    server: SocketAddr,
+    scratch: Scratch,
+}
+
+impl Chain {
+    /// The device waits until a server is there.
+    fn launch(name: &str) -> Chain {
+        let scratch = Scratch::new(common::folder(), name).unwrap();
+        let (via, server) = (place(), place());
+        let log = scratch.memory().join("device.pmlog");
+        let words = [
+            "device",
+            "--listen",
+            &via.to_string(),
+            "--next",
+            &server.to_string(),
+            "--media",
+            "dram",
+            "--log",
+            log.to_str().unwrap(),
+        ];
+        let spec = Spec {
+            name: "device".into(),
+            binaries: common::binaries().clone(),
+            program: None,
+            args: words.map(Into::into).into(),
+            ready: Ready::Line,
+        };
+        let device = Process::launch(spec, scratch.disk()).unwrap();
+        Chain {
+            device,
+            via,
+            server,
+            scratch,
+        }
+    }
+}

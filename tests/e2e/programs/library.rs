@@ -1,0 +1,411 @@
+//! `libpmnet`: installed as a package would, and used by programs in C and C++ that were compiled against what was installed.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pmnet_lab::harness::{Process, Ready, Scratch, Spec, find_program};
+
+use super::{Chain, READY_MAX};
+use crate::common::{self, skip};
+
+/// Longest run of one program that ends by itself.
+const RUN_MAX: Duration = Duration::from_secs(60);
+/// Between two kills.
+const LIFE: Duration = Duration::from_millis(70);
+
+pub fn source() -> &'static Path {
+    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .canonicalize()
+            .unwrap()
+    });
+    &ROOT
+}
+
+pub fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+pub fn text(output: Output) -> String {
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The library in a root of its own, by `make install-lib`.
+pub struct Installed {
+    scratch: Scratch,
+}
+
+impl Installed {
+    pub fn new(name: &str) -> Installed {
+        let scratch = Scratch::new(common::folder(), name).unwrap();
+        let built = common::pmnet().parent().unwrap();
+        let library = built.join("libpmnet.so");
+        assert!(
+            library.is_file(),
+            "there is no {}: cargo build -p pmnet-capi, with the profile of this test",
+            library.display()
+        );
+        run(Command::new("make")
+            .arg("--no-print-directory")
+            .arg("-C")
+            .arg(source())
+            .arg("install-lib")
+            .arg("PREFIX=/usr")
+            .arg(format!("LIB_FROM={}", built.display()))
+            .arg(format!("DESTDIR={}", scratch.disk().display())));
+        Installed { scratch }
+    }
+
+    /// Its root, where programs are compiled, too.
+    pub fn folder(&self) -> &Path {
+        self.scratch.disk()
+    }
+
+    fn usr(&self) -> PathBuf {
+        self.scratch.disk().join("usr")
+    }
+
+    /// What `pkg-config` says, below this root.
+    fn pkg_config(&self, words: &[&str]) -> Vec<String> {
+        let folder = self.usr().join("lib/pkgconfig");
+        let mut command = Command::new("pkg-config");
+        command
+            .env("PKG_CONFIG_LIBDIR", folder)
+            .env("PKG_CONFIG_SYSROOT_DIR", self.scratch.disk())
+            .env("PKG_CONFIG_ALLOW_SYSTEM_CFLAGS", "1")
+            .env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1");
+        let said = text(run(command.args(words).arg("pmnet")));
+        said.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Compiles a program against it; `None` if this compiler, or a sanitizer, is not here.
+    fn compile(&self, compiler: &str, flags: &[&str], file: &Path) -> Option<PathBuf> {
+        if find_program(compiler).is_none() {
+            skip(&format!("{compiler} is not installed"));
+            return None;
+        }
+        let name = file.file_stem().unwrap().to_str().unwrap();
+        let program = self.scratch.disk().join(format!(
+            "{name}-{compiler}{}",
+            flags.concat().replace([',', '='], "-")
+        ));
+        if flags.iter().any(|flag| flag.starts_with("-fsanitize")) {
+            let empty = self.scratch.disk().join("empty.c");
+            std::fs::write(&empty, "int main(void) { return 0; }\n").unwrap();
+            let mut command = Command::new(compiler);
+            command.args(flags).arg("-o").arg(&program).arg(&empty);
+            if !command.output().unwrap().status.success() {
+                skip(&format!("{compiler} has no {flags:?}"));
+                return None;
+            }
+        }
+        let standard = if file.extension().is_some_and(|end| end == "cc") {
+            "-std=c++17"
+        } else {
+            "-std=gnu11"
+        };
+        run(Command::new(compiler)
+            .args([
+                standard,
+                "-g",
+                "-O1",
+                "-Wall",
+                "-Wextra",
+                "-Wpedantic",
+                "-Werror",
+            ])
+            .args(flags)
+            .arg("-o")
+            .arg(&program)
+            .arg(file)
+            .args(self.flags()));
+        Some(program)
+    }
+
+    /// What a compiler needs to use it, and to find it again.
+    pub fn flags(&self) -> Vec<String> {
+        let mut flags = self.pkg_config(&["--cflags", "--libs"]);
+        flags.push(format!("-Wl,-rpath,{}", self.usr().join("lib").display()));
+        flags
+    }
+
+    pub fn example(&self, compiler: &str, name: &str) -> Option<PathBuf> {
+        self.compile(compiler, &[], &source().join("examples/c").join(name))
+    }
+}
+
+/// Whether what this compiles with is here.
+pub fn has_tools() -> bool {
+    for tool in ["gcc", "make", "pkg-config"] {
+        if find_program(tool).is_none() {
+            skip(&format!("{tool} is not installed"));
+            return false;
+        }
+    }
+    true
+}
+
+/// Names that the header declares functions by.
+fn declared() -> BTreeSet<String> {
+    let header = source().join("crates/capi/include/pmnet.h");
+    let header = std::fs::read_to_string(header).unwrap();
+    // In comments a name is followed by (), in a declaration by what it takes.
+    let calls = header
+        .match_indices('(')
+        .filter(|(at, _)| !header[*at..].starts_with("()"));
+    calls
+        .map(|(at, _)| {
+            let before = &header[..at];
+            let begin = before.rfind(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            before[begin.map_or(0, |at| at + 1)..].to_owned()
+        })
+        .filter(|name| name.starts_with("pmnet_"))
+        .collect()
+}
+
+#[test]
+fn what_is_installed_is_what_the_header_and_the_pages_say() {
+    if !has_tools() {
+        return;
+    }
+    let installed = Installed::new("installed");
+    let library = installed.usr().join("lib/libpmnet.so");
+    let symbols = text(run(Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(&library)));
+    let exported: BTreeSet<String> = symbols
+        .lines()
+        .filter_map(|line| line.split(' ').nth(2))
+        .map(|name| name.split('@').next().unwrap().to_owned())
+        .collect();
+    assert!(declared().len() > 20);
+    assert_eq!(exported, declared());
+
+    let dynamic = text(run(Command::new("readelf").arg("-d").arg(&library)));
+    assert!(
+        dynamic.contains("Library soname: [libpmnet.so.0]"),
+        "{dynamic}"
+    );
+    for name in declared() {
+        let page = installed.usr().join(format!("share/man/man3/{name}.3"));
+        let text = std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(
+            text.contains(&format!(".Fn {name}")) || text.contains(&format!(".Fo {name}")),
+            "{name}"
+        );
+    }
+    let version = installed.pkg_config(&["--modversion"]);
+    assert_eq!(version, [env!("CARGO_PKG_VERSION")]);
+
+    // Without the shared library, for a program that is to be alone.
+    let program = installed.scratch.disk().join("client-static");
+    let archive = installed.usr().join("lib/libpmnet.a");
+    let with: Vec<String> = installed.pkg_config(&["--static", "--libs-only-l"]);
+    run(Command::new("gcc")
+        .args(["-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(source().join("examples/c/client.c"))
+        .args(installed.pkg_config(&["--cflags"]))
+        .arg(archive)
+        .args(with.iter().filter(|word| *word != "-lpmnet")));
+    let usage = Command::new(&program).output().unwrap();
+    assert_eq!(usage.status.code(), Some(2));
+}
+
+#[test]
+fn every_misuse_gets_its_code_with_and_without_sanitizers() {
+    if !has_tools() {
+        return;
+    }
+    let installed = Installed::new("misuse");
+    let file = source().join("crates/capi/tests/c/misuse.c");
+    for (compiler, flags) in [
+        ("gcc", &[][..]),
+        ("clang", &[]),
+        (
+            "gcc",
+            &["-fsanitize=address,undefined", "-fno-sanitize-recover"],
+        ),
+        ("gcc", &["-fsanitize=thread"]),
+    ] {
+        let Some(program) = installed.compile(compiler, flags, &file) else {
+            continue;
+        };
+        let chain = Chain::launch("misuse");
+        let mut child = Command::new(&program)
+            .args([chain.server.to_string(), chain.via.to_string()])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if begun.elapsed() >= RUN_MAX {
+                child.kill().unwrap();
+            }
+            thread::sleep(Duration::from_millis(10));
+        };
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(status.success(), "{compiler} {flags:?}: {status}\n{said}");
+    }
+}
+
+/// A server program at the chain's place.
+fn launch(chain: &Chain, name: &str, program: &Path, place: &Path) -> Process {
+    let spec = Spec {
+        name: name.into(),
+        binaries: common::binaries().clone(),
+        program: Some(program.into()),
+        args: vec![chain.server.to_string().into(), place.into()],
+        ready: Ready::Line,
+    };
+    Process::start(spec, chain.scratch.disk(), READY_MAX).unwrap()
+}
+
+/// Kills the program again and again, and the device now and then, as long as this runs.
+pub fn kill_while(
+    chain: &mut Chain,
+    server: &mut Process,
+    work: &mut std::process::Child,
+) -> Output {
+    let begun = Instant::now();
+    let mut kills = 0;
+    while work.try_wait().unwrap().is_none() {
+        assert!(
+            begun.elapsed() < RUN_MAX,
+            "the client does not end\n{}",
+            server.stderr()
+        );
+        thread::sleep(LIFE);
+        server.relaunch().unwrap();
+        if kills % 5 == 4 {
+            chain.device.relaunch().unwrap();
+        }
+        server.wait_ready(READY_MAX).unwrap();
+        kills += 1;
+    }
+    println!("{kills} kills in {:?}", begun.elapsed());
+    assert!(kills >= 3, "{kills} kills are too few");
+    let mut output = Output {
+        status: work.wait().unwrap(),
+        stdout: Vec::new(),
+        stderr: Vec::new(),
+    };
+    use std::io::Read;
+    let read =
+        |from: Option<&mut dyn Read>, into: &mut Vec<u8>| from.unwrap().read_to_end(into).unwrap();
+    read(work.stdout.as_mut().map(|one| one as _), &mut output.stdout);
+    read(work.stderr.as_mut().map(|one| one as _), &mut output.stderr);
+    output
+}
+
+pub fn client(program: &Path, chain: &Chain, words: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.arg(chain.via.to_string()).args(words);
+    command
+}
+
+pub fn asked(program: &Path, chain: &Chain, words: &[&str]) -> String {
+    let reply = text(run(&mut client(program, chain, words)));
+    reply.trim_end_matches('\n').to_owned()
+}
+
+#[test]
+fn a_counter_in_c_counts_once_whatever_is_killed() {
+    if !has_tools() {
+        return;
+    }
+    let installed = Installed::new("counter");
+    for compiler in ["gcc", "clang"] {
+        let Some(counter) = installed.example(compiler, "counter.c") else {
+            continue;
+        };
+        let call = installed.example(compiler, "client.c").unwrap();
+        let mut chain = Chain::launch("counter");
+        let folder = chain.scratch.disk().to_owned();
+        let mut server = launch(&chain, "counter", &counter, &folder);
+        let mut taken = 0;
+        const TIMES: u64 = 3000;
+        for _ in 0..2 {
+            // First updates while things die, then a request that changes something.
+            let mut work = client(&call, &chain, &["update", "+3", &TIMES.to_string()])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let asking = client(&call, &chain, &["ask", "take"])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let updated = kill_while(&mut chain, &mut server, &mut work);
+            let asked = asking.wait_with_output();
+            assert_eq!(text(updated), format!("durable {TIMES} of {TIMES}\n"));
+            let asked = asked.unwrap();
+            assert!(
+                asked.status.success(),
+                "{}",
+                String::from_utf8_lossy(&asked.stderr)
+            );
+            taken += text(asked).trim().parse::<u64>().unwrap();
+        }
+        let left: u64 = asked(&call, &chain, &["read", "get"]).parse().unwrap();
+        let last: u64 = asked(&call, &chain, &["ask", "take"]).parse().unwrap();
+        assert_eq!(left, last);
+        assert_eq!(asked(&call, &chain, &["ask", "take"]), "0");
+        assert_eq!(taken + last, 2 * 3 * TIMES);
+        assert!(server.stop().unwrap(), "{}", server.stderr());
+    }
+}
+
+#[test]
+fn a_store_in_cpp_keeps_what_was_acknowledged() {
+    if !has_tools() {
+        return;
+    }
+    let installed = Installed::new("echo");
+    for compiler in ["g++", "clang++"] {
+        let Some(echo) = installed.example(compiler, "echo.cc") else {
+            continue;
+        };
+        let Some(call) = installed.example("gcc", "client.c") else {
+            continue;
+        };
+        let mut chain = Chain::launch("echo");
+        let file = chain.scratch.disk().join("echo.journal");
+        let mut server = launch(&chain, "echo", &echo, &file);
+        for round in 0..3 {
+            let value = format!("a value of round {round}");
+            let put = format!("key{round} {value}");
+            let mut work = client(&call, &chain, &["update", &put, "1500"])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let updated = kill_while(&mut chain, &mut server, &mut work);
+            assert_eq!(text(updated), "durable 1500 of 1500\n");
+            assert_eq!(
+                asked(&call, &chain, &["read", &format!("key{round}")]),
+                value
+            );
+        }
+        assert_eq!(asked(&call, &chain, &["ask", "key0"]), "a value of round 0");
+        assert_eq!(asked(&call, &chain, &["ask", "none"]), "");
+        assert!(server.stop().unwrap(), "{}", server.stderr());
+    }
+}

@@ -1,0 +1,369 @@
+//! The pull form of a server (`pmnet_server::program`), which all languages share.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pmnet_client::{ClientConfig, Session, SessionError};
+use pmnet_server::ServerConfig;
+use pmnet_server::program::{Kind, Program, ProgramError, RowsError};
+use pmnet_server::serve::ServeConfig;
+use pmnet_wire::program;
+
+use super::Chain;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_millis(20);
+
+/// What a program keeps, all of it changed in one step.
+#[derive(Clone, Default)]
+struct Database {
+    rows: BTreeMap<Vec<u8>, Bytes>,
+    /// Updates in the order in which they took effect: session, number in it, payload.
+    applied: Vec<(u64, u64, Bytes)>,
+    /// Requests that changed something, and how many updates had been applied then.
+    taken: Vec<(Bytes, usize)>,
+}
+
+/// Where a program dies, or what else it does with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    AfterNext,
+    AfterReplies,
+    AfterRows,
+    AfterCommit,
+    AfterDone,
+    GivesBack,
+    GivesBackWithRows,
+    Confirms,
+}
+
+const ENDS: [End; 7] = [
+    End::AfterNext,
+    End::AfterReplies,
+    End::AfterRows,
+    End::AfterCommit,
+    End::AfterDone,
+    End::GivesBack,
+    End::GivesBackWithRows,
+];
+
+fn config(chain: &Chain) -> ServeConfig {
+    let mut server = ServerConfig::new(0);
+    // Small ones, so that there are many.
+    server.batch_entries_max = 5;
+    ServeConfig::new(chain.server, server)
+}
+
+fn open(chain: &Chain, database: &Database) -> Program {
+    Program::open(config(chain), database.rows.clone()).unwrap()
+}
+
+/// Takes one batch, if one comes, and does with it as `end` says; `false`: none came.
+fn turn(program: &mut Program, database: &mut Database, end: End) -> bool {
+    let Some(batch) = program.next(WAIT).unwrap() else {
+        return false;
+    };
+    if end == End::AfterNext {
+        return true;
+    }
+    if end == End::GivesBack {
+        program.undone(batch.number).unwrap();
+        return true;
+    }
+    let mut next = database.clone();
+    for (at, item) in batch.items.iter().enumerate() {
+        let source = item.source;
+        match item.kind {
+            Kind::Update => {
+                let update = (source.session, source.number, item.payload.clone());
+                next.applied.push(update);
+                continue;
+            }
+            Kind::Bypass => next.taken.push((item.payload.clone(), next.applied.len())),
+            Kind::Read => {}
+        }
+        let reply = next.applied.len().to_string();
+        program.reply(at, reply.as_bytes()).unwrap();
+    }
+    if end == End::AfterReplies {
+        return true;
+    }
+    for (key, value) in program.rows().unwrap() {
+        match value {
+            Some(value) => next.rows.insert(key.clone(), value.clone()),
+            None => next.rows.remove(key),
+        };
+    }
+    match end {
+        End::AfterRows => return true,
+        End::GivesBackWithRows => program.undone(batch.number).unwrap(),
+        End::AfterCommit => *database = next,
+        _ => {
+            *database = next;
+            program.done(batch.number).unwrap();
+        }
+    }
+    true
+}
+
+fn session(chain: &Chain) -> Session {
+    Session::start(ClientConfig::new(chain.via), DEADLINE).unwrap()
+}
+
+fn payload(text: &str) -> Bytes {
+    program::payload(text.as_bytes()).into()
+}
+
+/// Each sends updates, and every tenth time a request; returns what it was told.
+fn client(chain: &Chain, name: usize, updates: usize) -> Vec<(String, usize)> {
+    let mut session = session(chain);
+    let mut told = Vec::new();
+    for number in 0..updates {
+        // In the end more than one message.
+        let text = format!("{name} {number} {}", "x".repeat(number * number % 5000));
+        assert_eq!(session.update(payload(&text), 0).unwrap(), 1);
+        if number % 10 == 9 {
+            let read_only = number % 20 == 9;
+            let text = format!("{name} asks at {number}");
+            let reply = session.bypass(payload(&text), 0, read_only).unwrap();
+            let reply = std::str::from_utf8(program::reply_body(&reply).unwrap()).unwrap();
+            if !read_only {
+                told.push((text, reply.parse().unwrap()));
+            }
+        }
+    }
+    session.end().unwrap();
+    told
+}
+
+#[test]
+fn a_program_that_dies_anywhere_loses_nothing_and_does_nothing_twice() {
+    const CLIENTS: usize = 3;
+    const UPDATES: usize = 150;
+    let chain = Chain::launch("pulled");
+    let mut database = Database::default();
+    let over = AtomicBool::new(false);
+    let told = thread::scope(|scope| {
+        let clients = scope.spawn(|| {
+            let told: Vec<_> = thread::scope(|scope| {
+                let each: Vec<_> = (0..CLIENTS)
+                    .map(|name| {
+                        scope.spawn({
+                            let chain = &chain;
+                            move || client(chain, name, UPDATES)
+                        })
+                    })
+                    .collect();
+                each.into_iter().map(|one| one.join()).collect()
+            });
+            over.store(true, Ordering::SeqCst);
+            told
+        });
+        let mut lives = 0;
+        let begun = Instant::now();
+        while !over.load(Ordering::SeqCst) {
+            assert!(begun.elapsed() < DEADLINE * 2, "the clients do not end");
+            let mut program = open(&chain, &database);
+            // Some batches, and then the end of this life.
+            for round in 0.. {
+                let end = ENDS[lives % ENDS.len()];
+                let end = if round < lives % 4 {
+                    End::Confirms
+                } else {
+                    end
+                };
+                let came = turn(&mut program, &mut database, end);
+                if came && end != End::Confirms {
+                    break;
+                }
+                if over.load(Ordering::SeqCst) {
+                    break;
+                }
+            }
+            lives += 1;
+        }
+        // What is still in the log.
+        let mut program = open(&chain, &database);
+        while turn(&mut program, &mut database, End::Confirms) {}
+        println!(
+            "{lives} lives, {} batches of updates",
+            database.applied.len()
+        );
+        assert!(lives >= 3 * ENDS.len(), "{lives} lives are too few");
+        clients.join().unwrap()
+    });
+    let mut wanted: Vec<String> = Vec::new();
+    for name in 0..CLIENTS {
+        wanted.extend((0..UPDATES).map(|number| format!("{name} {number} ")));
+    }
+    let begins = |payload: &Bytes| {
+        let text = String::from_utf8_lossy(payload).into_owned();
+        text.trim_end_matches('x').to_owned()
+    };
+    let mut found: Vec<String> = database
+        .applied
+        .iter()
+        .map(|(_, _, one)| begins(one))
+        .collect();
+    // In order for each client.
+    let mut last: BTreeMap<u64, u64> = BTreeMap::new();
+    for (session, number, _) in &database.applied {
+        let before = last.insert(*session, *number);
+        assert!(
+            before.is_none_or(|before| before < *number),
+            "session {session}"
+        );
+    }
+    found.sort();
+    wanted.sort();
+    assert_eq!(found, wanted);
+    // Each request once, with the reply that was given.
+    let told: Vec<(String, usize)> = told.into_iter().flat_map(|one| one.unwrap()).collect();
+    let once: HashSet<&Bytes> = database.taken.iter().map(|(text, _)| text).collect();
+    assert_eq!((once.len(), database.taken.len()), (told.len(), told.len()));
+    for (text, reply) in told {
+        let taken = database
+            .taken
+            .iter()
+            .find(|(taken, _)| *taken == text.as_bytes());
+        assert_eq!(taken.unwrap().1, reply, "{text}");
+    }
+}
+
+/// Lets a program serve until this client has done its work.
+fn served<T: Send>(
+    program: &mut Program,
+    database: &mut Database,
+    work: impl FnOnce() -> T + Send,
+) -> T {
+    thread::scope(|scope| {
+        let work = scope.spawn(work);
+        while !work.is_finished() {
+            turn(program, database, End::Confirms);
+        }
+        while turn(program, database, End::Confirms) {}
+        work.join().unwrap()
+    })
+}
+
+#[test]
+fn a_watermark_from_before_what_was_confirmed_is_refused() {
+    let mut chain = Chain::launch("older");
+    let mut database = Database::default();
+    let mut program = open(&chain, &database);
+    served(&mut program, &mut database, || client(&chain, 0, 5));
+    let earlier = database.clone();
+    served(&mut program, &mut database, || client(&chain, 1, 20));
+    drop(program);
+
+    // The device has forgotten what it had confirmed.
+    let mut program = open(&chain, &earlier);
+    let mut went_back = earlier.clone();
+    let begun = Instant::now();
+    let ended = loop {
+        turn(&mut program, &mut went_back, End::Confirms);
+        if let Some(status) = chain.device.exited().unwrap() {
+            break status;
+        }
+        assert!(
+            begun.elapsed() < DEADLINE,
+            "the device goes on: {}",
+            chain.device.stderr()
+        );
+        // Something to do, so that it notices.
+        let mut config = ClientConfig::new(chain.via);
+        config.queue_max = 1;
+        let mut session = Session::start(config, Duration::from_millis(50)).unwrap();
+        let _ = session.update(payload("late"), 0);
+    };
+    assert_eq!(ended.code(), Some(1));
+    let text = chain.device.stderr();
+    assert!(text.contains("lost data"), "{text}");
+    assert_eq!(went_back.applied.len(), earlier.applied.len());
+    drop(program);
+
+    // With the right rows all goes on.
+    chain.device.relaunch().unwrap();
+    let mut program = open(&chain, &database);
+    served(&mut program, &mut database, || client(&chain, 2, 5));
+    assert_eq!(database.applied.len(), 30);
+}
+
+#[test]
+fn requests_that_are_for_a_redis_are_refused_and_do_no_harm() {
+    let chain = Chain::launch("foreign");
+    let mut database = Database::default();
+    let mut program = open(&chain, &database);
+    served(&mut program, &mut database, || {
+        let mut session = session(&chain);
+        let command = Bytes::from(pmnet_wire::command::single(&["SET", "k", "v"]));
+        assert_eq!(session.update(command.clone(), 0).unwrap(), 1);
+        for read_only in [false, true] {
+            let reply = session.bypass(command.clone(), 0, read_only).unwrap();
+            assert!(reply.starts_with(b"-ERR pmnet: a program"), "{reply:?}");
+        }
+        let barrier = Bytes::from(pmnet_wire::command::barrier());
+        let reply = session.bypass(barrier, 0, false).unwrap();
+        assert!(reply.starts_with(b"-ERR pmnet: a program"), "{reply:?}");
+        session.end().unwrap();
+        client(&chain, 0, 10);
+    });
+    assert_eq!(database.applied.len(), 10);
+}
+
+#[test]
+fn a_call_that_was_given_up_takes_effect_once_at_most() {
+    let chain = Chain::launch("given-up");
+    let mut database = Database::default();
+    let mut program = open(&chain, &database);
+    served(&mut program, &mut database, || client(&chain, 0, 1));
+    // The program does nothing for longer than the caller waits: a fence follows.
+    let mut session =
+        Session::start(ClientConfig::new(chain.via), Duration::from_millis(300)).unwrap();
+    let unknown = session.bypass(payload("given up"), 0, false).unwrap_err();
+    assert!(
+        matches!(unknown, SessionError::Unknown | SessionError::Failed(_)),
+        "{unknown}"
+    );
+    let reply = served(&mut program, &mut database, || {
+        let begun = Instant::now();
+        loop {
+            match session.bypass(payload("asked again"), 0, false) {
+                Ok(reply) => return reply,
+                Err(error) => assert!(begun.elapsed() < DEADLINE, "{error}"),
+            }
+        }
+    });
+    assert_eq!(program::reply_body(&reply), Some(&b"1"[..]));
+    let given_up = database.taken.iter().filter(|(text, _)| text == "given up");
+    assert!(given_up.count() <= 1);
+}
+
+#[test]
+fn two_programs_at_one_place_or_wrong_rows_are_errors() {
+    let chain = Chain::launch("refused");
+    let mut database = Database::default();
+    let mut program = open(&chain, &database);
+    served(&mut program, &mut database, || client(&chain, 0, 3));
+    drop(program);
+    let mut other = config(&chain);
+    other.server.shard = 5;
+    let error = Program::open(other, database.rows.clone()).unwrap_err();
+    let shard = RowsError::OtherShard {
+        found: 0,
+        wanted: 5,
+    };
+    assert!(matches!(error, ProgramError::Rows(why) if why == shard));
+    for key in database.rows.keys() {
+        let mut fewer = database.rows.clone();
+        fewer.remove(key);
+        let error = Program::open(config(&chain), fewer).unwrap_err();
+        assert!(
+            matches!(error, ProgramError::Rows(RowsError::Mixed)),
+            "{error}"
+        );
+    }
+}
