@@ -93,7 +93,7 @@ install-lib:
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' crates/capi/pmnet.pc.in \
 		>$(DESTDIR)$(LIBDIR)/pkgconfig/pmnet.pc
 	install -m 644 crates/capi/man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3/
-	for page in pmnet_client pmnet_server pmnet_error_text; do \
+	@for page in pmnet_client pmnet_server pmnet_error_text; do \
 		sed -n 's/^\.F[on] \(pmnet_[a-z_]*\).*/\1/p' crates/capi/man/$$page.3 | sort -u | while read -r name; do \
 			[ "$$name" = $$page ] || ln -sf $$page.3 $(DESTDIR)$(PREFIX)/share/man/man3/$$name.3; \
 		done; \

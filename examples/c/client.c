@@ -25,24 +25,22 @@ static int fail(void)
 static uint64_t update(struct pmnet_client client, const char *text, uint64_t times)
 {
 	uint64_t hash = pmnet_key_hash("count", 5);
-	uint64_t begun = 0, ended = 0, durable = 0;
+	uint64_t begun = 0, ended = 0;
 
 	while (ended < times) {
 		struct pmnet_event event;
 
 		for (; begun < times && begun - ended < UNDER_WAY; begun++)
 			if (pmnet_update_start(client, begun, hash, text, strlen(text)))
-				return durable;
+				return ended;
 		if (pmnet_client_next(client, -1, &event) < 0)
-			return durable;
+			return ended;
+		/* pmnet_last_error() says why, until the next failure. */
+		if (event.result < 0)
+			return ended;
 		ended++;
-		if (event.result >= 0)
-			durable++;
-		else
-			fprintf(stderr, "client: update %" PRIu64 ": %s\n", event.token,
-				pmnet_error_text(event.result));
 	}
-	return durable;
+	return ended;
 }
 
 int main(int argc, char **argv)

@@ -194,13 +194,13 @@ static void finish(struct pmnet_client client, struct pmnet_server server, struc
 {
 	int turns;
 
-	for (turns = 0; turns < 2000; turns++) {
-		int code = pmnet_client_next(client, 5, event);
+	for (turns = 0; turns < 20000; turns++) {
+		int code = pmnet_client_next(client, 1, event);
 
 		if (code == PMNET_OK)
 			return;
 		WANT(code, PMNET_AGAIN);
-		serve(server, 5, reply, len);
+		serve(server, 1, reply, len);
 	}
 	WANT(turns, 0);
 }
@@ -213,7 +213,7 @@ static void take(struct pmnet_client client, struct pmnet_server server, struct 
 	size_t count;
 	int turns;
 
-	for (turns = 0; turns < 2000; turns++) {
+	for (turns = 0; turns < 20000; turns++) {
 		if (pmnet_server_next(server, 5, batch) == PMNET_OK) {
 			if (batch->count > 0)
 				return;
