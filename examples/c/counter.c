@@ -38,7 +38,7 @@ static void check(int code)
 		die(pmnet_last_error());
 }
 
-/* One file has the count and the watermark, and replaces the one before: both are stored, or neither. */
+/* One file has the count and the watermark, and replaces the one before: that is one transaction. */
 static void store(int folder, uint64_t count, const void *mark, size_t len)
 {
 	FILE *file = fopen("count.new", "w");

@@ -7,7 +7,7 @@
  *
  * Compiled as it is, it answers by UDP, as the drivers of such servers do: a reply to each request. With -DPMNET it is a server of
  * pmnet: clients have their acknowledgement from the devices, and each request takes effect exactly once, whatever is killed.
- * What that changes stands between #ifdef PMNET and #endif.
+ * The changed lines stand between #ifdef PMNET and #else or #endif.
  *
  * Requests are text: "set KEY VALUE", "add KEY NUMBER", "get KEY". Keys and numbers are decimal. Nothing is removed: the B-tree of the
  * examples loses its way if keys are (libpmemobj 1.12.1).
@@ -120,7 +120,7 @@ static void put(struct store *store, uint64_t key, const char *bytes, size_t len
 	PMEMoid place = pmemobj_tx_alloc(len + 1, 0);
 	char *copy = pmemobj_direct(place);
 
-	/* What was allocated here needs no undo log. */
+	/* New memory needs no undo log. */
 	memcpy(copy, bytes, len);
 	copy[len] = 0;
 	value.oid = map_get(store->maps, map_of(store), key);

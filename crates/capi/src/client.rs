@@ -58,7 +58,7 @@ unsafe impl Options for pmnet_client_options {}
 #[repr(C)]
 #[derive(Debug)]
 pub struct pmnet_event {
-    /// What the caller named it.
+    /// The caller's name of it.
     pub token: u64,
     /// Of an update: how many devices hold it (0: the server itself). Of a bypass: 0. Or a code PMNET_E_.
     pub result: c_int,
@@ -88,7 +88,7 @@ pub(crate) struct ClientObject(Session);
 impl Kind for ClientObject {
     const NAME: &'static str = "client";
     fn into_object(self) -> Object {
-        Object::Client(self)
+        Object::Client(Box::new(self))
     }
     fn of(object: &mut Object) -> Option<&mut ClientObject> {
         match object {
@@ -98,7 +98,7 @@ impl Kind for ClientObject {
     }
     fn own(object: Object) -> Option<ClientObject> {
         match object {
-            Object::Client(client) => Some(client),
+            Object::Client(client) => Some(*client),
             Object::Server(_) => None,
         }
     }
@@ -334,7 +334,7 @@ pub unsafe extern "C" fn pmnet_bypass_start(
 }
 
 /// Returns a descriptor for poll(): it is readable while pmnet_client_next() has something to do, for example to send what was
-/// started. It is the library's, stays the same, and is closed with the client. Whoever finds it readable calls pmnet_client_next()
+/// started. It is the library's, stays the same, and is closed with the client. When it is readable, call pmnet_client_next()
 /// until that returns PMNET_AGAIN.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_client_fd(client: pmnet_client) -> c_int {

@@ -44,7 +44,7 @@ pub const PMNET_E_ROWS: c_int = -16;
 pub const PMNET_E_SHARD: c_int = -17;
 /// A batch was confirmed twice, or another one is the present one.
 pub const PMNET_E_ORDER: c_int = -18;
-/// A reply is missing, was given twice, or nobody waits for it.
+/// A reply is missing, was given twice, or is for an update, which takes none.
 pub const PMNET_E_REPLY: c_int = -19;
 /// The server has ended. The text says why, and what to do.
 pub const PMNET_E_STOPPED: c_int = -20;
@@ -79,7 +79,7 @@ thread_local! {
 /// Keeps the sentence for [`pmnet_last_error`]; returns the code.
 pub(crate) fn note(fault: &Fault) -> c_int {
     let text = fault.text.replace('\0', "?");
-    // A thread that is ending has no such place any more, and nobody to read it.
+    // A thread that is ending has no such place any more.
     let _ = LAST.try_with(|last| last.replace(CString::new(text).unwrap_or_default()));
     fault.code
 }
@@ -118,14 +118,14 @@ const fn text_of(code: c_int) -> &'static CStr {
         PMNET_E_ROWS => c"the stored rows are damaged, or do not belong together",
         PMNET_E_SHARD => c"the stored rows are those of another shard",
         PMNET_E_ORDER => c"the batch is not the present one",
-        PMNET_E_REPLY => c"a reply is missing, was given twice, or nobody waits for it",
+        PMNET_E_REPLY => c"a reply is missing, was given twice, or is for an update",
         PMNET_E_STOPPED => c"the server has ended",
         PMNET_E_BUG => c"a fault of the library",
         _ => c"this is no code of pmnet",
     }
 }
 
-/// Returns a sentence for a code. The text is constant; nobody frees it.
+/// Returns a sentence for a code. The text is constant, and not to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_error_text(code: c_int) -> *const c_char {
     text_of(code).as_ptr()
@@ -139,7 +139,7 @@ pub extern "C" fn pmnet_last_error() -> *const c_char {
         .unwrap_or(c"".as_ptr())
 }
 
-/// Returns the version of the library, as in "0.1.0". The text is constant; nobody frees it.
+/// Returns the version of the library, as in "0.1.0". The text is constant, and not to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

@@ -25,7 +25,7 @@ impl Write for Line {
             // SAFETY: the bytes can be read for their whole length; the kernel checks the descriptor.
             unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
         }
-        // A warning that cannot be written is nobody's fault.
+        // A warning that cannot be written is dropped: there is no other place for it.
         Ok(bytes.len())
     }
     fn flush(&mut self) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! What a program hands over, and what it is given to keep.
+//! Memory that crosses the border: arguments of a program, and bytes that it is given to keep.
 
 use crate::fault::{Fault, entry};
 use std::ffi::{CStr, c_char, c_void};
@@ -40,7 +40,7 @@ impl pmnet_bytes {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_bytes_free(bytes: *mut pmnet_bytes) {
     entry(|| {
-        // SAFETY: the caller passes NULL or a struct of his own, which nobody else uses now.
+        // SAFETY: the caller passes NULL or a struct of his own, which no other thread uses now.
         let Some(bytes) = (unsafe { bytes.as_mut() }) else {
             return Ok(0);
         };
@@ -94,7 +94,7 @@ pub(crate) unsafe trait Options: Copy {}
 /// Returns the options that a program compiled with this or another version hands over.
 ///
 /// # Safety
-/// `options` is NULL, or so many bytes can be read there as its first field says.
+/// `options` is NULL, or the number of bytes in its first field can be read there.
 pub(crate) unsafe fn options<T: Options>(options: *const T) -> Result<T, Fault> {
     if options.is_null() {
         return Err(Fault::argument("the options are NULL"));
@@ -107,7 +107,7 @@ pub(crate) unsafe fn options<T: Options>(options: *const T) -> Result<T, Fault> 
             "the field size of the options is {size}: set it to sizeof of the struct, which is {own}"
         )));
     }
-    // SAFETY: so many bytes can be read there by this function's contract.
+    // SAFETY: this number of bytes can be read there by this function's contract.
     let more = unsafe { bytes(options.cast(), size)? };
     if more.iter().skip(own).any(|byte| *byte != 0) {
         return Err(Fault::argument(
@@ -129,7 +129,7 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<(), Fault> {
     if place.is_null() {
         return Err(no_place());
     }
-    // SAFETY: it is not NULL, and by this function's contract it can be written. What was there has no destructor.
+    // SAFETY: it is not NULL, and by this function's contract it can be written. The value before has no destructor.
     unsafe { place.write(value) };
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr;
 
-/// An update: its client knows that it is durable, and nobody waits for a reply.
+/// An update: its client knows that it is durable, and waits for no reply.
 pub const PMNET_UPDATE: u32 = 1;
 /// A bypass that may change the program's data. It wants a reply, which is stored with the rows.
 pub const PMNET_BYPASS: u32 = 2;
@@ -65,10 +65,10 @@ pub struct pmnet_server_options {
     pub rows: *const pmnet_row,
     /// How many.
     pub rows_count: usize,
-    /// What pmnet_server_watermark() returned for the last batch that was stored; NULL, or zeros, if there was none. NULL if the program
+    /// The result of pmnet_server_watermark() for the last batch that was stored; NULL, or zeros, if there was none. NULL if the program
     /// hands over rows.
     pub watermark: *const c_void,
-    /// Its length in bytes, or more: what follows it does not count.
+    /// Its length in bytes, or more: the rest does not count.
     pub watermark_len: usize,
 }
 
@@ -95,7 +95,7 @@ pub struct pmnet_item {
     pub len: usize,
 }
 
-/// What the program is to do next, in one transaction: either updates or bypasses, in the order in which they take effect.
+/// The program's next work, in one transaction: either updates or bypasses, in the order in which they take effect.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pmnet_batch {
@@ -134,7 +134,7 @@ impl ServerObject {
 impl Kind for ServerObject {
     const NAME: &'static str = "server";
     fn into_object(self) -> Object {
-        Object::Server(self)
+        Object::Server(Box::new(self))
     }
     fn of(object: &mut Object) -> Option<&mut ServerObject> {
         match object {
@@ -144,7 +144,7 @@ impl Kind for ServerObject {
     }
     fn own(object: Object) -> Option<ServerObject> {
         match object {
-            Object::Server(server) => Some(server),
+            Object::Server(server) => Some(*server),
             Object::Client(_) => None,
         }
     }
@@ -452,7 +452,7 @@ pub unsafe extern "C" fn pmnet_server_watermark(
 /// Confirms the present batch: it is durable at the program's, together with its rows or its watermark. Devices may forget it, and
 /// clients get their replies.
 ///
-/// Refuses, with PMNET_E_ORDER, a batch that was confirmed before, that is not the present one, or whose rows nobody has asked for; with
+/// Refuses, with PMNET_E_ORDER, a batch that was confirmed before, that is not the present one, or whose rows were not asked for; with
 /// PMNET_E_REPLY one with a bypass that has no reply.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_done(server: pmnet_server, batch: u64) -> c_int {

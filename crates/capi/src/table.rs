@@ -12,10 +12,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-/// What is behind a number.
+/// The object of a number.
 pub(crate) enum Object {
-    Client(ClientObject),
-    Server(ServerObject),
+    Client(Box<ClientObject>),
+    Server(Box<ServerObject>),
 }
 
 /// A kind of object.

@@ -2,7 +2,7 @@
 //!
 //! A client opens a session with the head of a chain of devices. Its *updates* are acknowledged as soon as all devices hold them, before the server has seen
 //! them; from then on each takes effect exactly once, in the session's order. Its *bypasses* are answered by the server, after everything that was
-//! acknowledged before. What a payload says is between client and server (`docs/spec/wire.md` §6): commands
+//! acknowledged before. The language of payloads is between client and server (`docs/spec/wire.md` §6): commands
 //! for a Redis, bytes of any kind for a program of one's own (`pmnet_server::program`, `docs/use/programs.md`).
 //!
 //! ```no_run

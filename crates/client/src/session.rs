@@ -57,7 +57,7 @@ pub enum Answer {
 /// A call that was started and has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// What the caller named it.
+    /// The caller's name of it.
     pub token: u64,
     /// How it ended.
     pub result: Result<Answer, SessionError>,
@@ -66,7 +66,7 @@ pub struct Finished {
 /// One session over a socket of its own.
 ///
 /// A call that blocks returns within the deadline of [`Session::start`]. A call that is started ends within it too, as a [`Finished`] of
-/// [`Session::next`]. What is started is sent by the next call of [`Session::next`], together with all else: the descriptor is readable
+/// [`Session::next`]. The next call of [`Session::next`] sends all that was started: the descriptor is readable
 /// until then. At most [`ClientConfig::queue_max`] calls are under way.
 #[derive(Debug)]
 pub struct Session {
@@ -92,12 +92,12 @@ enum Slept {
     Signal,
 }
 
-/// A descriptor that somebody else polls: readable if the socket is, or if something is due.
+/// A descriptor that the caller polls: readable if the socket is, or if something is due.
 #[derive(Debug)]
 struct Polled {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// What it is set to.
+    /// Its setting.
     set: Option<Time>,
 }
 
@@ -162,7 +162,7 @@ impl Session {
         })
     }
 
-    /// Returns the descriptor to poll: it is readable when [`Session::next`] has something to do. Whoever finds it readable calls `next`
+    /// Returns the descriptor to poll: it is readable when [`Session::next`] has something to do. When it is readable, `next` is to be called
     /// until it returns `None`. It stays the same.
     ///
     /// # Errors
@@ -246,7 +246,7 @@ impl Session {
 
     fn started(&mut self, call: CallId, token: u64) -> Result<(), SessionError> {
         self.calls.insert(call, Some(token));
-        // Whoever polls the descriptor comes and lets it be sent.
+        // The descriptor is readable, so that the caller comes and lets it be sent.
         if let Some(polled) = &mut self.polled
             && polled.set != Some(Time(0))
         {
@@ -411,7 +411,7 @@ impl Session {
         }
         let (received, _) = self.endpoint.receive(now)?;
         if received > 0 || until <= now {
-            // What was received may let more be sent.
+            // An answer may let more be sent.
             self.endpoint.flush(now)?;
             return Ok(Slept::Enough);
         }

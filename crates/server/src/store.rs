@@ -23,7 +23,7 @@ pub struct Batch {
     /// Entry of the log from which each of them came, if it was a single one; for a store that has the log as well. Empty: from
     /// none.
     pub origins: Vec<Option<Origin>>,
-    /// Whose each of them is, for a store that wants to know. Empty: nobody says.
+    /// Session and place of each of them, for a store that wants to know. Empty: not known.
     pub sources: Vec<Source>,
     /// Order up to which the store is with this batch, if that changes. The records say it, too.
     pub upto: Option<u64>,
@@ -36,7 +36,7 @@ pub struct Batch {
 pub struct Request {
     /// Whole payload (`docs/spec/wire.md` §6).
     pub payload: Bytes,
-    /// Whose it is, for a store that wants to know.
+    /// Session and place, for a store that wants to know.
     pub source: Source,
     /// `None`: read-only, may be executed at any time and again. `Some((key, prefix))`: changes
     /// state; in the same atomic durable step the record `key` becomes `prefix ++ reply`.

@@ -77,7 +77,7 @@ impl Installed {
         self.scratch.disk().join("usr")
     }
 
-    /// What `pkg-config` says, below this root.
+    /// The words of `pkg-config`, below this root.
     fn pkg_config(&self, words: &[&str]) -> Vec<String> {
         let folder = self.usr().join("lib/pkgconfig");
         let mut command = Command::new("pkg-config");
@@ -134,7 +134,7 @@ impl Installed {
         Some(program)
     }
 
-    /// What a compiler needs to use it, and to find it again.
+    /// A compiler's flags to use it, and to find it again.
     pub fn flags(&self) -> Vec<String> {
         let mut flags = self.pkg_config(&["--cflags", "--libs"]);
         flags.push(format!("-Wl,-rpath,{}", self.usr().join("lib").display()));

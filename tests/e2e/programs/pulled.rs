@@ -17,7 +17,7 @@ use super::Chain;
 const DEADLINE: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_millis(20);
 
-/// What a program keeps, all of it changed in one step.
+/// The data of a program, all of it changed in one step.
 #[derive(Clone, Default)]
 struct Database {
     rows: BTreeMap<Vec<u8>, Bytes>,
@@ -185,7 +185,7 @@ fn a_program_that_dies_anywhere_loses_nothing_and_does_nothing_twice() {
             }
             lives += 1;
         }
-        // What is still in the log.
+        // The rest of the log.
         let mut program = open(&chain, &database);
         while turn(&mut program, &mut database, End::Confirms) {}
         println!(

@@ -361,7 +361,7 @@ static void polls(struct pmnet_server server, struct pmnet_client client)
 	WANT(turns < 1000, 1);
 }
 
-/* What was stored is handed back: as rows, as a watermark, and wrong in every way. */
+/* The stored watermark is handed back, right and wrong in every way. */
 static void watermarks(struct pmnet_server server, struct pmnet_client client)
 {
 	struct pmnet_server_options options = { .size = sizeof(options), .listen = "127.0.0.1:0" };

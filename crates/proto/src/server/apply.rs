@@ -16,7 +16,7 @@ pub struct Origin {
     pub payload_crc: u32,
 }
 
-/// Whose an effect is, and when it takes place.
+/// The client's side of an effect, and its place in the order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     /// The client's session.
@@ -35,7 +35,7 @@ pub struct Effects {
     pub payloads: Vec<Bytes>,
     /// Where each of them came from; `None`: from several entries, or from none.
     pub origins: Vec<Option<Origin>>,
-    /// Whose each of them is.
+    /// Session and place of each of them.
     pub sources: Vec<Source>,
     /// Order up to which the store is behind it, if that changes.
     pub upto: Option<u64>,
@@ -145,11 +145,7 @@ impl Builder<'_> {
         }
         if header.fragment.count == 1 {
             self.change.messages += 1;
-            self.effect(
-                entry.payload.clone(),
-                entry.source(),
-                Some(entry.origin()),
-            );
+            self.effect(entry.payload.clone(), entry.source(), Some(entry.origin()));
             return Ok(());
         }
         let Some(session) = self.session(id) else {

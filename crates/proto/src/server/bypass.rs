@@ -19,7 +19,7 @@ use pmnet_wire::{FRAGMENT_BYTES, FragmentSize, Header, Packet, REPLY_BYTES_MAX};
 pub struct Execution {
     /// Whole payload.
     pub payload: Bytes,
-    /// Whose it is.
+    /// Session and place.
     pub source: Source,
     /// `Some((key, prefix))`: in one step with its effects the record `key` becomes
     /// `prefix ++ reply`. `None`: changes nothing.

@@ -1,4 +1,4 @@
-//! What stands between the server's loop and a program that pulls: a store whose every step the program does.
+//! The link between the server's loop and a program that pulls: a store whose every step the program does.
 //!
 //! The loop offers one work, and waits; the program takes it, does it, and answers. So there is one work at a time, and no queue.
 
@@ -40,7 +40,7 @@ pub(super) struct Work {
     pub(super) records: Vec<RecordChange>,
 }
 
-/// What the program has done with it.
+/// The program's answer to a work.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// It is durable, with these rows; one reply for each slot.
@@ -174,7 +174,7 @@ impl Handover {
                     return Ok(replies);
                 }
                 Turn::Answered(Answer::Undone) => {
-                    let text = "the program could not do a batch, and is given it again";
+                    let text = "PM2802 the program could not do a batch, and is given it again";
                     return Err(StoreError::Retry(text.into()));
                 }
                 other => state.turn = other,
@@ -185,7 +185,7 @@ impl Handover {
                 told += SILENCE;
                 tracing::warn!(
                     seconds = since.elapsed().as_secs(),
-                    "the program has not confirmed its batch: meanwhile no device and no client is answered. Does it still call for batches?"
+                    "PM2801 the program has not confirmed its batch: meanwhile no device and no client is answered. Does it still call for batches?"
                 );
             }
         }
@@ -213,7 +213,7 @@ impl Pulled {
             self.told = Some(Instant::now());
             tracing::warn!(
                 count,
-                "updates were skipped that no program's client sent: their clients were told that they are durable. Does a front of a Redis write to \
+                "PM2803 updates were skipped that no program's client sent: their clients were told that they are durable. Does a front of a Redis write to \
                  this shard?"
             );
         }

@@ -56,7 +56,7 @@ use std::time::Duration;
 /// Longest reply, in bytes.
 pub const REPLY_BYTES_MAX: usize = MESSAGE_BYTES_MAX;
 
-/// What a client asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An update: its client has been told that it is durable, and gets no reply.
@@ -70,15 +70,15 @@ pub enum Kind {
 /// One update or bypass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Whose it is, and when it takes place.
+    /// Session and place.
     pub source: Source,
     /// The client's bytes.
     pub payload: Bytes,
 }
 
-/// What the program is to do next, in one transaction.
+/// The program's next work, in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// Its number, from 1 in each process; to be given to [`Program::done`].
@@ -120,7 +120,7 @@ pub enum ProgramError {
     #[error("the batch has no item {0}")]
     NoItem(usize),
     /// An update has no reply.
-    #[error("item {0} is an update: nobody waits for a reply to it")]
+    #[error("item {0} is an update: it takes no reply")]
     NoReplyWanted(usize),
     /// It has one already.
     #[error("item {0} has its reply already")]
@@ -134,9 +134,9 @@ pub enum ProgramError {
     /// Rows were asked for already, and a reply would be missing in them.
     #[error("the rows of the batch were asked for already: give the replies before")]
     RowsTaken,
-    /// The batch was to be confirmed, and nobody has asked for its rows.
+    /// The batch was to be confirmed, and its rows were not asked for.
     #[error(
-        "nobody has asked for the rows of batch {0}: without them in the program's transaction, its updates would be applied twice \
+        "the rows of batch {0} were not asked for: without them in the program's transaction, its updates would be applied twice \
          after a restart"
     )]
     RowsNotTaken(u64),
@@ -191,7 +191,7 @@ impl Program {
         Program::start(config, rows)
     }
 
-    /// Opens the server, with the blob that [`Program::blob`] returned for the last batch that was stored. What follows the blob does not count, and zeros
+    /// Opens the server, with the blob that [`Program::blob`] returned for the last batch that was stored. The rest of a longer place does not count, and zeros
     /// alone are no blob yet.
     ///
     /// # Errors
@@ -209,7 +209,7 @@ impl Program {
         let run = move || {
             let store = Box::new(Pulled::new(served.0.clone()));
             let ended = serve(config, store, None, &stop, |address, _| {
-                // Who does not wait for it any more does not need it.
+                // The receiver may have given up.
                 let _ = bound.send(Ok(address));
             });
             let why = match ended {
@@ -361,7 +361,7 @@ impl Program {
     /// replies.
     ///
     /// # Errors
-    /// [`ProgramError`]: another batch is the present one, a reply is missing, nobody has asked for the rows, or the server has ended.
+    /// [`ProgramError`]: another batch is the present one, a reply is missing, the rows were not asked for, or the server has ended.
     pub fn done(&mut self, number: u64) -> Result<(), ProgramError> {
         let mut present = self.take_present(number)?;
         let without_rows = present.seal_of_reads();

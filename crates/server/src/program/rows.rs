@@ -1,6 +1,6 @@
 //! The rows of a program: the protocol's records, as the program stores them beside its own data.
 //!
-//! A row is a key and a value; the value is the record's, with a checksum over shard, key and value behind it. One more
+//! A row is a key and a value; the value is the record's, followed by a checksum over shard, key and value. One more
 //! row, [`ABOUT`], changes with each of them: layout, shard, how many there are, and the sum of their checksums. So a row that is damaged,
 //! missing, or from another time or shard than the others is noticed when they are handed back.
 
@@ -139,7 +139,7 @@ impl Rows {
         Ok(Rows { shard, rows, sum })
     }
 
-    /// Takes in the blob that [`Rows::blob`] made. What follows it does not count, and zeros alone are no blob yet: so a program may keep
+    /// Takes in the blob that [`Rows::blob`] made. The rest of a longer place does not count, and zeros alone are no blob yet: so a program may keep
     /// it in a place of a fixed size.
     pub(super) fn open_blob(shard: u32, place: &Bytes) -> Result<Rows, RowsError> {
         if place.iter().all(|byte| *byte == 0) {
