@@ -13,7 +13,7 @@ use super::{Chain, READY_MAX};
 use crate::common::{self, skip};
 
 /// Longest run of one program that ends by itself.
-const RUN_MAX: Duration = Duration::from_secs(60);
+const RUN_MAX: Duration = Duration::from_secs(100);
 /// Between two kills.
 const LIFE: Duration = Duration::from_millis(70);
 

@@ -194,13 +194,13 @@ static void finish(struct pmnet_client client, struct pmnet_server server, struc
 {
 	int turns;
 
-	for (turns = 0; turns < 20000; turns++) {
-		int code = pmnet_client_next(client, 1, event);
+	for (turns = 0; turns < 5000; turns++) {
+		int code = pmnet_client_next(client, 5, event);
 
 		if (code == PMNET_OK)
 			return;
 		WANT(code, PMNET_AGAIN);
-		serve(server, 1, reply, len);
+		serve(server, 0, reply, len);
 	}
 	WANT(turns, 0);
 }
@@ -213,7 +213,7 @@ static void take(struct pmnet_client client, struct pmnet_server server, struct 
 	size_t count;
 	int turns;
 
-	for (turns = 0; turns < 20000; turns++) {
+	for (turns = 0; turns < 5000; turns++) {
 		if (pmnet_server_next(server, 5, batch) == PMNET_OK) {
 			if (batch->count > 0)
 				return;
