@@ -235,6 +235,11 @@ impl Store for Pulled {
     }
 
     fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError> {
+        assert_eq!(
+            batch.effects.len(),
+            batch.sources.len(),
+            "the machine says of each effect whose it is"
+        );
         let effects = batch.effects.iter().zip(&batch.sources);
         let items: Vec<Item> = effects
             .filter_map(|(payload, source)| item(Kind::Update, *source, payload))
