@@ -1,8 +1,9 @@
 //! `libpmnet`: installed as a package would, and used by programs in C and C++ that were compiled against what was installed.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +16,9 @@ use crate::common::{self, skip};
 /// Longest run of one program that ends by itself.
 const RUN_MAX: Duration = Duration::from_secs(100);
 /// Between two kills.
-const LIFE: Duration = Duration::from_millis(70);
+const LIFE: Duration = Duration::from_millis(40);
+/// Kills of the program in one work, at least; then the device is killed as well.
+const KILLS_MIN: u32 = 4;
 
 pub fn source() -> &'static Path {
     static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -281,48 +284,67 @@ fn launch(chain: &Chain, name: &str, program: &Path, place: &Path) -> Process {
     Process::start(spec, chain.scratch.disk(), READY_MAX).unwrap()
 }
 
-/// Kills the program again and again, and the device now and then, as long as this runs.
+/// Starts this work again and again until the program was killed often enough meanwhile, and the device now and then.
 pub fn kill_while(
     chain: &mut Chain,
     server: &mut Process,
-    work: &mut std::process::Child,
-) -> Output {
+    work: &mut dyn FnMut() -> Command,
+) -> Vec<Output> {
     let begun = Instant::now();
     let mut kills = 0;
-    while work.try_wait().unwrap().is_none() {
-        assert!(
-            begun.elapsed() < RUN_MAX,
-            "the client does not end\n{}",
-            server.stderr()
-        );
-        thread::sleep(LIFE);
-        server.relaunch().unwrap();
-        server.wait_ready(READY_MAX).unwrap();
-        if kills % 5 == 4 {
-            chain.device.relaunch().unwrap();
-            // It serves only when the server has answered it.
-            chain.device.wait_ready(READY_MAX).unwrap();
+    let mut done = Vec::new();
+    while kills < KILLS_MIN {
+        let mut child = piped(&mut work());
+        while child.try_wait().unwrap().is_none() {
+            assert!(
+                begun.elapsed() < RUN_MAX,
+                "the client does not end\n{}",
+                server.stderr()
+            );
+            thread::sleep(LIFE);
+            server.relaunch().unwrap();
+            server.wait_ready(READY_MAX).unwrap();
+            kills += 1;
+            if kills % KILLS_MIN == 0 {
+                chain.device.relaunch().unwrap();
+                // It serves only when the server has answered it.
+                chain.device.wait_ready(READY_MAX).unwrap();
+            }
         }
-        kills += 1;
+        done.push(child.wait_with_output().unwrap());
     }
     println!("{kills} kills in {:?}", begun.elapsed());
-    assert!(kills >= 3, "{kills} kills are too few");
-    let mut output = Output {
-        status: work.wait().unwrap(),
-        stdout: Vec::new(),
-        stderr: Vec::new(),
-    };
-    use std::io::Read;
-    let read =
-        |from: Option<&mut dyn Read>, into: &mut Vec<u8>| from.unwrap().read_to_end(into).unwrap();
-    read(work.stdout.as_mut().map(|one| one as _), &mut output.stdout);
-    read(work.stderr.as_mut().map(|one| one as _), &mut output.stderr);
-    output
+    done
+}
+
+/// Starts a command whose output is read when it has ended.
+pub fn piped(command: &mut Command) -> Child {
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    piped.spawn().unwrap()
+}
+
+/// All updates of each client are durable; returns how many clients there were.
+pub fn durable(clients: Vec<Output>, times: u64) -> u64 {
+    let count = clients.len() as u64;
+    for client in clients {
+        let why = String::from_utf8_lossy(&client.stderr).into_owned();
+        assert_eq!(
+            text(client),
+            format!("durable {times} of {times}\n"),
+            "{why}"
+        );
+    }
+    count
 }
 
 pub fn client(program: &Path, chain: &Chain, words: &[&str]) -> Command {
+    client_at(program, chain.via, words)
+}
+
+/// The same, by the device's address.
+pub fn client_at(program: &Path, via: SocketAddr, words: &[&str]) -> Command {
     let mut command = Command::new(program);
-    command.arg(chain.via.to_string()).args(words);
+    command.arg(via.to_string()).args(words);
     command
 }
 
@@ -345,23 +367,17 @@ fn a_counter_in_c_counts_once_whatever_is_killed() {
         let mut chain = Chain::launch("counter");
         let folder = chain.scratch.disk().to_owned();
         let mut server = launch(&chain, "counter", &counter, &folder);
-        let mut taken = 0;
+        let (mut added, mut taken) = (0, 0);
         const TIMES: u64 = 3000;
         for _ in 0..2 {
-            // First updates while things die, then a request that changes something.
-            let mut work = client(&call, &chain, &["update", "+3", &TIMES.to_string()])
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let asking = client(&call, &chain, &["ask", "take"])
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let updated = kill_while(&mut chain, &mut server, &mut work);
+            // Updates while things die, and at the same time a request that changes something.
+            let asking = piped(&mut client(&call, &chain, &["ask", "take"]));
+            let (via, times) = (chain.via, TIMES.to_string());
+            let updated = kill_while(&mut chain, &mut server, &mut || {
+                client_at(&call, via, &["update", "+3", &times])
+            });
+            added += 3 * TIMES * durable(updated, TIMES);
             let asked = asking.wait_with_output();
-            assert_eq!(text(updated), format!("durable {TIMES} of {TIMES}\n"));
             let asked = asked.unwrap();
             assert!(
                 asked.status.success(),
@@ -374,7 +390,7 @@ fn a_counter_in_c_counts_once_whatever_is_killed() {
         let last: u64 = asked(&call, &chain, &["ask", "take"]).parse().unwrap();
         assert_eq!(left, last);
         assert_eq!(asked(&call, &chain, &["ask", "take"]), "0");
-        assert_eq!(taken + last, 2 * 3 * TIMES);
+        assert_eq!(taken + last, added);
         assert!(server.stop().unwrap(), "{}", server.stderr());
     }
 }
@@ -398,13 +414,11 @@ fn a_store_in_cpp_keeps_what_was_acknowledged() {
         for round in 0..3 {
             let value = format!("a value of round {round}");
             let put = format!("key{round} {value}");
-            let mut work = client(&call, &chain, &["update", &put, "1500"])
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let updated = kill_while(&mut chain, &mut server, &mut work);
-            assert_eq!(text(updated), "durable 1500 of 1500\n");
+            let via = chain.via;
+            let updated = kill_while(&mut chain, &mut server, &mut || {
+                client_at(&call, via, &["update", &put, "1500"])
+            });
+            durable(updated, 1500);
             assert_eq!(
                 asked(&call, &chain, &["read", &format!("key{round}")]),
                 value

@@ -4,12 +4,14 @@
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use pmnet_lab::harness::{Process, Ready, Spec};
 
-use super::library::{Installed, asked, client, has_tools, kill_while, run, source, text};
+use super::library::{
+    Installed, asked, client, client_at, durable, has_tools, kill_while, piped, run, source,
+};
 use super::{Chain, READY_MAX, place};
 use crate::common::{self, skip};
 
@@ -128,32 +130,26 @@ fn five_maps_of_pmdk_lose_nothing_and_do_nothing_twice() {
         let mut chain = Chain::launch("pmem");
         let listen = chain.server.to_string();
         let mut server = launch(&chain, &ours, map, &listen);
+        let mut sums = [0; 2];
         for (round, key) in ["1", "2"].into_iter().enumerate() {
             let add = format!("add {key} 3");
-            let spawn = |command: &mut Command| {
-                let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-                piped.spawn().unwrap()
-            };
-            let mut work = spawn(&mut client(
-                &call,
-                &chain,
-                &["update", &add, &TIMES.to_string()],
-            ));
             // Another client, with other keys, so that the map has some.
             let set = format!("set {} {round}", 100 + round);
-            let beside = spawn(&mut client(&call, &chain, &["update", &set, "100"]));
-            let updated = kill_while(&mut chain, &mut server, &mut work);
-            let beside = beside.wait_with_output().unwrap();
-            assert_eq!(text(updated), format!("durable {TIMES} of {TIMES}\n"));
-            assert_eq!(text(beside), "durable 100 of 100\n");
+            let beside = piped(&mut client(&call, &chain, &["update", &set, "100"]));
+            let (via, times) = (chain.via, TIMES.to_string());
+            let updated = kill_while(&mut chain, &mut server, &mut || {
+                client_at(&call, via, &["update", &add, &times])
+            });
+            sums[round] = 3 * TIMES * durable(updated, TIMES) + 1;
+            durable(vec![beside.wait_with_output().unwrap()], 100);
             assert_eq!(
                 asked(&call, &chain, &["ask", &format!("add {key} 1")]),
                 "ok"
             );
         }
         let get = |key: &str| asked(&call, &chain, &["read", &format!("get {key}")]);
-        for key in ["1", "2"] {
-            assert_eq!(get(key), (3 * TIMES + 1).to_string(), "{map}");
+        for (key, sum) in ["1", "2"].into_iter().zip(sums) {
+            assert_eq!(get(key), sum.to_string(), "{map}");
         }
         for round in 0..2 {
             assert_eq!(get(&(100 + round).to_string()), round.to_string(), "{map}");

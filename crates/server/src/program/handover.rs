@@ -174,7 +174,7 @@ impl Handover {
                     return Ok(replies);
                 }
                 Turn::Answered(Answer::Undone) => {
-                    let text = "the program could not do a batch, and is given it again";
+                    let text = "PM2802 the program could not do a batch, and is given it again";
                     return Err(StoreError::Retry(text.into()));
                 }
                 other => state.turn = other,
@@ -185,7 +185,7 @@ impl Handover {
                 told += SILENCE;
                 tracing::warn!(
                     seconds = since.elapsed().as_secs(),
-                    "the program has not confirmed its batch: meanwhile no device and no client is answered. Does it still call for batches?"
+                    "PM2801 the program has not confirmed its batch: meanwhile no device and no client is answered. Does it still call for batches?"
                 );
             }
         }
@@ -213,7 +213,7 @@ impl Pulled {
             self.told = Some(Instant::now());
             tracing::warn!(
                 count,
-                "updates were skipped that no program's client sent: their clients were told that they are durable. Does a front of a Redis write to \
+                "PM2803 updates were skipped that no program's client sent: their clients were told that they are durable. Does a front of a Redis write to \
                  this shard?"
             );
         }
@@ -235,6 +235,11 @@ impl Store for Pulled {
     }
 
     fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError> {
+        assert_eq!(
+            batch.effects.len(),
+            batch.sources.len(),
+            "the machine says of each effect whose it is"
+        );
         let effects = batch.effects.iter().zip(&batch.sources);
         let items: Vec<Item> = effects
             .filter_map(|(payload, source)| item(Kind::Update, *source, payload))
