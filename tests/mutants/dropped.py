@@ -213,7 +213,7 @@ def main():
     parser.add_argument("--shard", metavar="K/N", default="1/1", help="every Nth, from the Kth on")
     parser.add_argument("--list", action="store_true", help="only list the changes")
     parser.add_argument("--target", metavar="DIR", help="where to build; kept (default: in the scratch directory)")
-    parser.add_argument("--minutes", type=float, default=240, help="none is begun after so long")
+    parser.add_argument("--minutes", type=float, default=240, help="none is begun after so long, from the end of the build on")
     options = parser.parse_args()
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
@@ -238,6 +238,7 @@ def main():
             if code != 0:
                 sys.exit(f"{program} fails without any change")
             costs.append((cost, program))
+        begun = time.monotonic()
         results = {"caught": [], "survived": []}
         chosen = [number for number in chosen if number in set(able)]
         left = 0

@@ -149,6 +149,14 @@ fn length(text: &[u8]) -> Result<Option<usize>, Malformed> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn null_of_every_kind_has_no_text() {
+        for null in [&b"_\r\n"[..], b"$-1\r\n", b"*-1\r\n"] {
+            let found = element(null, 0, &mut 0, &ReplyLimits::HELD).unwrap();
+            assert_eq!(found.unwrap().text, None);
+        }
+    }
+
     /// A reply that comes byte by byte is read once, and not again from its start with each byte.
     #[test]
     fn what_was_searched_is_not_searched_again() {

@@ -503,6 +503,14 @@ mod tests {
     }
 
     #[test]
+    fn a_number_has_digits_only() {
+        assert_eq!(digits(b"15"), Some(15));
+        for text in ["", "+15", "-15", " 15", "1_5", "0x1"] {
+            assert_eq!(digits(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
     fn pmnets_own_user_is_not_to_be_changed() {
         let changes = |line: &str, own: Option<&str>| {
             let words = words(line);
@@ -530,6 +538,7 @@ mod tests {
             "ACL",
             "GET acl",
             "ACL SETUSER",
+            "FUNCTION LOAD",
         ] {
             assert!(!changes(line, Some("pm")) && !changes(line, None), "{line}");
         }
@@ -553,6 +562,8 @@ mod tests {
             "ft.dropindex i dd",
             "FT._DROPINDEXIFX i DD",
             "FT.DROP i",
+            "FT._DROPIFX i",
+            "FT.CREATE i FILTER JSON SCHEMA t TEXT",
             "FT.CREATE i SCHEMA t TEXT",
             "FT.CREATE i ON HASH SCHEMA t TEXT",
             "FT.CREATE i PREFIX 1 \"\" SCHEMA t TEXT",
@@ -581,6 +592,8 @@ mod tests {
             "CLUSTER INFO",
             "CLUSTER",
             "DEL DD",
+            "DEL k DD",
+            "DEL FLUSHSLOT",
         ] {
             assert!(!refused(line), "{line}");
         }

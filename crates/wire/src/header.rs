@@ -439,8 +439,8 @@ impl<'a> Packet<'a> {
         if usize::try_from(header.payload_len) != Ok(payload.len()) {
             return Err(Reject::PayloadLength);
         }
-        if header.fragment_count == 0
-            || header.fragment_count > crate::FRAGMENTS_MAX
+        // Of none there is no first one.
+        if header.fragment_count > crate::FRAGMENTS_MAX
             || header.fragment_index >= header.fragment_count
         {
             return Err(Reject::Fragment);

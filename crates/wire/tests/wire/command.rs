@@ -105,6 +105,30 @@ proptest! {
 }
 
 #[test]
+fn heads_are_exactly_what_a_server_reads() {
+    let parse = |resp: &[u8]| {
+        let bytes = [&preamble(Form::Single, Protocol::Resp2, 0)[..], resp].concat();
+        Commands::parse(&bytes).map(|commands| commands.count)
+    };
+    assert_eq!(parse(b"*1\r\n$1\r\na\r\n"), Ok(1));
+    let wrong: [&[u8]; 10] = [
+        b"$1\r\n$1\r\na\r\n",
+        b"*1\r\n*1\r\na\r\n",
+        b"*\r\n$1\r\na\r\n",
+        b"*1\r\n$\r\n\r\n",
+        b"*1\r\n$:\r\n0123456789\r\n",
+        b"*01\r\n$1\r\na\r\n",
+        b"*1\r\n$01\r\na\r\n",
+        b"*1\rx$1\r\na\r\n",
+        b"*1\r\n$1\rxa\r\n",
+        b"*1\r\n$1\r\naxx",
+    ];
+    for resp in wrong {
+        assert_eq!(parse(resp), Err(CommandError::Syntax), "{resp:?}");
+    }
+}
+
+#[test]
 fn a_pack_is_commands_and_transactions() {
     let line = |words: &str| {
         words
