@@ -113,6 +113,7 @@ dropped:
 cargo-mutants:
 	@$(CARGO) mutants --version >/dev/null 2>&1 || \
 		{ echo "there is no cargo-mutants: cargo install cargo-mutants --locked"; exit 1; }
+	@mkdir -p target/cargo-mutants/$(PACKAGE)
 	@$(CARGO) mutants --package $(PACKAGE) --timeout 20 --output target/cargo-mutants/$(PACKAGE) $(MUTANTS_OPTIONS) -- --lib --tests || \
 		[ $$? = 2 ] || [ $$? = 3 ]
 	@python3 tests/mutants/survivors.py $(PACKAGE) target/cargo-mutants/$(PACKAGE)/mutants.out/outcomes.json

@@ -40,7 +40,7 @@ pub fn mutant(number: u32) -> bool {
     *CHOSEN.get_or_init(|| std::env::var("%s").map_or(0, |text| text.parse().expect("a number"))) == number
 }
 """ % NUMBER
-# What is left out may leave something unused.
+# A change may leave something unused.
 ALLOW = "#![allow(warnings)] "
 BUILDS_MAX = 30
 MEMORY_MAX = 8 << 30
@@ -163,7 +163,7 @@ class Crate:
         """(test programs, numbers of the changes in them)."""
         numbers = set(self.changes)
         places = self.write(numbers)
-        # What does not compile is found without making code; what borrows wrongly, too.
+        # The first finds most of those that do not compile, without making code.
         for command in (["check", "--lib"], ["test", "--lib", "--tests", "--no-run"]):
             for _ in range(BUILDS_MAX):
                 well, programs, errors = self.cargo(command, run.BUILD_SECONDS_MAX * 2)

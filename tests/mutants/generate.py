@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 KINDS = frozenset({"check", "bound", "statement"})
 OPEN, CLOSE = "([{", ")]}"
-# What begins a statement that is something else than a call or an assignment.
+# The beginning of a statement that is something else than a call or an assignment.
 OTHER = re.compile(r"(?:let|return|break|continue|use|const|static|type|fn|pub|if|for|while|loop|match|unsafe|mod|impl|else|struct|enum|trait|extern)\b|#|\w+!|'")
-# What gives a name within a condition; what stands before a condition, or before an operand.
+# A name that a condition gives; words before a condition, or before an operand.
 LET = r"(?:\bif|\bwhile|&&)\s+let\b"
 BEFORE = re.compile(r"\b(?:if|while|return|match|in|else|move)$")
 
@@ -94,7 +94,7 @@ class Source:
             (found.end(), self.after(found.end(), False), found.group(1))
             for found in re.finditer(r"\b(?:const|static)\s+(\w+)\s*:[^=;{]*=", self.masked)
         ]
-        # What is not built into the product.
+        # Tests are not built into the product.
         self.left_out = [(start, end) for _, start, end in spans(self.masked, self.other, r"#\[cfg\(test\)\]()")]
 
     def function_at(self, at):
@@ -183,7 +183,7 @@ class Source:
             while self.masked[end : end + 2] == "||":
                 end = self.after(end + 2, False)
             condition = self.masked[found.end() : end]
-            # That of a match's arm is cargo-mutants', and of one with || each operand is left out by itself.
+            # cargo-mutants has those of a match's arms; of one with || each operand is left out by itself.
             if self.masked[end : end + 1] != "{" or re.search(r"\blet\b", condition) or "||" in condition:
                 continue
             yield self.change("check", found.end(), end, "false", "never if")

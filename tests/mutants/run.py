@@ -141,7 +141,7 @@ def places(row, tree):
     """(file, start, end) of each place where its text is."""
     home = tree / row["in"]
     for path in [home] if home.is_file() else sorted(home.rglob("*.rs")):
-        # What is only for tests is no product: in a folder it is not looked at.
+        # Tests are no product: in a folder they are not looked at.
         if home.is_dir() and (path.stem.endswith("tests") or "tests" in path.relative_to(home).parts):
             continue
         text = path.read_text()
