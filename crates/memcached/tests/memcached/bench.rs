@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use pmnet_client::{CallId, Outcome, Refused};
 use pmnet_memcached::connection::{Call, Connection, Dialect, Shared, Way};
-use pmnet_server::{Request, Store};
+use pmnet_server::{Request, Source, Store};
 
 pub struct Bench {
     pub shared: Shared,
@@ -90,6 +90,7 @@ impl Bench {
     fn run(&mut self, call: &Call, changes: bool) -> Bytes {
         let request = Request {
             payload: call.payload.clone(),
+            source: Source::default(),
             record: changes.then(|| (b"r".to_vec(), Bytes::new())),
         };
         let mut replies = Vec::new();
