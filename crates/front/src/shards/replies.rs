@@ -51,11 +51,19 @@ pub(super) struct Slot {
     pub(super) silent: bool,
 }
 
+impl Slot {
+    fn changes_subscriptions(&self) -> bool {
+        matches!(self.wait, Wait::Subscribe(_))
+    }
+}
+
 /// The replies to one client.
 #[derive(Default)]
 pub(super) struct Replies {
     slots: VecDeque<Slot>,
     out: BytesMut,
+    /// How many of the slots change subscriptions.
+    changes: usize,
     /// How many of the slots were taken before the map was changed last.
     taken_before: usize,
 }
@@ -63,6 +71,7 @@ pub(super) struct Replies {
 impl Replies {
     /// A command was taken.
     pub(super) fn expect(&mut self, slot: Slot) {
+        self.changes += usize::from(slot.changes_subscriptions());
         self.slots.push_back(slot);
     }
 
@@ -79,6 +88,7 @@ impl Replies {
     /// The command that was taken out is answered.
     pub(super) fn answered(&mut self, slot: &Slot, reply: &[u8]) {
         self.taken_before = self.taken_before.saturating_sub(1);
+        self.changes -= usize::from(slot.changes_subscriptions());
         if !slot.silent {
             self.tell(reply);
         }
@@ -109,8 +119,7 @@ impl Replies {
 
     /// Whether a change of subscriptions is under way.
     pub(super) fn change_subscriptions(&self) -> bool {
-        let changes = |slot: &Slot| matches!(slot.wait, Wait::Subscribe(_));
-        self.slots.iter().any(changes)
+        self.changes > 0
     }
 
     /// Whether the reply whose turn it is comes from this link.
@@ -133,7 +142,7 @@ impl Replies {
 
     /// Nobody waits for what is outstanding any more.
     pub(super) fn drop_outstanding(&mut self) {
-        self.slots.clear();
+        (self.slots, self.changes) = (VecDeque::new(), 0);
     }
 
     /// The map has changed: returns how many commands were taken before.
