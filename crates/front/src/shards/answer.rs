@@ -1,4 +1,4 @@
-//! What comes of the links, and how a client gets its replies.
+//! The answers of the links, and the replies to a client.
 
 use bytes::Bytes;
 
@@ -100,7 +100,7 @@ impl Client {
         let watches = self.transactions.watch_at(shard);
         let link = self.backs.give_up(shard, why);
         if link.is_some_and(|link| watches || link.is_subscribed()) {
-            // What it was subscribed to, or watched there, would be forgotten.
+            // Its subscriptions or its watch at this shard would be lost.
             self.end.comes(When::Written, How::Lingering);
         }
     }

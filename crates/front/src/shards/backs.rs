@@ -19,18 +19,18 @@ use crate::shell::{Entrance, Handed};
 /// The shard that answers what is about no key: the first.
 pub(super) const HOME: usize = 0;
 
-/// Why a command is not waited for at a shard.
+/// The reason why a command is not forwarded.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// It stays where it is until something has changed.
     Later,
     /// It is answered with this.
     Answered(Bytes),
-    /// The same, if its client may do anything at all.
+    /// It is answered with this if its client may do anything; else with an error.
     Own(Bytes),
 }
 
-/// What a command waits for, if it was taken.
+/// The source of a command's reply, or the reason why the command is not forwarded.
 pub(super) type Taken = Result<Wait, Stop>;
 
 /// The fronts of all shards, and where the links to them are registered.
@@ -52,7 +52,7 @@ pub(super) struct Who {
 #[derive(Default)]
 struct Back {
     link: Option<Box<Link>>,
-    /// Why a link was given up, until somebody was told.
+    /// Error for the next command: why the link was given up.
     refusal: Option<Bytes>,
 }
 
@@ -153,7 +153,7 @@ impl Backs {
         }
     }
 
-    /// Sends to a link that is there.
+    /// Sends on the link to a shard, if it exists.
     pub(super) fn send(&mut self, shard: usize, frame: &[u8], owed: Owed) {
         if let Some(link) = self.link(shard) {
             link.send(frame, owed);
@@ -205,7 +205,7 @@ impl Backs {
         Ok(Wait::State(number))
     }
 
-    /// Nobody has to be told any more why a link was given up.
+    /// Drops the error for the next command.
     pub(super) fn forget_refusal(&mut self, shard: usize) {
         self.backs[shard].refusal = None;
     }

@@ -50,14 +50,13 @@ pub(super) struct Client {
     pub(super) queued: bool,
 }
 
-/// What a client's socket is used for.
+/// The use of a client's socket, with its deadline.
 enum Phase {
     /// The client has to agree on TLS by then.
     Agrees(Time),
     /// Commands are taken, and answered.
     Serves,
-    /// The same, but the client has closed its sending side, and commands of it cannot be taken before others are answered: it is
-    /// given up then.
+    /// The client has closed its sending side, and its next command waits for a reply to an earlier one: it is closed at this time.
     Stuck(Time),
     /// The client was told why it is closed.
     Lingers(Lingering),
@@ -220,8 +219,8 @@ impl Client {
         turn
     }
 
-    /// Whoever has closed the sending side, and perhaps is gone, may wait for something that never comes, with commands behind it that
-    /// cannot be taken before. Only behind all of them a front would see that nothing follows. So there is a time for the next reply.
+    /// Sets the deadline of a client that has closed its sending side and may be gone. Its command may wait for ever, and a front
+    /// sees that the client is closed only after all its commands. So the next reply has a deadline.
     fn note_stuck(&mut self, went_on: bool, now: Time) {
         let closed = self.end.eof || self.socket.read_closed;
         if !closed || self.input.starved() || self.end.has_come() || self.replies.is_congested() {

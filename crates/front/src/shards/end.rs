@@ -17,7 +17,7 @@ pub(super) enum When {
 pub(super) enum How {
     #[default]
     AtOnce,
-    /// What it still sends is thrown away, so that it can read why.
+    /// Its further input is thrown away first, so that it can read the error.
     Lingering,
 }
 

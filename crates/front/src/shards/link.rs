@@ -126,7 +126,7 @@ impl Link {
         self.owed.front().copied()
     }
 
-    /// What has no answer, and gets none.
+    /// Returns the owed replies that will not come.
     pub(super) fn into_owed(self) -> VecDeque<Owed> {
         self.owed
     }

@@ -1,4 +1,4 @@
-//! What a client waits for, in the order of its commands, and what it has still to read.
+//! The outstanding replies of a client, in the order of its commands, and the bytes that it has not read.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::shell::socket::{Ended, Socket};
 /// Answers to one client that it has not read, above which no more are taken from the links, in bytes.
 const OUT_BYTES_SOFT_MAX: usize = 1024 * 1024;
 
-/// What the reply to one command comes from.
+/// The source of the reply to one command.
 pub(super) enum Wait {
     /// It is here.
     Ready(Bytes),
@@ -21,13 +21,13 @@ pub(super) enum Wait {
     One(usize),
     /// The same; if it is an error, the transaction with this number has not begun.
     Multi(usize, u64),
-    /// The same, of a SCAN: the shard goes into the cursor.
+    /// The next of this link, to a SCAN: the shard goes into the cursor.
     Scan(usize),
     /// One of each link.
     All(Merge, Vec<Option<Bytes>>),
     /// Those of a change of subscriptions.
     Subscribe(Box<Change>),
-    /// That of a change of the state.
+    /// The outcome of the change of state with this number.
     State(u64),
 }
 

@@ -95,7 +95,7 @@ enum Stage {
     Settled(Outcome, Option<Bytes>),
 }
 
-/// What a reply says.
+/// Kind of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Success,
@@ -120,7 +120,7 @@ pub(super) struct Settled {
     pub(super) gained: Gained,
 }
 
-/// What a change means for the rest of a client.
+/// Effect of a change on the rest of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gained {
     Nothing,

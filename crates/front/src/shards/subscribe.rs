@@ -201,7 +201,7 @@ enum Of {
 }
 
 impl Of {
-    /// What a command is about.
+    /// Returns the kind that a command changes.
     fn command(name: &[u8]) -> Of {
         match name {
             b"PSUBSCRIBE" | b"PUNSUBSCRIBE" => Of::Patterns,

@@ -51,7 +51,7 @@ impl Client {
         !self.end.has_come() && self.trust != Trust::Asked && self.replies.have_room()
     }
 
-    /// What is at the head of the input is no command, or more than its client may send as far as is known.
+    /// Handles input that is no command, or is larger than its client may send before it is authenticated.
     fn not_taken(&mut self, error: ProtocolError, input: &mut Input) {
         let strange = matches!(
             error,
@@ -92,7 +92,7 @@ impl Client {
             Err(Stop::Answered(answer) | Stop::Own(answer)) => Some(Wait::Ready(answer)),
             Err(Stop::Later) => return None,
         };
-        // That of RESET is always sent, as everything behind it is.
+        // RESET ends CLIENT REPLY OFF: its reply is sent.
         let silent = self.replying.is_silent() && !arguments.is(0, "RESET");
         if let Some(wait) = wait {
             self.replies.expect(Slot { wait, silent });
@@ -183,7 +183,7 @@ impl Client {
 
     /// A command that changes the state.
     fn change_state(&mut self, arguments: &Arguments<'_>, frame: &[u8]) -> Taken {
-        // What was sent before is answered under the old state.
+        // Earlier commands are answered under the old state.
         if !self.replies.is_idle() || self.backs.state.is_full() {
             return Err(Stop::Later);
         }

@@ -34,13 +34,13 @@ struct Transaction {
 
 /// Whether it is known for which shard a transaction is.
 enum Stage {
-    /// It has no key. What was sent, and the bytes of that.
+    /// It has no key yet. The commands that were sent, and their bytes.
     Early(Vec<Vec<u8>>, usize),
     /// Its first key is of this slot.
     Keyed(u16),
 }
 
-/// What becomes of a transaction at EXEC.
+/// The outcome of a transaction at EXEC.
 enum Fate {
     /// Its shard decides.
     Queued,
@@ -147,7 +147,7 @@ impl Transaction {
                     return Err(self.move_to(slot, shard, backs));
                 }
                 if own.is_some_and(|own| own != slot) {
-                    // What comes behind an error is not queued any more.
+                    // After an error nothing more is queued.
                     self.abort(CROSSSLOT);
                 }
                 if self.slot().is_none() {

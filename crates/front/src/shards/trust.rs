@@ -44,7 +44,7 @@ impl Trust {
         Some(error)
     }
 
-    /// Whose limits it has.
+    /// The kind of client whose limits apply.
     pub(super) fn sender(&self) -> Sender {
         match self {
             Trust::Anyone | Trust::Known => Sender::Known,
