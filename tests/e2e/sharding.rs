@@ -3,8 +3,11 @@
 
 mod words;
 
+use std::collections::BTreeSet;
+use std::fs::DirEntry;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -433,6 +436,45 @@ fn shards_are_killed_under_load_and_nothing_is_lost() {
     assert_eq!(found, u64::try_from(keys.len()).unwrap());
     assert!(kills >= 20, "{kills}");
     assert!(ledger.acknowledged >= ACKNOWLEDGED_MIN);
+}
+
+/// The router has no file left for the link of a client that has just come: that is no reply to anything. Each command gets one error, and
+/// the next one its reply.
+#[test]
+fn a_client_without_a_link_gets_one_error_for_each_command() {
+    let Some(mut shards) = three("files", 5000) else {
+        return;
+    };
+    let mut first = connect(shards.endpoint());
+    assert_eq!(ask(&mut first, "PING"), Reply::Status(b"PONG".to_vec()));
+    let router = shards.front().id().expect("it runs");
+    let limit = |files: usize| {
+        let changed = Command::new("prlimit")
+            .args([&format!("--pid={router}"), &format!("--nofile={files}:")])
+            .status();
+        assert!(changed.expect("prlimit").success());
+    };
+    let open = || -> BTreeSet<usize> {
+        let files = std::fs::read_dir(format!("/proc/{router}/fd")).unwrap();
+        let name = |file: std::io::Result<DirEntry>| file.unwrap().file_name();
+        files
+            .filter_map(|file| name(file).to_str()?.parse().ok())
+            .collect()
+    };
+    // There is room for the client itself, and for nothing else.
+    let before = open();
+    let next = (0..).find(|file| !before.contains(file)).expect("a number");
+    limit(next + 1);
+    let mut second = Raw::connect(shards.endpoint());
+    eventually("it was accepted", WAIT, || open().contains(&next));
+    for _ in 0..2 {
+        second.send("PING");
+        let reply = second.text();
+        assert!(reply.starts_with("-ERR pmnet: the router cannot connect to shard 1"));
+    }
+    limit(4096);
+    second.send("PING");
+    assert_eq!(second.text(), "+PONG\r\n");
 }
 
 #[test]

@@ -15,6 +15,9 @@ pub const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// server hands on.
 const LINE_BYTES_MAX: usize = 17 * 1024 * 1024;
 
+/// Most bytes read from one socket before the others get their turn.
+pub(crate) const READ_BYTES_PER_TURN: usize = 256 * 1024;
+
 /// What a client may send.
 pub const REQUESTS: RequestLimits = RequestLimits {
     bulk_bytes: BULK_BYTES_MAX,

@@ -9,11 +9,14 @@ use super::about::{ASK_TIME_MAX, About};
 use super::back::calls::{Purpose, question};
 use super::back::pack::{Company, Kind, Part};
 use super::back::reads::Kept;
-use super::client_command::{ClientsAsk, Wanted, clients_question, parse_pause, refused};
+use super::client_command::{
+    ClientsAsk, SYNTAX, Wanted, clients_question, parse_pause, refused,
+};
 use super::gates::Command;
 use super::local::{Hello, parse_database};
 use super::mode::Mode;
 use super::replies::{Muted, Slot};
+use super::replying::Replying;
 use super::rights::admit::Admission;
 use super::rights::{Asking, Rights};
 use super::transaction::{Executed, Rest, Transaction};
@@ -273,6 +276,7 @@ impl Connection {
         self.back.passing.unwatch();
         self.back.passing.drop_direct();
         self.face.pending.replies.mute(Muted::No);
+        self.replying = Replying::On;
         self.face.settings.reset();
         self.tracks.on = false;
         self.rights.reset(users);
@@ -537,12 +541,16 @@ impl Connection {
             "CLIENT|CACHING" => Tracker::client_caching(shared.tracking.client_mut(id), arguments),
             "CLIENT|TRACKING" => self.tracks.client_tracking(id, arguments, shared),
             "CLIENT|REPLY" => {
-                let silent = &mut self.face.settings.silent;
-                let (muted, answer) = self.skip.client_reply(arguments, silent);
-                if let Some(muted) = muted {
-                    self.face.pending.replies.mute(muted);
+                let Some(replying) = self.replying.after(arguments) else {
+                    return reply::error(SYNTAX);
+                };
+                self.replying = replying;
+                if replying.is_silent() {
+                    self.face.pending.replies.mute(Muted::Yes);
+                    return Bytes::new();
                 }
-                answer
+                self.face.pending.replies.mute(Muted::No);
+                OK
             }
             "CLIENT|PAUSE" => match parse_pause(arguments) {
                 Ok((millis, all)) => {

@@ -17,14 +17,13 @@ use super::clients_asked::{self, Parsed, Which};
 use super::face::Face;
 use super::local::{BAD_NAME, Settings, valid_name};
 use super::mode::Mode;
-use super::replies::Muted;
 use super::transaction::unknown_subcommand;
 use super::{Shared, refusal};
 use crate::table::{Facts, Sub};
 use crate::tracking::Tracker;
 use crate::upstream::{Outcome, Time};
 
-const SYNTAX: &str = "ERR syntax error";
+pub(super) const SYNTAX: &str = "ERR syntax error";
 /// The field of the commands in its MULTI, for a client that has none, as Redis shows it.
 pub(super) const NO_MULTI: &str = "-1";
 /// Why a subcommand of newer stores is refused.
@@ -63,29 +62,6 @@ impl Life {
     /// When something of it came last.
     pub(super) fn heard(&self) -> Time {
         self.heard
-    }
-}
-
-/// CLIENT REPLY SKIP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Skip {
-    #[default]
-    No,
-    /// The reply to the next command is thrown away.
-    Next,
-    /// It is this command's.
-    Now,
-    /// That command is over.
-    Over,
-}
-
-impl Skip {
-    pub(super) fn command_over(&mut self) {
-        *self = match *self {
-            Skip::Next => Skip::Now,
-            Skip::Now => Skip::Over,
-            other => other,
-        };
     }
 }
 
@@ -244,31 +220,6 @@ pub(super) fn clients_which(
             "ERR pmnet: the front answers CLIENT LIST and CLIENT KILL, and does not know one of these conditions",
         )
     })
-}
-
-impl Skip {
-    /// CLIENT REPLY. `silent`: whether it was OFF, and is. Returns whether replies are thrown away from now on, if that changes, and the
-    /// reply.
-    pub(super) fn client_reply(
-        &mut self,
-        arguments: &Arguments<'_>,
-        silent: &mut bool,
-    ) -> (Option<Muted>, Bytes) {
-        if arguments.is(2, "ON") {
-            (*silent, *self) = (false, Skip::No);
-            return (Some(Muted::No), OK);
-        }
-        if arguments.is(2, "OFF") {
-            (*silent, *self) = (true, Skip::No);
-        } else if !arguments.is(2, "SKIP") {
-            return (None, reply::error(SYNTAX));
-        } else if *silent {
-            return (None, Bytes::new());
-        } else {
-            *self = Skip::Next;
-        }
-        (Some(Muted::Yes), Bytes::new())
-    }
 }
 
 impl Settings {

@@ -9,14 +9,14 @@ use crate::upstream::Time;
 
 /// The kind of client that sends, which decides about its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sender {
+pub(crate) enum Sender {
     /// A client that has logged in, or need not.
     Known,
     /// One that has still to log in, as far as is known.
     Stranger,
 }
 
-pub(super) struct Input {
+pub(crate) struct Input {
     bytes: BytesMut,
     parser: Parser,
     arrivals: Arrivals,
@@ -39,14 +39,14 @@ impl Default for Input {
 }
 
 impl Input {
-    pub(super) fn receive(&mut self, bytes: &[u8]) {
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
         self.starved = false;
         // Grows with what has arrived, not with what was announced.
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Whether more may be received: up to `most` bytes, or the one command at its head.
-    pub(super) fn has_room(&self, most: usize) -> bool {
+    pub(crate) fn has_room(&self, most: usize) -> bool {
         let needed = if self.held { 0 } else { self.parser.wanted() };
         self.bytes.len() < most.max(needed)
     }
@@ -56,7 +56,7 @@ impl Input {
         self.bytes.len()
     }
 
-    pub(super) fn starved(&self) -> bool {
+    pub(crate) fn starved(&self) -> bool {
         self.starved
     }
 
@@ -66,7 +66,7 @@ impl Input {
     }
 
     /// Whether there is a whole command. Of a stranger only small ones are taken.
-    pub(super) fn poll(&mut self, from: Sender) -> Result<Status, ProtocolError> {
+    pub(crate) fn poll(&mut self, from: Sender) -> Result<Status, ProtocolError> {
         let polled = self.parser.poll_of(&self.bytes, from == Sender::Stranger);
         self.held = polled.is_err();
         let status = polled?;
@@ -82,23 +82,30 @@ impl Input {
         self.arrivals.oldest()
     }
 
-    pub(super) fn arguments(&self) -> Arguments<'_> {
+    pub(crate) fn arguments(&self) -> Arguments<'_> {
         self.parser.arguments(&self.bytes)
     }
 
     /// The whole command's bytes, if it has arguments.
-    pub(super) fn frame(&self) -> &[u8] {
+    pub(crate) fn frame(&self) -> &[u8] {
         self.parser.frame(&self.bytes)
     }
 
     /// The whole command is taken.
-    pub(super) fn consume(&mut self) {
+    pub(crate) fn consume(&mut self) {
         let taken = self.parser.consume();
         self.arrivals.take(taken);
         self.bytes.advance(taken);
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.bytes.clear();
+    }
+
+    /// Gives room back that it does not need: an empty input keeps `most` bytes.
+    pub(crate) fn shrink(&mut self, most: usize) {
+        if self.bytes.is_empty() && self.bytes.capacity() > most {
+            self.bytes = BytesMut::new();
+        }
     }
 }

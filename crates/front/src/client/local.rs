@@ -27,8 +27,6 @@ pub(super) struct Settings {
     pub(super) redirects: bool,
     /// CLIENT SETINFO: name and version of its library.
     pub(super) library: (Bytes, Bytes),
-    /// CLIENT REPLY OFF.
-    pub(super) silent: bool,
 }
 
 impl Default for Settings {
@@ -43,7 +41,6 @@ impl Default for Settings {
             no_touch: false,
             redirects: false,
             library: (Bytes::new(), Bytes::new()),
-            silent: false,
         }
     }
 }

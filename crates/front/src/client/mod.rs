@@ -20,13 +20,14 @@ mod face;
 mod gates;
 mod guard;
 mod hold;
-mod input;
+pub(crate) mod input;
 mod local;
 mod mode;
 mod outcome;
 mod output;
 mod pause;
 mod replies;
+mod replying;
 mod rights;
 mod shared;
 mod times;
@@ -53,7 +54,7 @@ pub use back::replicas::{ReadFrom, ReplicaReads};
 use back::{Back, again};
 pub use busy::{Busy, says_busy};
 pub(crate) use client_command::{ClientSocket, ClientsAsk, ClientsTold};
-use client_command::{Life, Portrait, Skip};
+use client_command::{Life, Portrait};
 pub use deadline::HALF_CLOSED_TIMEOUT;
 use end::Sent;
 use face::Face;
@@ -63,6 +64,7 @@ use output::Reported;
 pub use output::{Output, Waiting};
 pub use pause::Pause;
 use replies::Muted;
+pub(crate) use replying::Replying;
 use rights::Rights;
 pub use shared::{Counters, Shared, lane};
 use tracking::Tracks;
@@ -132,7 +134,7 @@ pub struct Connection {
     rights: Rights,
     tracks: Tracks,
     life: Life,
-    skip: Skip,
+    replying: Replying,
     /// What the front has to ask its other clients for.
     clients_ask: Option<ClientsAsk>,
     reported: Reported,
@@ -149,7 +151,7 @@ impl Connection {
             rights: Rights::new(peer.ip()),
             tracks: Tracks::default(),
             life: Life::default(),
-            skip: Skip::default(),
+            replying: Replying::default(),
             clients_ask: None,
             reported: Reported::default(),
         }
@@ -410,7 +412,7 @@ impl Connection {
                     }
                     input.consume();
                     self.rights.command_over();
-                    self.skip.command_over();
+                    self.replying.command_over();
                 }
                 Err(error) => {
                     self.flush(env)?;
@@ -434,10 +436,10 @@ impl Connection {
 
     /// The command whose reply is thrown away is over: the next one has a reply.
     fn go_on_skipping(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
-        if self.skip == Skip::Over {
+        if self.replying == Replying::Skipped {
             self.flush(env)?;
             self.face.pending.replies.mute(Muted::No);
-            self.skip = Skip::No;
+            self.replying = Replying::On;
         }
         Ok(())
     }

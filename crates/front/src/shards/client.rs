@@ -1,125 +1,65 @@
-//! One client of the router: its socket, what it has sent, and its links to the shards.
+//! One client of the router: its socket, and what it consists of.
 //!
 //! Invariants: replies leave in the order of the commands; a command is taken from the input only when it can be sent, and is
 //! sent once; commands for one shard reach it in the order in which they came.
 
-use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
-use mio::{Registry, Token};
-use pmnet_resp::{Parser, reply};
-
-use super::answer::{OUT_BYTES_SOFT_MAX, Slot, Wait};
-use super::link::{KEPT_BYTES_MAX, Link, Owed};
+use super::backs::{Backs, Fronts, HOME, Who};
+use super::end::{End, How, When};
+use super::replies::Replies;
 use super::slot::SlotMap;
-use super::state::State;
 use super::subscribe::Subscriptions;
-use super::transaction::Transaction;
-use crate::client::INPUT_BYTES_SOFT_MAX;
-use crate::limits::REQUESTS;
+use super::transaction::Transactions;
+use super::trust::Trust;
+use crate::client::input::{Input, Sender};
+use crate::client::{COMMANDS_PER_TURN, HALF_CLOSED_TIMEOUT, INPUT_BYTES_SOFT_MAX, Replying};
+use crate::limits::READ_BYTES_PER_TURN;
+use crate::shell::lingering::Lingering;
 use crate::shell::socket::{Ended, Socket};
-use crate::shell::wire::Wire;
-use crate::shell::{Entrance, Handed};
+use crate::shell::wire::{Seen, Wire};
 use crate::table::Table;
 use crate::upstream::Time;
 
-/// The shard that answers what is about no key: the first.
-pub(super) const HOME: usize = 0;
-/// Most bytes read from a client before the others get their turn.
-const READ_BYTES_PER_TURN: usize = 256 * 1024;
 /// Input of a client that has still to log in above which no more is read, unless one command needs more, in bytes.
 const STRANGER_INPUT_BYTES_SOFT_MAX: usize = 64 * 1024;
-/// Most bytes that are read and thrown away after an error that ends a connection.
-pub(super) const LINGER_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// How long a client may go on after such an error, in nanoseconds.
-pub(super) const LINGER_TIMEOUT: Time = 10_000_000_000;
-/// How long a client may take to agree on TLS, in nanoseconds.
-const HANDSHAKE_TIMEOUT: Time = 5_000_000_000;
-
-const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// What all clients share.
 pub(super) struct Common {
     pub(super) table: Table,
     pub(super) map: SlotMap,
-    pub(super) entrances: Vec<Entrance>,
-    pub(super) registry: Registry,
+    pub(super) fronts: Arc<Fronts>,
     /// Everybody may do everything.
     pub(super) trusting: bool,
     /// All shards' Redis are masters of one Redis Cluster.
     pub(super) cluster: bool,
 }
 
-/// Whether a command was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Done {
-    /// It has a reply, or will have one.
-    Taken,
-    /// It stays where it is until something has changed.
-    Later,
-}
-
-/// Whether a client may be told something without a front's being asked, and may send large commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
-    /// It has logged in, or need not.
-    Yes,
-    /// A front has to be asked.
-    Unknown,
-}
-
 pub(super) struct Client {
-    pub(super) id: u64,
-    pub(super) peer: SocketAddr,
-    token: usize,
-    pub(super) socket: Socket,
-    pub(super) handshake: Option<Time>,
-    pub(super) input: BytesMut,
-    pub(super) parser: Parser,
-    pub(super) starved: bool,
-    /// It sends no more.
-    pub(super) eof: bool,
-    pub(super) out: BytesMut,
-    pub(super) slots: VecDeque<Slot>,
-    pub(super) links: Vec<Option<Box<Link>>>,
-    /// Why a link was given up, until somebody was told.
-    pub(super) refusals: Vec<Option<Bytes>>,
-    pub(super) state: State,
-    pub(super) subscriptions: Subscriptions,
-    pub(super) transaction: Option<Transaction>,
-    pub(super) transactions_ever: u64,
-    /// The slot of what it watches, and its shard.
-    pub(super) watched: Option<(u16, usize)>,
+    socket: Socket,
+    phase: Phase,
+    pub(super) input: Input,
+    pub(super) backs: Backs,
+    pub(super) replies: Replies,
+    pub(super) replying: Replying,
     pub(super) trust: Trust,
-    /// What it is at first.
-    trusts: Trust,
-    /// A front is being asked whether it may do anything.
-    pub(super) probing: bool,
-    /// It may not: this is what its command gets.
-    pub(super) refused: Option<Bytes>,
-    /// CLIENT REPLY OFF.
-    pub(super) silent: bool,
-    /// CLIENT REPLY SKIP: of the command that is taken now, and of the next one.
-    pub(super) skip: bool,
-    pub(super) skips_next: bool,
-    /// The shard that it has used last.
-    pub(super) last: usize,
-    /// A link that has to be sent to before the next command can be taken.
-    pub(super) full: Option<usize>,
-    /// No further command is taken.
-    pub(super) ending: bool,
-    /// It is closed as soon as everything has left.
-    pub(super) done: bool,
-    /// What it still sends then is thrown away, so that it can read why.
-    pub(super) lingers: bool,
-    pub(super) lingering: Option<(usize, Time)>,
-    /// It has closed its sending side, and commands of it cannot be taken before others are answered: when it is given up.
-    pub(super) stuck: Option<Time>,
+    pub(super) subscriptions: Subscriptions,
+    pub(super) transactions: Transactions,
+    pub(super) end: End,
     /// In the list of those who have a turn.
     pub(super) queued: bool,
-    /// How many of its commands without a reply were taken before the map was changed last.
-    pub(super) taken_before: usize,
+}
+
+/// The use of a client's socket, with its deadline.
+enum Phase {
+    /// The client has to agree on TLS by then.
+    Agrees(Time),
+    /// Commands are taken, and answered.
+    Serves,
+    /// The client has closed its sending side, and its next command waits for a reply to an earlier one: it is closed at this time.
+    Stuck(Time),
+    /// The client was told why it is closed.
+    Lingers(Lingering),
 }
 
 /// What becomes of a client after its turn.
@@ -135,255 +75,193 @@ pub(super) enum Turn {
 
 impl Client {
     /// A client that was accepted. `token` is that of its socket; those of its links follow.
-    pub(super) fn new(
-        id: u64,
-        peer: SocketAddr,
-        wire: Wire,
-        token: usize,
-        now: Time,
-        common: &Common,
-    ) -> Client {
-        let shards = common.entrances.len();
-        let until = now.saturating_add(HANDSHAKE_TIMEOUT);
+    pub(super) fn new(who: Who, wire: Wire, token: usize, now: Time, common: &Common) -> Client {
+        let handshake = wire.handshake_until(now);
         Client {
-            id,
-            peer,
-            token,
-            handshake: wire.is_handshaking().then_some(until),
+            phase: handshake.map_or(Phase::Serves, Phase::Agrees),
             socket: Socket::new(wire),
-            input: BytesMut::new(),
-            parser: Parser::new(REQUESTS),
-            starved: true,
-            eof: false,
-            out: BytesMut::new(),
-            slots: VecDeque::new(),
-            links: (0..shards).map(|_| None).collect(),
-            refusals: vec![None; shards],
-            state: State::default(),
+            input: Input::default(),
+            backs: Backs::new(who, token + 1, common.fronts.clone()),
+            replies: Replies::default(),
+            replying: Replying::default(),
+            trust: if common.trusting {
+                Trust::Anyone
+            } else {
+                Trust::Unknown
+            },
             subscriptions: Subscriptions::default(),
-            transaction: None,
-            transactions_ever: 0,
-            watched: None,
-            trust: trust(common.trusting),
-            trusts: trust(common.trusting),
-            probing: false,
-            refused: None,
-            silent: false,
-            skip: false,
-            skips_next: false,
-            last: HOME,
-            full: None,
-            ending: false,
-            done: false,
-            lingers: false,
-            lingering: None,
-            stuck: None,
+            transactions: Transactions::default(),
+            end: End::default(),
             queued: false,
-            taken_before: 0,
         }
     }
 
-    /// As if freshly connected.
-    pub(super) fn reset(&mut self) {
-        self.trust = self.trusts;
-        self.subscriptions = Subscriptions::default();
-        (self.transaction, self.watched) = (None, None);
-        (self.silent, self.skip) = (false, false);
-    }
-
-    /// Where it connected to.
-    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
-        self.socket.wire.local_addr()
+    pub(super) fn who(&self) -> &Who {
+        &self.backs.who
     }
 
     /// Whether it has still to agree on TLS.
     pub(super) fn is_handshaking(&self) -> bool {
-        self.handshake.is_some()
+        matches!(self.phase, Phase::Agrees(_))
     }
 
     /// Whether it is late with what has to be done in time.
     pub(super) fn is_late(&self, now: Time) -> bool {
-        let lingers_until = self.lingering.map(|(_, until)| until);
-        self.handshake
-            .or(lingers_until)
-            .or(self.stuck)
-            .is_some_and(|until| now >= until)
+        match &self.phase {
+            Phase::Agrees(until) | Phase::Stuck(until) => now >= *until,
+            Phase::Lingers(lingering) => lingering.is_over(now),
+            Phase::Serves => false,
+        }
     }
 
     /// Whether something has to be done in time.
     pub(super) fn is_timed(&self) -> bool {
-        self.handshake.is_some() || self.lingering.is_some() || self.stuck.is_some()
+        !matches!(self.phase, Phase::Serves)
     }
 
-    /// Throws away what it still sends after an error.
-    pub(super) fn linger(&mut self, scratch: &mut [u8]) -> Turn {
-        loop {
-            match self.socket.read(scratch) {
-                Ok(None) => return Turn::Idle,
-                Ok(Some(count)) => match &mut self.lingering {
-                    Some((left, _)) if *left >= count => *left -= count,
-                    _ => return Turn::Closed,
-                },
-                Err(_) => return Turn::Closed,
-            }
+    /// Remembers what an event says of one of its sockets: its own (0), or that of its link to a shard (from 1 on).
+    pub(super) fn note(&mut self, socket: usize, seen: &Seen) {
+        match socket.checked_sub(1).map(|shard| self.backs.link(shard)) {
+            None => self.socket.note(seen),
+            Some(link) => link.into_iter().for_each(|link| link.socket.note(seen)),
         }
     }
 
-    pub(super) fn wants_input(&self) -> bool {
-        let most = match self.trust {
-            Trust::Yes => INPUT_BYTES_SOFT_MAX,
-            Trust::Unknown => STRANGER_INPUT_BYTES_SOFT_MAX,
-        };
-        !self.eof && !self.ending && self.input.len() < most.max(self.parser.wanted())
+    /// Another map is used from now on. Returns how many of its commands were taken before and have no reply.
+    pub(super) fn note_map(&mut self) -> usize {
+        self.replies.note_map()
     }
 
-    pub(super) fn read(&mut self, scratch: &mut [u8]) -> Result<(), Ended> {
+    /// How many of those have no reply yet.
+    pub(super) fn taken_before(&self) -> usize {
+        self.replies.taken_before()
+    }
+
+    /// Whether it listens where nothing will come any more when `new` has replaced `old`.
+    pub(super) fn listens_elsewhere(&self, old: &SlotMap, new: &SlotMap) -> bool {
+        (self.replies.change_subscriptions() && old.differing(new).is_some())
+            || self.subscriptions.move_with(old, new)
+    }
+
+    /// One turn: reads, takes commands, hands on replies, writes.
+    pub(super) fn serve(&mut self, common: &Common, scratch: &mut [u8], now: Time) -> Turn {
+        if let Phase::Lingers(lingering) = &mut self.phase {
+            return linger(&mut self.socket, lingering, scratch);
+        }
+        if self.read(scratch).is_err() {
+            return Turn::Closed;
+        }
+        if let Phase::Agrees(_) = self.phase {
+            if self.socket.wire.is_handshaking() {
+                return Turn::Idle;
+            }
+            self.phase = Phase::Serves;
+        }
+        if self.backs.link(HOME).is_none() && !self.end.has_come() {
+            // There it is counted among the clients. If that fails, its first command says so.
+            let _ = self.backs.open(HOME);
+        }
+        for link in self.backs.links() {
+            link.fill(scratch);
+        }
+        let (mut budget, mut went_on) = (COMMANDS_PER_TURN, false);
+        loop {
+            let moved = self.pump();
+            let taken = self.take_commands(&mut budget, common);
+            if !moved && !taken {
+                break;
+            }
+            went_on = true;
+        }
+        if self.end.eof && self.input.starved() {
+            self.end.comes(When::Answered, How::AtOnce);
+        }
+        self.note_stuck(went_on, now);
+        let over = self.end.eof && self.end.has_come();
+        for link in self.backs.links() {
+            link.flush();
+            if over {
+                link.finish();
+            }
+        }
+        let congested = self.replies.is_congested();
+        if self.replies.write(&mut self.socket).is_err() {
+            return Turn::Closed;
+        }
+        if self.replies.are_written() && self.end.is_due(self.replies.is_idle()) {
+            return self.close(scratch, now);
+        }
+        let is_congested = self.replies.is_congested();
+        let freed = congested && !is_congested;
+        let drained = self.backs.have_drained();
+        let has_input = budget == 0 || (self.socket.readable && self.wants_input());
+        let has_replies = !is_congested && self.backs.have_more();
+        if freed || drained || has_input || has_replies {
+            Turn::More
+        } else {
+            Turn::Idle
+        }
+    }
+
+    /// Everything that it is told was written.
+    fn close(&mut self, scratch: &mut [u8], now: Time) -> Turn {
+        if self.socket.wire.has_unsent() {
+            return Turn::Idle;
+        }
+        if !self.end.lingers() || self.socket.wire.end().is_err() {
+            return Turn::Closed;
+        }
+        self.backs.drop_links();
+        self.replies.drop_outstanding();
+        let mut lingering = Lingering::begin(now);
+        let turn = linger(&mut self.socket, &mut lingering, scratch);
+        self.phase = Phase::Lingers(lingering);
+        turn
+    }
+
+    /// Sets the deadline of a client that has closed its sending side and may be gone. Its command may wait for ever, and a front
+    /// sees that the client is closed only after all its commands. So the next reply has a deadline.
+    fn note_stuck(&mut self, went_on: bool, now: Time) {
+        let closed = self.end.eof || self.socket.read_closed;
+        if !closed || self.input.starved() || self.end.has_come() || self.replies.is_congested() {
+            self.phase = Phase::Serves;
+        } else if went_on || !matches!(self.phase, Phase::Stuck(_)) {
+            self.phase = Phase::Stuck(now.saturating_add(HALF_CLOSED_TIMEOUT));
+        }
+    }
+
+    fn wants_input(&self) -> bool {
+        let most = match self.trust.sender() {
+            Sender::Known => INPUT_BYTES_SOFT_MAX,
+            Sender::Stranger => STRANGER_INPUT_BYTES_SOFT_MAX,
+        };
+        !self.end.eof && !self.end.has_come() && self.input.has_room(most)
+    }
+
+    fn read(&mut self, scratch: &mut [u8]) -> Result<(), Ended> {
         let mut budget = READ_BYTES_PER_TURN;
         while self.socket.readable && budget > 0 && self.wants_input() {
             match self.socket.read(scratch) {
                 Ok(None) => break,
                 Ok(Some(count)) => {
-                    // Grows with what has arrived, not with what was announced.
-                    self.input.extend_from_slice(&scratch[..count]);
-                    self.starved = false;
+                    self.input.receive(&scratch[..count]);
                     budget = budget.saturating_sub(count);
                 }
-                Err(Ended::Closed) => self.eof = true,
+                Err(Ended::Closed) => self.end.eof = true,
                 Err(ended) => return Err(ended),
             }
         }
         Ok(())
     }
-
-    pub(super) fn write(&mut self) -> Result<(), Ended> {
-        self.socket.write(&mut self.out)?;
-        if self.out.is_empty() && self.out.capacity() > KEPT_BYTES_MAX {
-            self.out = BytesMut::new();
-        }
-        Ok(())
-    }
-
-    /// Makes the link to a shard, if there is none. The error: the command was answered, or has to wait.
-    pub(super) fn open(&mut self, shard: usize, common: &mut Common) -> Result<(), Done> {
-        match &self.links[shard] {
-            Some(link) if link.is_closing() => return Err(Done::Later),
-            Some(_) => return Ok(()),
-            None => {}
-        }
-        let made = || -> std::io::Result<Link> {
-            let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-            let mut ours = Wire::pair(ours, None)?;
-            let token = Token(self.token + 1 + shard);
-            ours.register(&common.registry, token)?;
-            common.entrances[shard].hand_over(Handed {
-                id: self.id,
-                peer: self.peer,
-                local: self.local_addr(),
-                stream: theirs,
-            });
-            Ok(Link::new(ours))
-        };
-        match made() {
-            Ok(mut link) => {
-                for frame in self.state.replay() {
-                    link.send(&frame, Owed::Setup);
-                }
-                self.links[shard] = Some(Box::new(link));
-                Ok(())
-            }
-            Err(error) => {
-                tracing::warn!(%error, shard = shard + 1, "cannot connect a client to its shard");
-                self.wait_for(Wait::Ready(reply::error(&format!(
-                    "ERR pmnet: the router cannot connect to shard {} ({error}); the command was not executed. Is its limit \
-                     of open files (ulimit -n) high enough?",
-                    shard + 1
-                ))));
-                Err(Done::Taken)
-            }
-        }
-    }
-
-    /// A link that takes commands. The error: the command was answered, or has to wait.
-    pub(super) fn ready(&mut self, shard: usize, common: &mut Common) -> Result<(), Done> {
-        if let Some(error) = self.refusals[shard].take() {
-            self.wait_for(Wait::Ready(error));
-            return Err(Done::Taken);
-        }
-        self.open(shard, common)?;
-        match &self.links[shard] {
-            Some(link) if link.is_full() => {
-                self.full = Some(shard);
-                Err(Done::Later)
-            }
-            Some(link) if !link.is_unsettled() => Ok(()),
-            _ => Err(Done::Later),
-        }
-    }
-
-    /// Sends to a link that is there.
-    pub(super) fn send(&mut self, shard: usize, frame: &[u8], owed: Owed) {
-        if let Some(link) = &mut self.links[shard] {
-            link.send(frame, owed);
-        }
-    }
-
-    /// Sends a command to one shard.
-    pub(super) fn forward(
-        &mut self,
-        shard: usize,
-        frame: &[u8],
-        wait: Wait,
-        common: &mut Common,
-    ) -> Done {
-        if let Err(done) = self.ready(shard, common) {
-            return done;
-        }
-        self.send(shard, frame, Owed::Client);
-        self.wait_for(wait);
-        Done::Taken
-    }
-
-    /// Answers a command here, if its client may do anything at all.
-    pub(super) fn own(&mut self, answer: Bytes, common: &mut Common) -> Done {
-        if let Some(error) = self.refused.take() {
-            self.wait_for(Wait::Ready(error));
-            return Done::Taken;
-        }
-        let subscriber = !self.state.resp3 && self.subscriptions.is_any();
-        if self.trust == Trust::Unknown && self.transaction.is_none() && !subscriber {
-            match self.probe(common) {
-                Done::Later => return Done::Later,
-                Done::Taken => return Done::Taken,
-            }
-        }
-        self.wait_for(Wait::Ready(answer));
-        Done::Taken
-    }
-
-    /// Asks the first shard whether this client may do anything.
-    pub(super) fn probe(&mut self, common: &mut Common) -> Done {
-        if let Err(done) = self.ready(HOME, common) {
-            return done;
-        }
-        self.send(HOME, PING, Owed::Probe);
-        self.probing = true;
-        Done::Later
-    }
-
-    /// Gives the command that is taken now its place among the replies.
-    pub(super) fn wait_for(&mut self, wait: Wait) {
-        self.slots.push_back(Slot {
-            wait,
-            silent: false,
-        });
-    }
-
-    /// Whether so much is unread that no more is taken.
-    pub(super) fn is_congested(&self) -> bool {
-        self.out.len() > OUT_BYTES_SOFT_MAX
-    }
 }
 
-fn trust(trusting: bool) -> Trust {
-    if trusting { Trust::Yes } else { Trust::Unknown }
+/// Throws away what a client still sends after an error.
+fn linger(socket: &mut Socket, lingering: &mut Lingering, scratch: &mut [u8]) -> Turn {
+    loop {
+        match socket.read(scratch) {
+            Ok(None) => return Turn::Idle,
+            Ok(Some(count)) if lingering.throw_away(count).is_some() => {}
+            Ok(Some(_)) | Err(_) => return Turn::Closed,
+        }
+    }
 }

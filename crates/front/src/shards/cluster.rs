@@ -22,7 +22,7 @@ pub(super) fn answer(
         return reply::integer(i64::from(slot_of(arguments.get(2))));
     }
     let id = id(at);
-    let ranges = served(map);
+    let ranges = map.served();
     let mut out = Vec::new();
     if is("MYID") {
         return reply::bulk(id.as_bytes());
@@ -93,18 +93,6 @@ pub(super) fn answer(
         );
     }
     out.into()
-}
-
-/// The ranges that any shard serves, joined.
-fn served(map: &SlotMap) -> Vec<std::ops::RangeInclusive<u16>> {
-    let mut found: Vec<std::ops::RangeInclusive<u16>> = Vec::new();
-    for slot in (0..SLOTS).filter(|slot| map.shard(*slot).is_some()) {
-        match found.last_mut() {
-            Some(range) if *range.end() + 1 == slot => *range = *range.start()..=slot,
-            _ => found.push(slot..=slot),
-        }
-    }
-    found
 }
 
 /// The node's name: always the same for an address, 40 digits as Redis's are.

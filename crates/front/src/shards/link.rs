@@ -38,7 +38,7 @@ pub(super) enum Owed {
 pub(super) struct Link {
     pub(super) socket: Socket,
     /// Nothing more will come.
-    pub(super) ended: bool,
+    ended: bool,
     input: BytesMut,
     scanner: Scanner,
     /// Length of the whole reply at the head of the input.
@@ -47,8 +47,8 @@ pub(super) struct Link {
     owed: VecDeque<Owed>,
     /// How many replies are owed that say whether the link is of use.
     unsettled: usize,
-    /// It is being given up.
-    closing: bool,
+    /// It is being given up: it is gone when the front has closed it.
+    pub(super) closing: bool,
     shut: bool,
     /// Its subscriptions as far as its replies were taken; those to shard channels count apart.
     pub(super) subscribed: [u64; 2],
@@ -88,19 +88,47 @@ impl Link {
         self.out.len() > UNSENT_BYTES_SOFT_MAX || self.input.len() > HELD_BYTES_SOFT_MAX
     }
 
-    /// Whether it is being given up.
-    pub(super) fn is_closing(&self) -> bool {
-        self.closing
+    /// Whether the client is subscribed to anything here.
+    pub(super) fn is_subscribed(&self) -> bool {
+        self.subscribed != [0; 2]
     }
 
-    /// Gives it up: it is gone when the front has closed it.
-    pub(super) fn give_up(&mut self) {
-        self.closing = true;
+    /// Whether nothing more will come, and everything that came was taken.
+    pub(super) fn is_over(&mut self) -> bool {
+        self.ended && self.has_head().is_none()
+    }
+
+    /// Takes what need not wait for its turn: what the router was owed; or, with `None`, what the client gets now: a message, or the
+    /// last word of a front that closes. `idle`: the client waits for nothing.
+    pub(super) fn take_early(&mut self, resp3: bool, idle: bool) -> Option<(Option<Owed>, Bytes)> {
+        self.has_head()?;
+        let owed = self.owed();
+        if self.is_pushed(resp3) || (owed.is_none() && idle) {
+            return self.take().map(|frame| (None, frame));
+        }
+        if matches!(owed, None | Some(Owed::Client)) {
+            return None;
+        }
+        let frame = self.take()?;
+        Some((self.settle(), frame))
+    }
+
+    /// Takes the next reply that is for the client.
+    pub(super) fn take_reply(&mut self, resp3: bool) -> Option<Bytes> {
+        if self.owed() != Some(Owed::Client) || self.is_pushed(resp3) {
+            return None;
+        }
+        self.take()
     }
 
     /// Whom the reply at the head is for; `None`: nobody has asked.
     pub(super) fn owed(&self) -> Option<Owed> {
         self.owed.front().copied()
+    }
+
+    /// Returns the owed replies that will not come.
+    pub(super) fn into_owed(self) -> VecDeque<Owed> {
+        self.owed
     }
 
     /// That has been answered.
@@ -132,7 +160,7 @@ impl Link {
     }
 
     /// Length of the whole reply at the head.
-    pub(super) fn has_head(&mut self) -> Option<usize> {
+    fn has_head(&mut self) -> Option<usize> {
         if self.head.is_none() && !self.input.is_empty() {
             match self.scanner.poll(&self.input) {
                 Ok(found) => self.head = found,
@@ -147,25 +175,23 @@ impl Link {
     }
 
     /// Takes the reply at the head.
-    pub(super) fn take(&mut self) -> Option<Bytes> {
+    fn take(&mut self) -> Option<Bytes> {
         let length = self.has_head()?;
         self.head = None;
         let reply = self.input.split_to(length).freeze();
-        if self.input.is_empty() && self.input.capacity() > KEPT_BYTES_MAX {
-            self.input = BytesMut::new();
-        }
+        shrink(&mut self.input);
         Some(reply)
     }
 
     /// Whether the reply at the head is none: a message, or that a key has changed. With RESP3 what a command answers may look like a
     /// message of RESP2; what changes the client's state never does, and only behind that the protocol is another one.
-    pub(super) fn is_pushed(&mut self, resp3: bool) -> bool {
+    fn is_pushed(&mut self, resp3: bool) -> bool {
         let Some(length) = self.has_head() else {
             return false;
         };
         let frame = &self.input[..length];
         let replies = resp3 && self.owed() == Some(Owed::Client);
-        let may_be_message = self.subscribed != [0; 2] && !replies;
+        let may_be_message = self.is_subscribed() && !replies;
         match frame.first() {
             Some(b'>') => !CONFIRMS.contains(&kind(frame)),
             Some(b'*') if may_be_message => MESSAGES.contains(&kind(frame)),
@@ -174,22 +200,32 @@ impl Link {
     }
 
     /// Sends what waits, as far as it goes.
-    pub(super) fn flush(&mut self, eof: bool) {
+    pub(super) fn flush(&mut self) {
         if !self.ended && self.socket.write(&mut self.out).is_err() {
             // The front's answers can still be read.
             self.out.clear();
             self.socket.writable = false;
         }
-        if self.out.is_empty() {
-            if self.out.capacity() > KEPT_BYTES_MAX {
-                self.out = BytesMut::new();
-            }
-            if (eof || self.closing) && !self.shut {
-                self.shut = true;
-                // The front then answers what it has, and closes.
-                let _ = self.socket.wire.end();
-            }
+        shrink(&mut self.out);
+        if self.closing {
+            self.finish();
         }
+    }
+
+    /// Nothing more is sent once everything has left.
+    pub(super) fn finish(&mut self) {
+        if self.out.is_empty() && !self.shut {
+            self.shut = true;
+            // The front then answers what it has, and closes.
+            let _ = self.socket.wire.end();
+        }
+    }
+}
+
+/// Gives the room of an empty buffer back, but for [`KEPT_BYTES_MAX`].
+pub(super) fn shrink(buffer: &mut BytesMut) {
+    if buffer.is_empty() && buffer.capacity() > KEPT_BYTES_MAX {
+        *buffer = BytesMut::new();
     }
 }
 

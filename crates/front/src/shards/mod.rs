@@ -9,9 +9,12 @@
 //! |---|---|
 //! | [`slot`] | hash slots, and which shard serves which |
 //! | `route` | what is to be done with a command, by its name and keys |
-//! | `client`, `take` | one client: sockets, input, where each command goes |
-//! | `link` | the pair to one front, and what is owed on it |
-//! | `answer`, `merge` | replies in order; one of those of all shards |
+//! | `client` | one client: its socket, its children, its turn |
+//! | `take` | its commands: where each goes |
+//! | `answer` | what comes of the links, replies |
+//! | `backs`, `link` | the shards as a client has them; the pair to one front, and what is owed on it |
+//! | `replies`, `merge`, `scan` | replies in order; one of those of all shards; SCAN |
+//! | `trust`, `end` | whether it may do anything; how it comes to its end |
 //! | `state` | what a client has set for its connection, in all shards the same |
 //! | `transaction` | MULTI, WATCH |
 //! | `subscribe` | subscriptions |
@@ -23,18 +26,21 @@
 //! It may not acknowledge anything, or know what a command does to its keys.
 
 mod answer;
+mod backs;
 mod client;
 mod cluster;
+mod end;
 mod link;
 mod merge;
+mod replies;
 mod route;
+mod scan;
 pub mod slot;
 mod state;
 mod subscribe;
-mod sweep;
 mod take;
 mod transaction;
-mod turn;
+mod trust;
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -54,6 +60,7 @@ use crate::shell::wire::Seen;
 use crate::shell::{Entrance, FrontError, Stopper};
 use crate::table::Table;
 use crate::upstream::Time;
+use backs::{Fronts, Who};
 use client::{Client, Common, Turn};
 use slot::SlotMap;
 
@@ -156,8 +163,10 @@ impl Router {
             common: Common {
                 table: Table::new::<&str>(&[])?,
                 map: config.map.clone(),
-                entrances,
-                registry: poll.registry().try_clone()?,
+                fronts: Arc::new(Fronts {
+                    entrances,
+                    registry: poll.registry().try_clone()?,
+                }),
                 trusting: config.anyone,
                 cluster: config.cluster,
             },
@@ -270,8 +279,7 @@ impl Router {
         let mut taken = 0;
         for (index, client) in self.clients.iter_mut().enumerate() {
             let Some(client) = client else { continue };
-            client.taken_before = client.slots.len();
-            taken += client.taken_before;
+            taken += client.note_map();
             if client.listens_elsewhere(&old, map) {
                 elsewhere.push(index);
             }
@@ -292,7 +300,7 @@ impl Router {
 
     /// A front has heard which commands its store has. The stores of all shards are taken to have the same: if one has not, it says so.
     fn learn_commands(&mut self) {
-        for entrance in &self.common.entrances {
+        for entrance in &self.common.fronts.entrances {
             if let Some(learned) = entrance.take_learned() {
                 self.common.table = self.common.table.with(&learned);
             }
@@ -321,7 +329,7 @@ impl Router {
 
     /// Remembers what an event says about a client's sockets.
     fn note(&mut self, event: &mio::event::Event) {
-        let stride = self.common.entrances.len() + 1;
+        let stride = self.common.fronts.entrances.len() + 1;
         let Some(place) = event.token().0.checked_sub(FIRST_CLIENT) else {
             return;
         };
@@ -330,16 +338,10 @@ impl Router {
             return;
         };
         let seen = Seen::of(event);
-        if let Some(shard) = socket.checked_sub(1) {
-            if let Some(link) = &mut client.links[shard] {
-                link.socket.note(&seen);
-            }
-        } else {
-            client.socket.note(&seen);
-            if seen.hung_up {
-                return self.close(index);
-            }
+        if socket == 0 && seen.hung_up {
+            return self.close(index);
         }
+        client.note(socket, &seen);
         self.enqueue(index);
     }
 
@@ -357,9 +359,9 @@ impl Router {
             return;
         };
         client.queued = false;
-        let before = client.taken_before;
-        let turn = client.serve(&mut self.common, &mut self.scratch, self.now);
-        let over = before.saturating_sub(client.taken_before);
+        let before = client.taken_before();
+        let turn = client.serve(&self.common, &mut self.scratch, self.now);
+        let over = before.saturating_sub(client.taken_before());
         if client.is_timed() && self.next_look.is_none() {
             self.next_look = Some(self.now + LOOK_EVERY);
         }
@@ -378,9 +380,10 @@ impl Router {
             return;
         };
         // Its links end with it, which tells the fronts.
-        tracing::debug!(client = %client.peer, id = client.id, "client closed");
+        let Who { id, peer, .. } = client.who();
+        tracing::debug!(client = %peer, id, "client closed");
         self.free.push(index);
-        self.note_taken(client.taken_before);
+        self.note_taken(client.taken_before());
     }
 
     /// Closes those who have not agreed on TLS in time, or go on and on after an error.
@@ -430,20 +433,19 @@ impl Router {
             self.clients.push(None);
             self.clients.len() - 1
         });
-        let token = FIRST_CLIENT + index * (self.common.entrances.len() + 1);
-        if let Err(error) = wire.register(&self.common.registry, Token(token)) {
+        let token = FIRST_CLIENT + index * (self.common.fronts.entrances.len() + 1);
+        if let Err(error) = wire.register(&self.common.fronts.registry, Token(token)) {
             self.free.push(index);
             return Err(error);
         }
         self.clients_ever += 1;
-        self.clients[index] = Some(Box::new(Client::new(
-            self.clients_ever,
+        let who = Who {
+            id: self.clients_ever,
             peer,
-            wire,
-            token,
-            self.now,
-            &self.common,
-        )));
+            local: wire.local_addr(),
+        };
+        let client = Client::new(who, wire, token, self.now, &self.common);
+        self.clients[index] = Some(Box::new(client));
         self.enqueue(index);
         Ok(())
     }

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
 
+use super::client::Common;
 use super::merge::Merge;
-use super::slot::SlotMap;
 use super::slot::slot_of;
 use crate::client::unknown_command;
 use crate::table::{Facts, NEW, OPAQUE, STATE, Sub, Verdict, keys, named};
@@ -71,7 +71,7 @@ pub(super) fn place<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Place {
 }
 
 /// The slots of a command's keys. PUBLISH counts as if its channel were one.
-pub(super) fn place_of(verdict: &Verdict, arguments: &Arguments<'_>) -> Place {
+fn place_of(verdict: &Verdict, arguments: &Arguments<'_>) -> Place {
     if !verdict.arity_fits(arguments) {
         return Place::Anywhere;
     }
@@ -79,6 +79,31 @@ pub(super) fn place_of(verdict: &Verdict, arguments: &Arguments<'_>) -> Place {
         return place([arguments.get(1)]);
     }
     place(keys(verdict, arguments))
+}
+
+/// A whole command of a client.
+pub(super) struct Command<'a> {
+    pub(super) arguments: &'a Arguments<'a>,
+    /// Its bytes.
+    pub(super) frame: &'a [u8],
+    pub(super) verdict: Verdict,
+    pub(super) common: &'a Common,
+}
+
+impl Command<'_> {
+    /// The slots of its keys.
+    pub(super) fn place(&self) -> Place {
+        place_of(&self.verdict, self.arguments)
+    }
+
+    /// The shard that serves a slot, or what commands for its keys get.
+    pub(super) fn server_of(&self, slot: u16) -> Result<usize, Bytes> {
+        match self.common.map.shard(slot) {
+            None => Err(CLUSTERDOWN),
+            Some(_) if self.common.map.is_moving(slot) => Err(TRYAGAIN),
+            Some(shard) => Ok(shard),
+        }
+    }
 }
 
 /// Redis Cluster's error for keys of several slots (known gap G54).
@@ -89,15 +114,6 @@ pub(super) const CLUSTERDOWN: Bytes = Bytes::from_static(b"-CLUSTERDOWN Hash slo
 pub(super) const TRYAGAIN: Bytes = Bytes::from_static(
     b"-TRYAGAIN pmnet: the slot is being moved to another shard; the command was not executed\r\n",
 );
-
-/// The shard that serves a slot, or what commands for its keys get.
-pub(super) fn server_of(slot: u16, map: &SlotMap) -> Result<usize, Bytes> {
-    match map.shard(slot) {
-        None => Err(CLUSTERDOWN),
-        Some(_) if map.is_moving(slot) => Err(TRYAGAIN),
-        Some(shard) => Ok(shard),
-    }
-}
 
 /// What to do with a command.
 pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {

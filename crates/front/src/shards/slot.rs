@@ -143,6 +143,11 @@ impl SlotMap {
         joined((0..SLOTS).filter(|slot| self.shard(*slot) == shard))
     }
 
+    /// The ranges that any shard serves, joined.
+    pub(super) fn served(&self) -> Vec<RangeInclusive<u16>> {
+        joined((0..SLOTS).filter(|slot| self.shard(*slot).is_some()))
+    }
+
     /// Those that nobody serves, for people; `None` if all are served.
     #[must_use]
     pub fn gaps(&self) -> Option<String> {

@@ -8,17 +8,13 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use pmnet_resp::{Arguments, reply, write_command};
-
-use super::answer::Wait;
-use super::client::{Client, Common, Done, HOME, Trust};
-use super::link::Owed;
+use pmnet_resp::{Arguments, write_command};
 
 /// Changes of one client that not all links have answered, at most.
 const ROUNDS_MAX: usize = 16;
 
 /// What a command that changes the state has changed if it succeeds.
-enum Effect {
+pub(super) enum Effect {
     /// AUTH, HELLO.
     Hello {
         resp3: Option<bool>,
@@ -34,7 +30,7 @@ enum Effect {
 }
 
 impl Effect {
-    fn of(arguments: &Arguments<'_>, frame: &[u8]) -> Effect {
+    pub(super) fn of(arguments: &Arguments<'_>, frame: &[u8]) -> Effect {
         let own = |at: usize| Box::<[u8]>::from(arguments.get(at));
         if arguments.is(0, "RESET") {
             Effect::Reset
@@ -73,11 +69,13 @@ impl Effect {
     }
 
     /// Whether all shards have to hear of it at once: each has users, and keys that change.
-    fn is_for_all(&self) -> bool {
-        matches!(
-            self,
-            Effect::Hello { login: Some(_), .. } | Effect::Tracking(Some(_))
-        )
+    pub(super) fn is_for_all(&self) -> bool {
+        self.is_login() || matches!(self, Effect::Tracking(Some(_)))
+    }
+
+    /// Whether it logs the client in.
+    pub(super) fn is_login(&self) -> bool {
+        matches!(self, Effect::Hello { login: Some(_), .. })
     }
 }
 
@@ -87,19 +85,56 @@ struct Round {
     effect: Effect,
     /// Links that have not answered.
     left: usize,
-    /// Whether it has succeeded, once that is certain.
-    outcome: Option<bool>,
-    /// What the client is told, until it is.
-    reply: Option<Bytes>,
-    /// What links have answered before it was certain.
-    answered: Vec<(usize, Bytes)>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// It is not certain whether it has succeeded. Links, and what they have answered.
+    Open(Vec<(usize, Bytes)>),
+    /// It is. With what the client is told, until it is.
+    Settled(Outcome, Option<Bytes>),
+}
+
+/// Kind of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Success,
+    Error,
+}
+
+impl Outcome {
+    pub(super) fn of(reply: &[u8]) -> Outcome {
+        if reply.starts_with(b"-") {
+            Outcome::Error
+        } else {
+            Outcome::Success
+        }
+    }
+}
+
+/// A change whose outcome is certain.
+pub(super) struct Settled {
+    pub(super) outcome: Outcome,
+    /// Links whose answers have still to be compared with the outcome.
+    pub(super) answers: Vec<(usize, Bytes)>,
+    pub(super) gained: Gained,
+}
+
+/// Effect of a change on the rest of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gained {
+    Nothing,
+    /// It has logged in.
+    Login,
+    /// It is as if freshly connected.
+    Reset,
 }
 
 /// What a client has set.
 #[derive(Default)]
 pub(super) struct State {
     login: Option<[Box<[u8]>; 2]>,
-    pub(super) resp3: bool,
+    resp3: bool,
     name: Box<[u8]>,
     tracking: Option<Bytes>,
     rounds: VecDeque<Round>,
@@ -107,6 +142,28 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Whether the client speaks RESP3.
+    pub(super) fn resp3(&self) -> bool {
+        self.resp3
+    }
+
+    /// Whether no further change may begin.
+    pub(super) fn is_full(&self) -> bool {
+        self.rounds.len() >= ROUNDS_MAX
+    }
+
+    /// A change was sent to `left` links: returns its number.
+    pub(super) fn begin(&mut self, effect: Effect, left: usize) -> u64 {
+        self.rounds_ever += 1;
+        self.rounds.push_back(Round {
+            number: self.rounds_ever,
+            effect,
+            left,
+            stage: Stage::Open(Vec::new()),
+        });
+        self.rounds_ever
+    }
+
     /// The commands that bring a new link to this state.
     pub(super) fn replay(&self) -> Vec<Vec<u8>> {
         let mut words: Vec<&[u8]> = Vec::new();
@@ -132,144 +189,79 @@ impl State {
     /// What the client is told about a change, once that is known.
     pub(super) fn answer(&mut self, number: u64) -> Option<Bytes> {
         let mut rounds = self.rounds.iter_mut();
-        let reply = rounds.find(|round| round.number == number)?.reply.take();
+        let round = rounds.find(|round| round.number == number)?;
+        let Stage::Settled(_, reply) = &mut round.stage else {
+            return None;
+        };
+        let reply = reply.take();
         self.forget();
         reply
     }
 
-    /// Rounds that are over.
-    fn forget(&mut self) {
-        self.rounds
-            .retain(|round| round.left > 0 || round.reply.is_some());
-    }
-}
-
-impl Client {
-    /// A command that changes the state.
-    pub(super) fn change_state(
-        &mut self,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-        common: &mut Common,
-    ) -> Done {
-        // What was sent before is answered under the old state.
-        if !self.slots.is_empty() || self.state.rounds.len() >= ROUNDS_MAX {
-            return Done::Later;
-        }
-        let effect = Effect::of(arguments, frame);
-        if matches!(effect, Effect::Hello { login: Some(_), .. }) && self.subscriptions.is_any() {
-            // Each shard that it has subscribed at would say so, and no other.
-            return self.own(reply::error(
-                "ERR pmnet: unsubscribe before logging in: subscriptions have the rights of their user",
-            ), common);
-        }
-        let shards: Vec<usize> = (0..self.links.len())
-            .filter(|shard| effect.is_for_all() || *shard == HOME || self.links[*shard].is_some())
-            .collect();
-        for shard in &shards {
-            if let Err(done) = self.open(*shard, common) {
-                return done;
-            }
-        }
-        self.state.rounds_ever += 1;
-        let number = self.state.rounds_ever;
-        for shard in &shards {
-            self.refusals[*shard] = None;
-            if let Some(link) = &mut self.links[*shard] {
-                link.send(frame, Owed::State(number));
-            }
-        }
-        self.state.rounds.push_back(Round {
-            number,
-            effect,
-            left: shards.len(),
-            outcome: None,
-            reply: None,
-            answered: Vec::new(),
-        });
-        self.wait_for(Wait::State(number));
-        Done::Taken
-    }
-
-    /// One of the links has answered.
-    pub(super) fn state_answered(&mut self, number: u64, shard: usize, answer: Bytes) {
-        let mut rounds = self.state.rounds.iter_mut();
-        let Some(round) = rounds.find(|round| round.number == number) else {
-            return;
-        };
+    /// A link has answered a change. `None`: that changes nothing yet.
+    pub(super) fn answered(&mut self, number: u64, shard: usize, answer: Bytes) -> Option<Settled> {
+        let mut rounds = self.rounds.iter_mut();
+        let round = rounds.find(|round| round.number == number)?;
         round.left -= 1;
-        let succeeded = !answer.starts_with(b"-");
-        let certain = succeeded || !answer.starts_with(b"-ERR pmnet: ");
-        match round.outcome {
-            None if round.left == 0 || (certain && round.effect.is_for_all()) => {
-                round.outcome = Some(succeeded);
-                round.reply = Some(answer);
-                let others = std::mem::take(&mut round.answered);
-                if succeeded {
-                    let effect = std::mem::replace(&mut round.effect, Effect::Reset);
-                    self.apply(effect);
-                }
-                for (shard, answer) in others {
-                    self.compare(shard, succeeded, &answer);
-                }
+        let said = Outcome::of(&answer);
+        let certain = said == Outcome::Success || !answer.starts_with(b"-ERR pmnet: ");
+        let settled = match &mut round.stage {
+            Stage::Open(answers) if round.left == 0 || (certain && round.effect.is_for_all()) => {
+                let answers = std::mem::take(answers);
+                round.stage = Stage::Settled(said, Some(answer));
+                let gained = match said {
+                    Outcome::Success => {
+                        let effect = std::mem::replace(&mut round.effect, Effect::Reset);
+                        self.apply(effect)
+                    }
+                    Outcome::Error => Gained::Nothing,
+                };
+                Some(Settled {
+                    outcome: said,
+                    answers,
+                    gained,
+                })
             }
-            None => round.answered.push((shard, answer)),
-            Some(outcome) => self.compare(shard, outcome, &answer),
-        }
-        self.state.forget();
+            Stage::Open(answers) => {
+                answers.push((shard, answer));
+                None
+            }
+            Stage::Settled(outcome, _) => Some(Settled {
+                outcome: *outcome,
+                answers: vec![(shard, answer)],
+                gained: Gained::Nothing,
+            }),
+        };
+        self.forget();
+        settled
     }
 
-    /// A link has answered; the client was told that the change has succeeded, or has not.
-    fn compare(&mut self, shard: usize, outcome: bool, answer: &[u8]) {
-        match (outcome, !answer.starts_with(b"-")) {
-            // It may be on its way out because of what was set before.
-            (true, true) => self.refusals[shard] = None,
-            (true, false) => self.give_up(shard, Some(answer)),
-            (false, true) => self.give_up(shard, None),
-            (false, false) => {}
-        }
-    }
-
-    fn apply(&mut self, effect: Effect) {
-        let state = &mut self.state;
+    fn apply(&mut self, effect: Effect) -> Gained {
         match effect {
             Effect::Hello { resp3, login, name } => {
-                state.resp3 = resp3.unwrap_or(state.resp3);
+                self.resp3 = resp3.unwrap_or(self.resp3);
+                self.name = name.unwrap_or_else(|| std::mem::take(&mut self.name));
                 if login.is_some() {
-                    state.login = login;
-                    self.trust = Trust::Yes;
+                    self.login = login;
+                    return Gained::Login;
                 }
-                state.name = name.unwrap_or_else(|| std::mem::take(&mut state.name));
             }
-            Effect::Name(name) => state.name = name,
-            Effect::Tracking(frame) => state.tracking = frame,
+            Effect::Name(name) => self.name = name,
+            Effect::Tracking(frame) => self.tracking = frame,
             Effect::Reset => {
-                (state.login, state.tracking) = (None, None);
-                (state.resp3, state.name) = (false, Box::default());
-                self.reset();
+                (self.login, self.tracking) = (None, None);
+                (self.resp3, self.name) = (false, Box::default());
+                return Gained::Reset;
             }
         }
+        Gained::Nothing
     }
 
-    /// Gives a link up that is not as the client wants it; `why`: the next command for it is told so.
-    pub(super) fn give_up(&mut self, shard: usize, why: Option<&[u8]>) {
-        let Some(link) = &mut self.links[shard] else {
-            return;
-        };
-        link.give_up();
-        let subscribed = link.subscribed != [0; 2];
-        if subscribed || self.watched.is_some_and(|(_, own)| own == shard) {
-            // What it was subscribed to, or watched there, would be forgotten.
-            (self.ending, self.done, self.lingers) = (true, true, true);
-        }
-        self.refusals[shard] = why.map(|why| {
-            let why = String::from_utf8_lossy(why.strip_prefix(b"-").unwrap_or(why));
-            reply::error(&format!(
-                "ERR pmnet: shard {} does not take what this connection has set (AUTH, HELLO, CLIENT): {}",
-                shard + 1,
-                why.trim_end()
-            ))
-        });
+    /// Forgets rounds that are over.
+    fn forget(&mut self) {
+        let told = |stage: &Stage| matches!(stage, Stage::Settled(_, None));
+        self.rounds
+            .retain(|round| round.left > 0 || !told(&round.stage));
     }
 }
 

@@ -6,12 +6,13 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use pmnet_resp::{Arguments, read, write_bulk, write_header, write_integer};
+use pmnet_resp::{read, write_command, write_integer};
 
-use super::answer::Wait;
-use super::client::{Client, Common, Done, HOME};
+use super::backs::{Backs, HOME, Stop, Taken};
+use super::client::Common;
 use super::link::{CONFIRMS, Owed};
-use super::route::{CLUSTERDOWN, CROSSSLOT, Place, place};
+use super::replies::{Replies, Wait};
+use super::route::{CLUSTERDOWN, CROSSSLOT, Command, Place, place};
 use super::slot::{SlotMap, slot_of};
 
 /// So many confirmations of the same links, one after the other.
@@ -34,10 +35,91 @@ pub(super) struct Change {
 }
 
 impl Change {
+    /// A command was sent to these shards. `places`: where each of its channels is confirmed; `None`: at all shards.
+    fn new(places: Vec<Option<usize>>, shards: Vec<usize>) -> Change {
+        let mut steps: VecDeque<Step> = VecDeque::new();
+        for shard in places {
+            match steps.back_mut() {
+                Some(step) if step.shard == shard => step.left += 1,
+                _ => steps.push_back(Step {
+                    shard,
+                    left: 1,
+                    waiting: Vec::new(),
+                    confirmed: None,
+                }),
+            }
+        }
+        Change {
+            steps,
+            shards,
+            failed: Vec::new(),
+            succeeded: false,
+            error: None,
+        }
+    }
+
     /// Whether it waits for this shard.
     pub(super) fn concerns(&self, shard: usize) -> bool {
         let step = self.steps.front();
         step.is_some_and(|step| step.waiting.contains(&shard))
+    }
+
+    /// The shards that it was sent to.
+    pub(super) fn shards(&self) -> &[usize] {
+        &self.shards
+    }
+
+    /// The one of all `shards` whose confirmation is next; `None`: there are no more.
+    pub(super) fn next(&mut self, shards: usize) -> Option<usize> {
+        while let Some(step) = self.steps.front_mut() {
+            if step.waiting.is_empty() {
+                let all = step.shard.map_or(0..shards, |shard| shard..shard + 1);
+                let works = |shard: &usize| !self.failed.contains(shard);
+                step.waiting = all.filter(works).collect();
+            }
+            if let Some(shard) = step.waiting.last() {
+                return Some(*shard);
+            }
+            self.steps.pop_front();
+        }
+        None
+    }
+
+    /// That shard has said this. Returns the client's confirmation, if it is complete.
+    pub(super) fn confirmed(
+        &mut self,
+        frame: Bytes,
+        own: &mut Subscriptions,
+        subscribed: &mut [u64; 2],
+    ) -> Option<Bytes> {
+        let step = self.steps.front_mut()?;
+        let shard = step.waiting.pop()?;
+        if let Some(told) = own.confirm(&frame, subscribed) {
+            self.succeeded = true;
+            step.confirmed = Some(told);
+        } else {
+            self.failed.push(shard);
+            self.error.get_or_insert(frame);
+        }
+        if !step.waiting.is_empty() {
+            return None;
+        }
+        let told = step.confirmed.take();
+        step.left -= 1;
+        if step.left == 0 {
+            self.steps.pop_front();
+        }
+        told
+    }
+
+    /// Whether it has succeeded in part only, which is neither one nor the other.
+    pub(super) fn is_half_done(&self) -> bool {
+        self.error.is_some() && self.succeeded
+    }
+
+    /// The error of the first shard that has refused it.
+    pub(super) fn take_error(&mut self) -> Option<Bytes> {
+        self.error.take()
     }
 }
 
@@ -110,186 +192,107 @@ fn home_of(channel: &[u8], map: &SlotMap) -> Option<usize> {
     Some(map.shard(slot_of(event.unwrap_or(channel))).unwrap_or(HOME))
 }
 
-impl Client {
-    /// SUBSCRIBE and its like.
+/// A kind of subscriptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Channels,
+    Patterns,
+    Sharded,
+}
+
+impl Of {
+    /// Returns the kind that a command changes.
+    fn command(name: &[u8]) -> Of {
+        match name {
+            b"PSUBSCRIBE" | b"PUNSUBSCRIBE" => Of::Patterns,
+            b"SSUBSCRIBE" | b"SUNSUBSCRIBE" => Of::Sharded,
+            _ => Of::Channels,
+        }
+    }
+
+    /// Where messages for this name come from; `None`: from all shards.
+    fn home_of(self, name: &[u8], common: &Common) -> Option<usize> {
+        match self {
+            Of::Channels => home_of(name, &common.map),
+            // Any node of a Redis Cluster has all messages; but events of keys only its own.
+            Of::Patterns => (common.cluster && !name.starts_with(b"__key")).then_some(HOME),
+            Of::Sharded => Some(common.map.shard(slot_of(name)).unwrap_or(HOME)),
+        }
+    }
+}
+
+impl Subscriptions {
+    fn set(&self, of: Of) -> &BTreeSet<Bytes> {
+        match of {
+            Of::Channels => &self.channels,
+            Of::Patterns => &self.patterns,
+            Of::Sharded => &self.sharded,
+        }
+    }
+
+    /// SUBSCRIBE and its like. `replies`: to what was sent before.
     pub(super) fn subscribe(
-        &mut self,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-        common: &mut Common,
-    ) -> Done {
-        let name = arguments.get(0).to_ascii_uppercase();
-        let sharded = matches!(&name[..], b"SSUBSCRIBE" | b"SUNSUBSCRIBE");
-        let patterns = matches!(&name[..], b"PSUBSCRIBE" | b"PUNSUBSCRIBE");
-        let mut channels: Vec<Bytes> = arguments
-            .iter()
-            .skip(1)
-            .map(Bytes::copy_from_slice)
-            .collect();
-        if sharded {
+        &self,
+        command: &Command<'_>,
+        replies: &Replies,
+        backs: &mut Backs,
+    ) -> Taken {
+        let common = command.common;
+        let name = command.arguments.get(0).to_ascii_uppercase();
+        let of = Of::command(&name);
+        let channels = command.arguments.iter().skip(1);
+        let mut channels: Vec<Bytes> = channels.map(Bytes::copy_from_slice).collect();
+        if of == Of::Sharded {
             match place(channels.iter().map(|channel| &channel[..])) {
-                Place::Cross => return self.own(CROSSSLOT, common),
+                Place::Cross => return Err(Stop::Own(CROSSSLOT)),
                 Place::Slot(slot) if common.map.shard(slot).is_none() => {
-                    return self.own(CLUSTERDOWN, common);
+                    return Err(Stop::Own(CLUSTERDOWN));
                 }
                 Place::Slot(_) | Place::Anywhere => {}
             }
         }
         if channels.is_empty() {
             // All: which these are is known when what was sent before is confirmed.
-            if self.is_changing() {
-                return Done::Later;
+            if replies.change_subscriptions() {
+                return Err(Stop::Later);
             }
-            let set = match (patterns, sharded) {
-                (true, _) => &self.subscriptions.patterns,
-                (_, true) => &self.subscriptions.sharded,
-                _ => &self.subscriptions.channels,
-            };
-            channels = set.iter().cloned().collect();
+            channels = self.set(of).iter().cloned().collect();
         }
         let places: Vec<Option<usize>> = if channels.is_empty() {
             vec![Some(HOME)]
         } else {
-            let home = |channel: &Bytes| {
-                if patterns {
-                    // Any node of a Redis Cluster has all messages; but events of keys only its own.
-                    (common.cluster && !channel.starts_with(b"__key")).then_some(HOME)
-                } else if sharded {
-                    Some(common.map.shard(slot_of(channel)).unwrap_or(HOME))
-                } else {
-                    home_of(channel, &common.map)
-                }
-            };
+            let home = |channel: &Bytes| of.home_of(channel, common);
             channels.iter().map(home).collect()
         };
-        let is_of = |shard: usize| places.iter().any(|own| own.is_none_or(|own| own == shard));
-        let shards: Vec<usize> = (0..self.links.len())
-            .filter(|shard| is_of(*shard))
+        let is_at = |own: Option<usize>, shard: usize| own.is_none_or(|own| own == shard);
+        let shards: Vec<usize> = (0..backs.len())
+            .filter(|shard| places.iter().any(|own| is_at(*own, *shard)))
             .collect();
         for shard in &shards {
-            if let Err(done) = self.ready(*shard, common) {
-                return done;
-            }
+            backs.ready(*shard)?;
         }
         for shard in &shards {
-            let own: Vec<&[u8]> = std::iter::once(&name[..])
-                .chain(
-                    channels
-                        .iter()
-                        .zip(&places)
-                        .filter(|(_, own)| own.is_none_or(|own| own == *shard))
-                        .map(|(channel, _)| &channel[..]),
-                )
-                .collect();
-            let mut own_frame = Vec::with_capacity(frame.len());
-            write_header(&mut own_frame, own.len());
-            for word in own {
-                write_bulk(&mut own_frame, word);
-            }
-            if let Some(link) = &mut self.links[*shard] {
-                link.send(&own_frame, Owed::Client);
-            }
+            let own = channels.iter().zip(&places);
+            let own = own.filter(|(_, own)| is_at(**own, *shard));
+            let words = std::iter::once(&name[..]).chain(own.map(|(channel, _)| &channel[..]));
+            let words: Vec<&[u8]> = words.collect();
+            let mut frame = Vec::with_capacity(command.frame.len());
+            write_command(&mut frame, &words);
+            backs.send(*shard, &frame, Owed::Client);
         }
-        let mut steps: VecDeque<Step> = VecDeque::new();
-        for shard in places {
-            match steps.back_mut() {
-                Some(step) if step.shard == shard => step.left += 1,
-                _ => steps.push_back(Step {
-                    shard,
-                    left: 1,
-                    waiting: Vec::new(),
-                    confirmed: None,
-                }),
-            }
-        }
-        self.wait_for(Wait::Subscribe(Box::new(Change {
-            steps,
-            shards,
-            failed: Vec::new(),
-            succeeded: false,
-            error: None,
-        })));
-        Done::Taken
+        Ok(Wait::Subscribe(Box::new(Change::new(places, shards))))
     }
 
-    /// Whether it listens where nothing will come any more when `new` has replaced `old`.
-    pub(super) fn listens_elsewhere(&self, old: &SlotMap, new: &SlotMap) -> bool {
+    /// Whether it is to a channel whose messages come from elsewhere when `new` has replaced `old`.
+    pub(super) fn move_with(&self, old: &SlotMap, new: &SlotMap) -> bool {
         let moves = |channel: &Bytes| home_of(channel, old) != home_of(channel, new);
-        let Subscriptions {
-            channels, sharded, ..
-        } = &self.subscriptions;
-        (self.is_changing() && old.differing(new).is_some())
-            || channels.iter().chain(sharded).any(moves)
+        self.channels.iter().chain(&self.sharded).any(moves)
     }
+}
 
-    /// Whether a change of subscriptions is under way.
-    pub(super) fn is_changing(&self) -> bool {
-        let changes = |slot: &super::answer::Slot| matches!(slot.wait, Wait::Subscribe(_));
-        self.slots.iter().any(changes)
-    }
-
-    /// Hands on confirmations; what is left to say when there are no more.
-    pub(super) fn subscribed(&mut self, change: &mut Change, silent: bool) -> Option<Bytes> {
-        while let Some(step) = change.steps.front_mut() {
-            if step.waiting.is_empty() {
-                let all: Vec<usize> = match step.shard {
-                    Some(shard) => vec![shard],
-                    None => (0..self.links.len()).collect(),
-                };
-                let works = |shard: &usize| !change.failed.contains(shard);
-                step.waiting = all.into_iter().filter(works).collect();
-                if step.waiting.is_empty() {
-                    change.steps.pop_front();
-                    continue;
-                }
-            }
-            while let Some(shard) = step.waiting.last().copied() {
-                let frame = self.reply_of(shard)?;
-                step.waiting.pop();
-                let link = self.links[shard].as_deref_mut()?;
-                match self.subscriptions.confirm(&frame, &mut link.subscribed) {
-                    Some(told) => {
-                        change.succeeded = true;
-                        step.confirmed = Some(told);
-                    }
-                    None => {
-                        change.failed.push(shard);
-                        change.error.get_or_insert(frame);
-                    }
-                }
-            }
-            if let Some(told) = step.confirmed.take()
-                && (!silent || self.state.resp3)
-            {
-                self.out.extend_from_slice(&told);
-            }
-            step.left -= 1;
-            if step.left == 0 {
-                change.steps.pop_front();
-            }
-        }
-        for shard in &change.shards {
-            if let Some(link) = &mut self.links[*shard] {
-                link.settle();
-            }
-        }
-        // Half of it would be neither one nor the other.
-        if change.error.is_some() && change.succeeded {
-            (self.ending, self.done, self.lingers) = (true, true, true);
-        }
-        Some(change.error.take().unwrap_or_default())
-    }
-
-    /// PUBLISH: to the home of its channel.
-    pub(super) fn publish(
-        &mut self,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-        common: &mut Common,
-    ) -> Done {
-        let shard = home_of(arguments.get(1), &common.map).unwrap_or(HOME);
-        self.forward(shard, frame, Wait::One(shard), common)
-    }
+/// The shard that PUBLISH is for.
+pub(super) fn home_of_message(channel: &[u8], map: &SlotMap) -> usize {
+    home_of(channel, map).unwrap_or(HOME)
 }
 
 #[cfg(test)]

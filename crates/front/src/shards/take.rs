@@ -1,263 +1,266 @@
 //! Commands of a client: where each goes.
 
-use bytes::{Buf, Bytes, BytesMut};
-use pmnet_resp::{Arguments, Parser, ProtocolError, Status, reply, write_bulk, write_header};
+use bytes::Bytes;
+use pmnet_resp::{Arguments, ProtocolError, Status, reply, write_command};
 
-use super::answer::{OUT_BYTES_SOFT_MAX, Slot, Wait, shard_of_cursor};
-use super::client::{Client, Common, Done, HOME, Trust};
+use super::backs::{HOME, Stop, Taken};
+use super::client::{Client, Common};
 use super::cluster;
+use super::end::{How, When};
 use super::link::{KEPT_BYTES_MAX, Owed};
-use super::merge::Merge;
-use super::route::{CROSSSLOT, Kind, Place, kind, place_of, server_of};
-use crate::client::SLOTS_MAX;
-use crate::limits::REQUESTS;
-use crate::table::Verdict;
+use super::replies::{Slot, Wait};
+use super::route::{CROSSSLOT, Command, Kind, Place, kind};
+use super::scan;
+use super::state::Effect;
+use super::subscribe::home_of_message;
+use super::trust::Trust;
+use crate::client::input::Input;
+
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 impl Client {
     /// Takes whole commands, as long as there is room for what they bring. Whether it took any.
-    pub(super) fn take_commands(&mut self, budget: &mut usize, common: &mut Common) -> bool {
+    pub(super) fn take_commands(&mut self, budget: &mut usize, common: &Common) -> bool {
+        // Taken out, so that a command can be borrowed from it while the rest changes.
         let mut input = std::mem::take(&mut self.input);
-        let mut parser = std::mem::replace(&mut self.parser, Parser::new(REQUESTS));
         let mut any = false;
-        while *budget > 0 && self.may_take() {
-            match parser.poll_of(&input, self.trust != Trust::Yes) {
+        while *budget > 0 && self.may_take() && !input.starved() {
+            match input.poll(self.trust.sender()) {
                 Ok(Status::Complete) => {}
-                Ok(Status::Incomplete) => {
-                    self.starved = true;
-                    break;
-                }
-                Err(ProtocolError::StrangerBulk | ProtocolError::StrangerMultibulk)
-                    if self.refused.is_none() =>
-                {
-                    // It may be none.
-                    if self.probe(common) == Done::Taken {
-                        // It cannot be asked, and has been told so.
-                        (self.ending, self.lingers) = (true, true);
-                        input.clear();
-                    }
-                    break;
-                }
+                Ok(Status::Incomplete) => break,
                 Err(error) => {
-                    self.wait_for(Wait::Ready(reply::error(&format!("ERR {error}"))));
-                    (self.ending, self.lingers) = (true, true);
-                    input.clear();
+                    self.not_taken(error, &mut input);
                     break;
                 }
             }
-            let arguments = parser.arguments(&input);
-            let slots = self.slots.len();
-            if !arguments.is_empty() {
-                match self.command(&arguments, parser.frame(&input), common) {
-                    Done::Later => break,
-                    Done::Taken => {}
-                }
+            let arguments = input.arguments();
+            if !arguments.is_empty() && self.take(&arguments, input.frame(), common).is_none() {
+                break;
             }
-            // That of RESET is always sent, as everything behind it is.
-            let silent = (self.silent || self.skip) && !arguments.is(0, "RESET");
-            for slot in self.slots.iter_mut().skip(slots) {
-                slot.silent = silent;
-            }
-            if !arguments.is_empty() {
-                self.skip = std::mem::take(&mut self.skips_next);
-            }
-            input.advance(parser.consume());
+            input.consume();
             *budget -= 1;
             any = true;
         }
-        if input.is_empty() && input.capacity() > KEPT_BYTES_MAX {
-            input = BytesMut::new();
-        }
-        (self.input, self.parser) = (input, parser);
+        input.shrink(KEPT_BYTES_MAX);
+        self.input = input;
         any
     }
 
     /// Whether the next command may be looked at.
     fn may_take(&self) -> bool {
-        let changes = |slot: &Slot| matches!(slot.wait, Wait::State(_));
-        !self.ending
-            && !self.probing
-            && !self.starved
-            && self.slots.len() < SLOTS_MAX
-            && self.out.len() <= OUT_BYTES_SOFT_MAX
-            && !self.slots.back().is_some_and(changes)
+        !self.end.has_come() && self.trust != Trust::Asked && self.replies.have_room()
     }
 
-    /// A command, which has at least a name.
-    pub(super) fn command(
-        &mut self,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-        common: &mut Common,
-    ) -> Done {
-        let verdict = common.table.verdict(arguments);
-        let kind = kind(&verdict, arguments);
-        if let Some(done) = self.as_subscriber(&kind, arguments) {
-            return done;
-        }
-        if kind == Kind::Quit {
-            self.wait_for(Wait::Ready(reply::OK));
-            self.ending = true;
-            return Done::Taken;
-        }
-        if self.transaction.is_some() {
-            return self.in_transaction(&kind, &verdict, arguments, frame, common);
-        }
-        match kind {
-            Kind::Keys => self.by_keys(&verdict, arguments, frame, common),
-            Kind::Home | Kind::Exec | Kind::Discard => {
-                self.forward(HOME, frame, Wait::One(HOME), common)
+    /// Handles input that is no command, or is larger than its client may send before it is authenticated.
+    fn not_taken(&mut self, error: ProtocolError, input: &mut Input) {
+        let strange = matches!(
+            error,
+            ProtocolError::StrangerBulk | ProtocolError::StrangerMultibulk
+        );
+        let mut answer = reply::error(&format!("ERR {error}"));
+        if strange && !matches!(self.trust, Trust::Refused(_)) {
+            // It may be none.
+            match self.probe() {
+                // It cannot be asked.
+                Stop::Answered(error) | Stop::Own(error) => answer = error,
+                Stop::Later => return,
             }
-            Kind::All(merge) => self.everywhere(merge, frame, common),
-            Kind::Scan => self.scan(arguments, common),
-            Kind::State => self.change_state(arguments, frame, common),
-            Kind::Reply => self.reply(arguments, common),
-            Kind::Subscribe => self.subscribe(arguments, frame, common),
-            Kind::Publish => self.publish(arguments, frame, common),
-            Kind::Multi => self.begin_transaction(frame, common),
-            Kind::Watch => self.watch(&verdict, arguments, frame, common),
-            Kind::Unwatch => self.unwatch(frame, common),
-            Kind::Cluster => self.cluster(arguments, common),
-            Kind::Own(answer) => match place_of(&verdict, arguments) {
-                // Redis looks at the slots first.
-                Place::Cross => self.own(CROSSSLOT, common),
-                _ => self.own(answer, common),
-            },
-            // Answered above.
-            Kind::Quit => Done::Taken,
         }
+        let wait = Wait::Ready(answer);
+        self.replies.expect(Slot {
+            wait,
+            silent: false,
+        });
+        self.end.comes(When::Answered, How::Lingering);
+        input.clear();
     }
 
-    fn by_keys(
-        &mut self,
-        verdict: &Verdict,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-        common: &mut Common,
-    ) -> Done {
-        let shard = match place_of(verdict, arguments) {
-            Place::Anywhere => HOME,
-            Place::Cross => return self.own(CROSSSLOT, common),
-            Place::Slot(slot) => match server_of(slot, &common.map) {
-                Ok(shard) => {
-                    self.last = shard;
-                    shard
+    /// Takes a command, which has at least a name; `None`: it stays where it is.
+    fn take(&mut self, arguments: &Arguments<'_>, frame: &[u8], common: &Common) -> Option<()> {
+        let command = Command {
+            arguments,
+            frame,
+            verdict: common.table.verdict(arguments),
+            common,
+        };
+        let done = match self.command(&command) {
+            Err(Stop::Own(answer)) => self.own(answer).map(Some),
+            done => done,
+        };
+        let wait = match done {
+            Ok(wait) => wait,
+            Err(Stop::Answered(answer) | Stop::Own(answer)) => Some(Wait::Ready(answer)),
+            Err(Stop::Later) => return None,
+        };
+        // RESET ends CLIENT REPLY OFF: its reply is sent.
+        let silent = self.replying.is_silent() && !arguments.is(0, "RESET");
+        if let Some(wait) = wait {
+            self.replies.expect(Slot { wait, silent });
+        }
+        self.replying.command_over();
+        Some(())
+    }
+
+    /// Where a command goes. `None`: it has no reply.
+    fn command(&mut self, command: &Command<'_>) -> Result<Option<Wait>, Stop> {
+        let Command {
+            arguments,
+            frame,
+            verdict,
+            common,
+        } = command;
+        let kind = kind(verdict, arguments);
+        let resets = kind == Kind::State && arguments.is(0, "RESET");
+        if !resets && !matches!(kind, Kind::Subscribe | Kind::Quit) {
+            self.as_subscriber(&kind, arguments)?;
+        }
+        let backs = &mut self.backs;
+        if self.transactions.are_open() && !resets && kind != Kind::Quit {
+            let wait = self.transactions.take(&kind, command, backs)?;
+            return Ok(Some(wait));
+        }
+        let wait = match kind {
+            Kind::Keys => self.by_keys(command),
+            Kind::Home | Kind::Exec | Kind::Discard => backs.forward(HOME, frame),
+            Kind::All(merge) => backs.forward_to_all(frame, merge),
+            Kind::Scan => self.scan(arguments),
+            Kind::State => self.change_state(arguments, frame),
+            Kind::Reply => return self.reply(arguments),
+            Kind::Subscribe => self.subscriptions.subscribe(command, &self.replies, backs),
+            Kind::Publish => {
+                let shard = home_of_message(arguments.get(1), &common.map);
+                backs.forward(shard, frame)
+            }
+            Kind::Multi => self.transactions.begin(command, backs),
+            Kind::Watch => self.transactions.watch(command, backs),
+            Kind::Unwatch => self.transactions.unwatch(command, backs),
+            Kind::Cluster => match backs.who.local {
+                Some(at) => Err(Stop::Own(cluster::answer(
+                    arguments,
+                    &common.map,
+                    at,
+                    backs.state.resp3(),
+                ))),
+                None => {
+                    self.end.comes(When::Written, How::AtOnce);
+                    return Ok(None);
                 }
-                Err(error) => return self.own(error, common),
             },
-        };
-        self.forward(shard, frame, Wait::One(shard), common)
-    }
-
-    fn everywhere(&mut self, merge: Merge, frame: &[u8], common: &mut Common) -> Done {
-        let shards = self.links.len();
-        for shard in 0..shards {
-            if let Err(done) = self.ready(shard, common) {
-                return done;
+            Kind::Own(answer) => Err(Stop::Own(match command.place() {
+                // Redis looks at the slots first.
+                Place::Cross => CROSSSLOT,
+                _ => answer,
+            })),
+            Kind::Quit => {
+                self.end.comes(When::Answered, How::AtOnce);
+                Ok(Wait::Ready(reply::OK))
             }
-        }
-        for shard in 0..shards {
-            self.send(shard, frame, Owed::Client);
-        }
-        let merge = match merge {
-            // Another shard each time.
-            Merge::Found(_) => Merge::Found(self.next_begin()),
-            other => other,
         };
-        self.wait_for(Wait::All(merge, vec![None; shards]));
-        Done::Taken
+        wait.map(Some)
     }
 
-    fn next_begin(&mut self) -> usize {
-        self.last = (self.last + 1) % self.links.len();
-        self.last
+    fn by_keys(&mut self, command: &Command<'_>) -> Taken {
+        let shard = match command.place() {
+            Place::Anywhere => HOME,
+            Place::Cross => return Err(Stop::Own(CROSSSLOT)),
+            Place::Slot(slot) => {
+                let shard = command.server_of(slot).map_err(Stop::Own)?;
+                self.backs.last = shard;
+                shard
+            }
+        };
+        self.backs.forward(shard, command.frame)
     }
 
     /// SCAN: the cursor says in which shard, and where there.
-    fn scan(&mut self, arguments: &Arguments<'_>, common: &mut Common) -> Done {
-        let digits = arguments.get(1);
-        let cursor = std::str::from_utf8(digits)
-            .ok()
-            .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
-            .and_then(|text| text.parse().ok());
-        let Some(cursor) = cursor else {
-            return self.own(reply::error("ERR invalid cursor"), common);
+    fn scan(&mut self, arguments: &Arguments<'_>) -> Taken {
+        let Some((shard, frame)) = scan::for_shard(arguments, self.backs.len()) else {
+            return Err(Stop::Own(reply::error("ERR invalid cursor")));
         };
-        let (shard, inner) = shard_of_cursor(cursor, self.links.len());
-        let mut frame = Vec::new();
-        write_header(&mut frame, arguments.len());
-        for (at, argument) in arguments.iter().enumerate() {
-            if at == 1 {
-                write_bulk(&mut frame, inner.to_string().as_bytes());
-            } else {
-                write_bulk(&mut frame, argument);
-            }
+        self.backs.forward(shard, &frame)?;
+        Ok(Wait::Scan(shard))
+    }
+
+    /// A command that changes the state.
+    fn change_state(&mut self, arguments: &Arguments<'_>, frame: &[u8]) -> Taken {
+        // Earlier commands are answered under the old state.
+        if !self.replies.is_idle() || self.backs.state.is_full() {
+            return Err(Stop::Later);
         }
-        self.forward(shard, &frame, Wait::Scan(shard), common)
+        let effect = Effect::of(arguments, frame);
+        if effect.is_login() && self.subscriptions.is_any() {
+            // Each shard that it has subscribed at would say so, and no other.
+            return Err(Stop::Own(reply::error(
+                "ERR pmnet: unsubscribe before logging in: subscriptions have the rights of their user",
+            )));
+        }
+        self.backs.change_state(effect, frame)
     }
 
     /// CLIENT REPLY: here, so that the fronts always answer.
-    fn reply(&mut self, arguments: &Arguments<'_>, common: &mut Common) -> Done {
-        if arguments.is(2, "ON") {
-            // Its own reply is sent.
-            let (silent, skip) = (self.silent, self.skip);
-            (self.silent, self.skip) = (false, false);
-            let done = self.own(reply::OK, common);
-            if done == Done::Later {
-                (self.silent, self.skip) = (silent, skip);
-            }
-            return done;
+    fn reply(&mut self, arguments: &Arguments<'_>) -> Result<Option<Wait>, Stop> {
+        let Some(replying) = self.replying.after(arguments) else {
+            return Err(Stop::Own(reply::error("ERR syntax error")));
+        };
+        let before = std::mem::replace(&mut self.replying, replying);
+        if replying.is_silent() {
+            return Ok(None);
         }
-        if arguments.is(2, "OFF") {
-            self.silent = true;
-        } else if arguments.is(2, "SKIP") {
-            self.skips_next = !self.silent;
-        } else {
-            return self.own(reply::error("ERR syntax error"), common);
+        // Its own reply is sent.
+        let done = self.own(reply::OK);
+        if let Err(Stop::Later) = done {
+            self.replying = before;
         }
-        Done::Taken
+        done.map(Some)
     }
 
-    fn cluster(&mut self, arguments: &Arguments<'_>, common: &mut Common) -> Done {
-        let Some(at) = self.local_addr() else {
-            self.done = true;
-            return Done::Taken;
-        };
-        let answer = cluster::answer(arguments, &common.map, at, self.state.resp3);
-        self.own(answer, common)
+    /// Answers a command here, if its client may do anything at all.
+    fn own(&mut self, answer: Bytes) -> Taken {
+        if let Some(error) = self.trust.take_refusal() {
+            return Ok(Wait::Ready(error));
+        }
+        let subscriber = !self.backs.state.resp3() && self.subscriptions.is_any();
+        if self.trust == Trust::Unknown && !self.transactions.are_open() && !subscriber {
+            return Err(self.probe());
+        }
+        Ok(Wait::Ready(answer))
+    }
+
+    /// Asks the first shard whether this client may do anything. The command waits, or is answered.
+    fn probe(&mut self) -> Stop {
+        if let Err(stop) = self.backs.ready(HOME) {
+            return stop;
+        }
+        self.backs.send(HOME, PING, Owed::Probe);
+        self.trust = Trust::Asked;
+        Stop::Later
     }
 
     /// Of a client that is subscribed and speaks RESP2, little is taken.
-    fn as_subscriber(&mut self, kind: &Kind, arguments: &Arguments<'_>) -> Option<Done> {
-        if self.state.resp3 || matches!(kind, Kind::Subscribe | Kind::Quit) {
-            return None;
+    fn as_subscriber(&mut self, kind: &Kind, arguments: &Arguments<'_>) -> Result<(), Stop> {
+        if self.backs.state.resp3() {
+            return Ok(());
         }
-        if arguments.is(0, "RESET") && *kind == Kind::State {
-            return None;
-        }
-        if self.is_changing() {
-            return Some(Done::Later);
+        if self.replies.change_subscriptions() {
+            return Err(Stop::Later);
         }
         if !self.subscriptions.is_any() {
-            return None;
+            return Ok(());
         }
-        let answer = if arguments.is(0, "PING") && arguments.len() <= 2 {
-            let mut out = Vec::new();
-            write_header(&mut out, 2);
-            write_bulk(&mut out, b"pong");
-            write_bulk(&mut out, arguments.get(1));
-            Bytes::from(out)
-        } else if let Kind::Own(error) = kind
+        if arguments.is(0, "PING") && arguments.len() <= 2 {
+            let mut pong = Vec::new();
+            write_command(&mut pong, &[&b"pong"[..], arguments.get(1)]);
+            return Err(Stop::Answered(pong.into()));
+        }
+        if let Kind::Own(error) = kind
             && error.starts_with(b"-ERR unknown command")
         {
-            error.clone()
-        } else {
-            let name = crate::client::shown(arguments).to_ascii_lowercase();
-            reply::error(&format!(
-                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
-                 context"
-            ))
-        };
-        self.wait_for(Wait::Ready(answer));
-        Some(Done::Taken)
+            return Err(Stop::Answered(error.clone()));
+        }
+        let name = crate::client::shown(arguments).to_ascii_lowercase();
+        Err(Stop::Answered(reply::error(&format!(
+            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
+             context"
+        ))))
     }
 }

@@ -5,14 +5,14 @@
 //! Nothing of it was executed.
 
 use bytes::Bytes;
-use pmnet_resp::{Arguments, reply};
+use pmnet_resp::reply;
 
-use super::answer::Wait;
-use super::client::{Client, Common, Done, HOME};
+use super::backs::{Backs, HOME, Stop, Taken};
 use super::link::Owed;
-use super::route::{CROSSSLOT, Kind, Place, TRYAGAIN, place_of, server_of};
+use super::replies::Wait;
+use super::route::{CROSSSLOT, Command, Kind, Place, TRYAGAIN};
 use crate::client::EXECABORT;
-use crate::table::{Sub, Verdict};
+use crate::table::Sub;
 
 /// Commands without keys in front of the first key of a transaction, at most.
 const EARLY_MAX: usize = 1024;
@@ -23,104 +23,109 @@ const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const DISCARD: &[u8] = b"*1\r\n$7\r\nDISCARD\r\n";
 
 /// A transaction between MULTI and EXEC.
-pub(super) struct Transaction {
+struct Transaction {
     number: u64,
     shard: usize,
-    /// The slot of its keys, once it has one.
-    slot: Option<u16>,
-    /// Its keys are of several slots.
-    cross: bool,
-    /// A command was refused here: EXEC will abort.
-    failed: bool,
-    /// Its shard does not know of it.
-    lost: bool,
-    /// What was sent before the first key.
-    early: Vec<Vec<u8>>,
-    early_bytes: usize,
+    stage: Stage,
+    fate: Fate,
+    /// The slot of what its client watches.
+    watched: Option<u16>,
 }
 
-impl Client {
-    /// MULTI.
-    pub(super) fn begin_transaction(&mut self, frame: &[u8], common: &mut Common) -> Done {
-        let shard = self.watched.map_or(self.last, |(_, shard)| shard);
-        self.transactions_ever += 1;
-        let number = self.transactions_ever;
-        if let Err(done) = self.ready(shard, common) {
-            return done;
+/// Whether it is known for which shard a transaction is.
+enum Stage {
+    /// It has no key yet. The commands that were sent, and their bytes.
+    Early(Vec<Vec<u8>>, usize),
+    /// Its first key is of this slot.
+    Keyed(u16),
+}
+
+/// The outcome of a transaction at EXEC.
+enum Fate {
+    /// Its shard decides.
+    Queued,
+    /// A command was refused here: EXEC gets this.
+    Aborts(Bytes),
+    /// The same, and its shard does not know of it.
+    Lost(Bytes),
+}
+
+impl Transaction {
+    /// The slot of its keys, once it has one.
+    fn slot(&self) -> Option<u16> {
+        match self.stage {
+            Stage::Early(..) => None,
+            Stage::Keyed(slot) => Some(slot),
         }
-        self.send(shard, frame, Owed::Client);
-        self.wait_for(Wait::Multi(shard, number));
-        self.transaction = Some(Transaction {
-            number,
-            shard,
-            slot: None,
-            cross: false,
-            failed: false,
-            lost: false,
-            early: Vec::new(),
-            early_bytes: 0,
-        });
-        Done::Taken
     }
 
-    /// The shard did not begin it.
-    pub(super) fn transaction_refused(&mut self, number: u64) {
-        self.transaction
-            .take_if(|transaction| transaction.number == number);
+    /// EXEC will get this, or the first such error.
+    fn abort(&mut self, error: Bytes) {
+        if matches!(self.fate, Fate::Queued) {
+            self.fate = Fate::Aborts(error);
+        }
     }
 
-    /// A command between MULTI and EXEC.
-    pub(super) fn in_transaction(
-        &mut self,
-        kind: &Kind,
-        verdict: &Verdict,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-        common: &mut Common,
-    ) -> Done {
-        let Some(transaction) = &mut self.transaction else {
-            return Done::Later;
-        };
-        let misfit = !verdict.arity_fits(arguments);
+    /// Its shard does not know of it any more.
+    fn lose(&mut self) {
+        self.abort(EXECABORT);
+        if let Fate::Aborts(error) = &mut self.fate {
+            self.fate = Fate::Lost(std::mem::take(error));
+        }
+    }
+
+    /// Answers a command with an error; EXEC will abort.
+    fn refuse(&mut self, error: Bytes) -> Taken {
+        self.abort(EXECABORT);
+        Ok(Wait::Ready(error))
+    }
+
+    /// Makes sure that a shard takes commands; if that is answered, the transaction is lost.
+    fn ready(&mut self, shard: usize, backs: &mut Backs) -> Result<(), Stop> {
+        let ready = backs.ready(shard);
+        if let Err(Stop::Answered(_)) = ready {
+            if self.slot().is_none() {
+                backs.send(self.shard, DISCARD, Owed::Nobody);
+            }
+            self.lose();
+        }
+        ready
+    }
+
+    /// A command between MULTI and EXEC, other than these that end it.
+    fn take(&mut self, kind: &Kind, command: &Command<'_>, backs: &mut Backs) -> Taken {
+        let Command {
+            arguments,
+            frame,
+            verdict,
+            ..
+        } = command;
         let place = match kind {
-            // Of all errors about arguments the only one that ends a transaction.
-            _ if misfit && arguments.is(0, "EXEC") => {
-                transaction.failed = false;
-                transaction.cross = false;
-                return self.execute(frame, common);
-            }
-            Kind::Exec => return self.execute(frame, common),
-            Kind::Discard => return self.discard(frame, common),
-            Kind::State if arguments.is(0, "RESET") => {
-                return self.change_state(arguments, frame, common);
-            }
             Kind::State | Kind::Subscribe | Kind::Reply | Kind::Scan => {
                 let name = String::from_utf8_lossy(arguments.get(0)).to_ascii_uppercase();
-                let error = reply::error(&format!(
+                return self.refuse(reply::error(&format!(
                     "ERR pmnet: {name} in a MULTI is not possible here: it is about the connection to all shards, and a \
                      transaction is for one"
-                ));
-                return self.refuse(error);
+                )));
             }
             Kind::Own(error) if error.starts_with(b"-") => {
-                return self.refuse(match place_of(verdict, arguments) {
+                return self.refuse(match command.place() {
                     Place::Cross => CROSSSLOT,
                     _ => error.clone(),
                 });
             }
             Kind::Multi | Kind::Watch => Place::Anywhere,
-            _ => place_of(verdict, arguments),
+            _ => command.place(),
         };
-        if transaction.lost {
+        if let Fate::Lost(_) = self.fate {
             return self.refuse(reply::error(
                 "ERR pmnet: the shard of this transaction has lost it; begin it anew",
             ));
         }
         match place {
             Place::Anywhere => {
-                let bytes = transaction.early_bytes + frame.len();
-                if transaction.slot.is_none()
-                    && (bytes > EARLY_BYTES_MAX || transaction.early.len() >= EARLY_MAX)
+                if let Stage::Early(frames, bytes) = &self.stage
+                    && (bytes + frame.len() > EARLY_BYTES_MAX || frames.len() >= EARLY_MAX)
                 {
                     return self.refuse(reply::error(
                         "ERR pmnet: too many commands without keys in front of the first key of a transaction",
@@ -129,164 +134,165 @@ impl Client {
             }
             Place::Cross => return self.refuse(CROSSSLOT),
             Place::Slot(slot) => {
-                let shard = match server_of(slot, &common.map) {
+                let shard = match command.server_of(slot) {
                     Ok(shard) => shard,
                     Err(error) => return self.refuse(error),
                 };
-                let own = transaction.slot.or(self.watched.map(|(slot, _)| slot));
-                if own == Some(slot) && shard != transaction.shard {
+                let own = self.slot().or(self.watched);
+                if shard != self.shard && own == Some(slot) {
                     // It was moved meanwhile.
                     return self.refuse(TRYAGAIN);
                 }
-                if transaction.slot.is_none() && own.is_none() && shard != transaction.shard {
-                    return self.move_transaction(slot, shard, common);
+                if shard != self.shard && own.is_none() {
+                    return Err(self.move_to(slot, shard, backs));
                 }
-                // What comes behind an error is not queued any more.
-                transaction.cross |= !transaction.failed && own.is_some_and(|own| own != slot);
-                transaction.slot = transaction.slot.or(Some(slot));
+                if own.is_some_and(|own| own != slot) {
+                    // After an error nothing more is queued.
+                    self.abort(CROSSSLOT);
+                }
+                if self.slot().is_none() {
+                    self.stage = Stage::Keyed(slot);
+                }
             }
         }
-        let (shard, keyed) = (transaction.shard, transaction.slot.is_some());
-        let fails = misfit || matches!(verdict.sub, Sub::Unknown);
-        if let Err(done) = self.ready(shard, common) {
-            return self.lost_transaction(done);
+        self.ready(self.shard, backs)?;
+        backs.send(self.shard, frame, Owed::Client);
+        if !verdict.arity_fits(arguments) || matches!(verdict.sub, Sub::Unknown) {
+            self.abort(EXECABORT);
         }
-        self.send(shard, frame, Owed::Client);
-        self.wait_for(Wait::One(shard));
-        if let Some(transaction) = &mut self.transaction {
-            transaction.failed |= fails;
-            if !keyed {
-                transaction.early_bytes += frame.len();
-                transaction.early.push(frame.to_vec());
-            }
+        if let Stage::Early(frames, bytes) = &mut self.stage {
+            *bytes += frame.len();
+            frames.push(frame.to_vec());
         }
-        Done::Taken
+        Ok(Wait::One(self.shard))
     }
 
     /// The first key is of another shard: begins the transaction there.
-    fn move_transaction(&mut self, slot: u16, shard: usize, common: &mut Common) -> Done {
-        if let Err(done) = self.ready(shard, common) {
-            return self.lost_transaction(done);
+    fn move_to(&mut self, slot: u16, shard: usize, backs: &mut Backs) -> Stop {
+        if let Err(stop) = self.ready(shard, backs) {
+            return stop;
         }
-        let Some(transaction) = &mut self.transaction else {
-            return Done::Later;
-        };
-        let before = std::mem::replace(&mut transaction.shard, shard);
-        transaction.slot = Some(slot);
-        let early = std::mem::take(&mut transaction.early);
-        self.send(before, DISCARD, Owed::Nobody);
+        backs.send(self.shard, DISCARD, Owed::Nobody);
+        self.shard = shard;
         // The command is not sent before it is certain that it is queued there.
-        self.send(shard, MULTI, Owed::Setup);
-        for frame in early {
-            self.send(shard, &frame, Owed::Nobody);
+        backs.send(shard, MULTI, Owed::Setup);
+        if let Stage::Early(early, _) = std::mem::replace(&mut self.stage, Stage::Keyed(slot)) {
+            for frame in early {
+                backs.send(shard, &frame, Owed::Nobody);
+            }
         }
-        Done::Later
+        Stop::Later
     }
 
-    /// What was not possible; if it was answered, the transaction is lost.
-    fn lost_transaction(&mut self, done: Done) -> Done {
-        if matches!(done, Done::Taken)
-            && let Some(transaction) = &mut self.transaction
-        {
-            if transaction.slot.is_none() {
-                let shard = transaction.shard;
-                self.send(shard, DISCARD, Owed::Nobody);
+    /// EXEC. `abort`: it gets this, and nothing is executed.
+    fn execute(&self, abort: Option<Bytes>, command: &Command<'_>, backs: &mut Backs) -> Taken {
+        // Behind its first command, or what is watched, the map may have changed.
+        let slot = self.slot().or(self.watched);
+        let moves = slot.is_some_and(|slot| command.server_of(slot) != Ok(self.shard));
+        let Some(error) = abort.or(moves.then_some(TRYAGAIN)) else {
+            return backs.forward(self.shard, command.frame);
+        };
+        if !matches!(self.fate, Fate::Lost(_)) {
+            backs.send(self.shard, DISCARD, Owed::Nobody);
+        }
+        Ok(Wait::Ready(error))
+    }
+}
+
+/// A client's transaction, and what it watches.
+#[derive(Default)]
+pub(super) struct Transactions {
+    open: Option<Transaction>,
+    ever: u64,
+    /// The slot of what it watches, and its shard.
+    watched: Option<(u16, usize)>,
+}
+
+impl Transactions {
+    /// Whether there is one between MULTI and EXEC.
+    pub(super) fn are_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Whether something is watched at this shard.
+    pub(super) fn watch_at(&self, shard: usize) -> bool {
+        self.watched.is_some_and(|(_, own)| own == shard)
+    }
+
+    /// Nothing is queued or watched any more.
+    pub(super) fn drop_open(&mut self) {
+        (self.open, self.watched) = (None, None);
+    }
+
+    /// The shard did not begin it.
+    pub(super) fn not_begun(&mut self, number: u64) {
+        self.open
+            .take_if(|transaction| transaction.number == number);
+    }
+
+    /// MULTI.
+    pub(super) fn begin(&mut self, command: &Command<'_>, backs: &mut Backs) -> Taken {
+        let shard = self.watched.map_or(backs.last, |(_, shard)| shard);
+        backs.forward(shard, command.frame)?;
+        self.ever += 1;
+        self.open = Some(Transaction {
+            number: self.ever,
+            shard,
+            stage: Stage::Early(Vec::new(), 0),
+            fate: Fate::Queued,
+            watched: self.watched.map(|(slot, _)| slot),
+        });
+        Ok(Wait::Multi(shard, self.ever))
+    }
+
+    /// A command between MULTI and EXEC.
+    pub(super) fn take(&mut self, kind: &Kind, command: &Command<'_>, backs: &mut Backs) -> Taken {
+        let Some(transaction) = &mut self.open else {
+            return Err(Stop::Later);
+        };
+        let misfit = !command.verdict.arity_fits(command.arguments);
+        let done = match (kind, &transaction.fate) {
+            // Of all errors about arguments the only one that ends a transaction.
+            _ if misfit && command.arguments.is(0, "EXEC") => {
+                transaction.execute(None, command, backs)
             }
-            if let Some(transaction) = &mut self.transaction {
-                transaction.lost = true;
-                transaction.failed = true;
+            (Kind::Exec, Fate::Queued) => transaction.execute(None, command, backs),
+            (Kind::Exec, Fate::Aborts(error) | Fate::Lost(error)) => {
+                let error = Some(error.clone());
+                transaction.execute(error, command, backs)
             }
+            (Kind::Discard, Fate::Lost(_)) => Ok(Wait::Ready(reply::OK)),
+            (Kind::Discard, _) => backs.forward(transaction.shard, command.frame),
+            _ => return transaction.take(kind, command, backs),
+        };
+        if !matches!(done, Err(Stop::Later)) {
+            self.drop_open();
         }
         done
     }
 
-    /// Answers a command of a transaction with an error; EXEC will abort.
-    fn refuse(&mut self, error: Bytes) -> Done {
-        if let Some(transaction) = &mut self.transaction {
-            transaction.failed = true;
-        }
-        self.wait_for(Wait::Ready(error));
-        Done::Taken
-    }
-
-    fn execute(&mut self, frame: &[u8], common: &mut Common) -> Done {
-        let Some(transaction) = &self.transaction else {
-            return Done::Later;
-        };
-        let (shard, lost) = (transaction.shard, transaction.lost);
-        let slot = transaction.slot.or(self.watched.map(|(slot, _)| slot));
-        let moves = |slot| server_of(slot, &common.map) != Ok(shard);
-        let error = if transaction.cross {
-            Some(CROSSSLOT)
-        } else if transaction.failed {
-            Some(EXECABORT)
-        } else {
-            // Behind its first command, or what is watched, the map may have changed.
-            slot.is_some_and(moves).then_some(TRYAGAIN)
-        };
-        if let Some(error) = error {
-            if !lost {
-                self.send(shard, DISCARD, Owed::Nobody);
-            }
-            self.wait_for(Wait::Ready(error));
-        } else if self.forward(shard, frame, Wait::One(shard), common) == Done::Later {
-            return Done::Later;
-        }
-        (self.transaction, self.watched) = (None, None);
-        Done::Taken
-    }
-
-    fn discard(&mut self, frame: &[u8], common: &mut Common) -> Done {
-        let Some(transaction) = &self.transaction else {
-            return Done::Later;
-        };
-        let shard = transaction.shard;
-        if transaction.lost {
-            self.wait_for(Wait::Ready(reply::OK));
-        } else if self.forward(shard, frame, Wait::One(shard), common) == Done::Later {
-            return Done::Later;
-        }
-        (self.transaction, self.watched) = (None, None);
-        Done::Taken
-    }
-
     /// WATCH outside of a transaction: keys of one slot, also with what is watched already.
-    pub(super) fn watch(
-        &mut self,
-        verdict: &Verdict,
-        arguments: &Arguments<'_>,
-        frame: &[u8],
-        common: &mut Common,
-    ) -> Done {
-        let slot = match place_of(verdict, arguments) {
+    pub(super) fn watch(&mut self, command: &Command<'_>, backs: &mut Backs) -> Taken {
+        let slot = match command.place() {
             Place::Slot(slot) if self.watched.is_none_or(|(own, _)| own == slot) => slot,
-            Place::Slot(_) | Place::Cross => return self.own(CROSSSLOT, common),
-            Place::Anywhere => return self.forward(HOME, frame, Wait::One(HOME), common),
+            Place::Slot(_) | Place::Cross => return Err(Stop::Own(CROSSSLOT)),
+            Place::Anywhere => return backs.forward(HOME, command.frame),
         };
-        let shard = match server_of(slot, &common.map) {
-            Ok(shard) if self.watched.is_none_or(|(_, own)| own == shard) => shard,
+        let shard = command.server_of(slot).map_err(Stop::Own)?;
+        if self.watched.is_some_and(|(_, own)| own != shard) {
             // What is watched is where the slot was before.
-            Ok(_) => return self.own(TRYAGAIN, common),
-            Err(error) => return self.own(error, common),
-        };
-        if let Err(done) = self.ready(shard, common) {
-            return done;
+            return Err(Stop::Own(TRYAGAIN));
         }
-        self.send(shard, frame, Owed::Client);
-        self.wait_for(Wait::One(shard));
+        let wait = backs.forward(shard, command.frame)?;
         self.watched = Some((slot, shard));
-        Done::Taken
+        Ok(wait)
     }
 
     /// UNWATCH outside of a transaction.
-    pub(super) fn unwatch(&mut self, frame: &[u8], common: &mut Common) -> Done {
+    pub(super) fn unwatch(&mut self, command: &Command<'_>, backs: &mut Backs) -> Taken {
         let shard = self.watched.map_or(HOME, |(_, shard)| shard);
-        if let Err(done) = self.ready(shard, common) {
-            return done;
-        }
-        self.send(shard, frame, Owed::Client);
-        self.wait_for(Wait::One(shard));
+        let wait = backs.forward(shard, command.frame)?;
         self.watched = None;
-        Done::Taken
+        Ok(wait)
     }
 }

@@ -258,18 +258,17 @@ impl<U: Upstream> Front<U> {
             self.free.push(index);
             return Err(error);
         }
-        let handshake = stream.is_handshaking();
-        let until = Client::handshake_until(self.shared.now);
-        self.handshakes += usize::from(handshake);
+        let handshake = stream.handshake_until(self.shared.now);
+        let shakes = handshake.is_some();
+        self.handshakes += usize::from(shakes);
         self.shared.tracking.came(id, index);
         let mut connection = Connection::new(id, peer);
         connection.comes(&self.shared.users);
         self.clients[index] = Some(Box::new(Client {
             connection,
             socket: Edge::new(stream),
-            handshake: handshake.then_some(until),
+            handshake,
             lingering: None,
-            lingers_until: 0,
             shut: false,
             unread: Unread::default(),
             direct: None,
@@ -282,7 +281,7 @@ impl<U: Upstream> Front<U> {
             queued: false,
             dirty: false,
         }));
-        if handshake {
+        if shakes {
             self.vigil.attend(self.shared.now);
         }
         self.enqueue(index);

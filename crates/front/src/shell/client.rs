@@ -1,21 +1,12 @@
 //! The sockets of one client: its own, and the one to the store if it has one.
 
+use super::lingering::Lingering;
 use super::socket::{Ended, Socket, Unwritten};
 use super::subscribing::Change;
 use super::unread::Unread;
 use crate::client::{Connection, Shared};
+use crate::limits::READ_BYTES_PER_TURN;
 use crate::upstream::{SessionHandle, Time};
-
-/// Most bytes read from one socket before the others get their turn.
-const READ_BYTES_PER_TURN: usize = 256 * 1024;
-/// Most bytes that are read and thrown away after an error that ends a connection: what Redis
-/// itself would take as one argument.
-const LINGER_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// How long a client may go on after such an error, in nanoseconds.
-const LINGER_TIMEOUT: Time = 10_000_000_000;
-
-/// How long a client may take to agree on TLS, in nanoseconds.
-const HANDSHAKE_TIMEOUT: Time = 5_000_000_000;
 
 /// A client with its sockets.
 pub(super) struct Client {
@@ -23,10 +14,8 @@ pub(super) struct Client {
     pub(super) socket: Socket,
     /// It has still to agree on TLS, and must have by then.
     pub(super) handshake: Option<Time>,
-    /// Its connection has ended; so many bytes of what it still sends may be thrown away.
-    pub(super) lingering: Option<usize>,
-    /// Until when it may go on sending.
-    pub(super) lingers_until: Time,
+    /// Its connection has ended; what it still sends is thrown away.
+    pub(super) lingering: Option<Lingering>,
     /// The sending side of its socket is closed.
     pub(super) shut: bool,
     /// What it has left unread.
@@ -119,11 +108,10 @@ impl Client {
                 }
                 Err(ended) => return ended.into(),
             };
-            if let Some(left) = &mut self.lingering {
-                let Some(less) = left.checked_sub(count) else {
+            if let Some(lingering) = &mut self.lingering {
+                if lingering.throw_away(count).is_none() {
                     return Transfer::Broken("goes on after an error".into());
-                };
-                *left = less;
+                }
             } else {
                 self.connection.receive(&scratch[..count]);
             }
@@ -133,8 +121,6 @@ impl Client {
     }
 
     /// Called when everything is answered and written: whether to wait for the client's end.
-    /// Closing a socket with unread input resets it, and a client that is still sending would find
-    /// that in place of the error that says why.
     pub(super) fn lingers(&mut self, now: Time) -> bool {
         if !self.connection.is_cut_off() {
             return false;
@@ -150,25 +136,20 @@ impl Client {
 
     /// From now on what it sends is thrown away.
     pub(super) fn linger(&mut self, now: Time) {
-        self.lingering = Some(LINGER_BYTES_MAX);
-        self.lingers_until = now.saturating_add(LINGER_TIMEOUT);
+        self.lingering = Some(Lingering::begin(now));
     }
 
     /// It has taken some of what there is for it.
     pub(super) fn took(&mut self, now: Time) {
-        if self.lingering.is_some() {
-            self.lingers_until = now.saturating_add(LINGER_TIMEOUT);
+        if let Some(lingering) = &mut self.lingering {
+            lingering.prolong(now);
         }
     }
 
     /// Whether it had its time after an error.
     pub(super) fn overstays(&self, now: Time) -> bool {
-        self.lingering.is_some() && now >= self.lingers_until
-    }
-
-    /// By when it must have agreed on TLS.
-    pub(super) fn handshake_until(now: Time) -> Time {
-        now.saturating_add(HANDSHAKE_TIMEOUT)
+        let lingering = self.lingering.as_ref();
+        lingering.is_some_and(|lingering| lingering.is_over(now))
     }
 
     /// Whether that time is over.

@@ -16,6 +16,7 @@ mod direct;
 mod entrance;
 mod lane;
 mod learning;
+pub(crate) mod lingering;
 mod marks;
 mod moving;
 mod outputs;

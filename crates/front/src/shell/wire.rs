@@ -9,6 +9,11 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use pmnet_tls::{ClientTls, ServerTls, Stream};
 
+use crate::upstream::Time;
+
+/// How long a client may take to agree on TLS, in nanoseconds.
+const HANDSHAKE_TIMEOUT: Time = 5_000_000_000;
+
 /// What an event says of a socket. Errors and closings show themselves when it is used.
 pub(crate) struct Seen {
     pub(crate) readable: bool,
@@ -117,6 +122,12 @@ impl Wire {
             Some(Err(error)) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
             Some(Err(error)) => Err(error),
         }
+    }
+
+    /// When a connection that was just accepted must have agreed on TLS; `None` if there is nothing to agree on.
+    pub(crate) fn handshake_until(&self, now: Time) -> Option<Time> {
+        let until = now.saturating_add(HANDSHAKE_TIMEOUT);
+        self.is_handshaking().then_some(until)
     }
 
     /// Whether the two ends have still to agree on TLS.
