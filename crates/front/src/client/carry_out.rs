@@ -9,9 +9,7 @@ use super::about::{ASK_TIME_MAX, About};
 use super::back::calls::{Purpose, question};
 use super::back::pack::{Company, Kind, Part};
 use super::back::reads::Kept;
-use super::client_command::{
-    ClientsAsk, SYNTAX, Wanted, clients_question, parse_pause, refused,
-};
+use super::client_command::{ClientsAsk, SYNTAX, Wanted, clients_question, parse_pause, refused};
 use super::gates::Command;
 use super::local::{Hello, parse_database};
 use super::mode::Mode;
