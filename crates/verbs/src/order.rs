@@ -1,20 +1,21 @@
 //! Does a NIC take slots in the order in which they were posted, across connections? (`docs/spec/verbs.md` §3, 9.)
 //!
-//! Several QPs send to one queue of the same NIC. A counter goes up when a message begins and when its READ has completed. A message that began after
-//! another one had ended must be in a later slot.
+//! Several QPs send to one queue of the same NIC, each in a thread of its own. A counter goes up when a message begins and when its READ has completed. A
+//! message that began after another one had ended must be in a later slot.
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pmnet_log::Identity;
-use pmnet_log::slots::{Outcome, SlotParameters, SlotScan, format};
+use pmnet_log::slots::{Oldest, Outcome, SlotParameters, SlotQueue, SlotScan, format};
 use pmnet_media::{AnyMedia, Kind};
 use pmnet_proto::Random;
+use rustc_hash::FxHashMap;
 
 use crate::connections::Parts;
-use crate::nic::{Completion, Completions, Nic, NicError, QueuePair, SendBuffers};
+use crate::nic::{Completion, Completions, Nic, NicError, QueuePair, Readable, SendBuffers};
 
 const SLOTS: SlotParameters = SlotParameters {
     slots: 64,
@@ -53,19 +54,84 @@ impl Report {
     }
 }
 
-/// When a message began and ended, and in which slot it is.
-#[derive(Clone, Copy, Debug, Default)]
+/// When a message began and ended.
+#[derive(Clone, Copy, Debug)]
 struct Life {
+    id: u64,
     begun: u64,
-    ended: Option<u64>,
-    slot: Option<u64>,
+    ended: u64,
 }
 
+/// Counters of all senders.
+struct Clock {
+    now: AtomicU64,
+    /// The next message.
+    next: AtomicU64,
+    messages: u64,
+}
+
+/// A connection to the queue, and what it sends from.
 struct Sender {
     near: QueuePair,
     _far: QueuePair,
     buffers: SendBuffers,
-    under_way: Option<u64>,
+    completions: Completions,
+    byte: Readable,
+    random: Random,
+}
+
+impl Sender {
+    fn new(nic: &Nic, parts: &Parts, number: u32) -> Result<Sender, NicError> {
+        let completions = Completions::new(nic, 64)?;
+        let near = QueuePair::new(nic, &completions, None, 8, number)?;
+        let far = QueuePair::new(nic, &parts.completions, Some(&parts.receiver), 1, number)?;
+        far.connect(&near.whereto(), nic.mtu())?;
+        near.connect(&far.whereto(), nic.mtu())?;
+        Ok(Sender {
+            near,
+            _far: far,
+            buffers: SendBuffers::new(nic, 1, 4096)?,
+            completions,
+            byte: parts.memory.readable(),
+            random: Random::new(u64::from(number)),
+        })
+    }
+
+    /// Sends, one message after the other, until all are sent. Returns those that it has sent.
+    fn run(&mut self, clock: &Clock) -> Result<Vec<Life>, NicError> {
+        let mut lives = Vec::new();
+        loop {
+            let id = clock.next.fetch_add(1, Ordering::SeqCst);
+            if id >= clock.messages {
+                return Ok(lives);
+            }
+            let length = 8 + self.random.next_u64() % (MESSAGE_MAX - 8);
+            let mut bytes = vec![0; usize::try_from(length).expect("small")];
+            bytes[..8].copy_from_slice(&id.to_le_bytes());
+            let begun = clock.now.fetch_add(1, Ordering::SeqCst);
+            self.buffers.send(&self.near, 0, &bytes)?;
+            self.buffers.read_byte(&self.near, self.byte, id)?;
+            self.wait()?;
+            let ended = clock.now.fetch_add(1, Ordering::SeqCst);
+            lives.push(Life { id, begun, ended });
+        }
+    }
+
+    /// Waits until the READ has completed.
+    fn wait(&self) -> Result<(), NicError> {
+        let (begun, mut polled) = (Instant::now(), Vec::new());
+        while begun.elapsed() < PATIENCE {
+            self.completions.poll(&mut polled)?;
+            match polled.pop().map(|Completion { outcome, .. }| outcome) {
+                Some(Ok(_)) => return Ok(()),
+                Some(Err(status)) => {
+                    return Err(NicError::said(&format!("a message failed: error {status}")));
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+        Err(NicError::said("a message was not acknowledged within 10 s"))
+    }
 }
 
 /// Tests the RDMA device with this name and address: so many QPs and messages. `memory`: a name of a file on tmpfs, which is made and removed.
@@ -78,125 +144,132 @@ pub fn test(
     memory: &Path,
     (qps, messages): (u32, u64),
 ) -> Result<Report, NicError> {
-    let failed = |error: &dyn std::fmt::Display| NicError::said(&error.to_string());
-    let made = pmnet_media::create(memory, Kind::Dram, SLOTS.image_bytes());
-    let media = made.map_err(|error| failed(&error))?;
-    let removed = std::fs::remove_file(memory);
-    removed.map_err(|error| failed(&error))?;
-    run(rdma, address, media, (qps, messages))
-}
-
-fn run(
-    rdma: &str,
-    address: IpAddr,
-    mut media: AnyMedia,
-    (qps, messages): (u32, u64),
-) -> Result<Report, NicError> {
-    let failed = |error: &dyn std::fmt::Display| NicError::said(&error.to_string());
-    format(&mut media, IDENTITY, SLOTS).map_err(|error| failed(&error))?;
-    let scan = SlotScan::open(media, None).map_err(|error| failed(&error))?;
-    let mut queue = scan.begin().map_err(|error| failed(&error))?;
+    let mut media = pmnet_media::create(memory, Kind::Dram, SLOTS.image_bytes()).map_err(failed)?;
+    std::fs::remove_file(memory).map_err(failed)?;
+    format(&mut media, IDENTITY, SLOTS).map_err(failed)?;
+    let scan = SlotScan::open(media, None).map_err(failed)?;
+    let mut queue = scan.begin().map_err(failed)?;
     let nic = Nic::open(rdma, address)?;
     let memory = queue.media_mut().memory();
     let parts = Parts::make(&nic, memory, SLOTS.slots, SLOTS.slot_bytes)?;
-    let own = Completions::new(&nic, 2 * qps + 64)?;
-    let mut senders = Vec::new();
-    for number in 0..qps {
-        let near = QueuePair::new(&nic, &own, None, 8, number)?;
-        let far = QueuePair::new(&nic, &parts.completions, Some(&parts.receiver), 1, number)?;
-        far.connect(&near.whereto(), nic.mtu())?;
-        near.connect(&far.whereto(), nic.mtu())?;
-        senders.push(Sender {
-            near,
-            _far: far,
-            buffers: SendBuffers::new(&nic, 1, 4096)?,
-            under_way: None,
-        });
-    }
-    let mut lives: Vec<Life> = Vec::new();
+    let senders: Result<Vec<Sender>, NicError> = (0..qps)
+        .map(|number| Sender::new(&nic, &parts, number))
+        .collect();
+    let mut senders = senders?;
+    let clock = Clock {
+        now: AtomicU64::new(0),
+        next: AtomicU64::new(0),
+        messages,
+    };
     let mut report = Report::default();
-    let mut random = Random::new(1);
-    let (mut clock, mut polled, mut seen) = (0, Vec::new(), Instant::now());
-    let mut order = VecDeque::new();
+    let (order, lives) = std::thread::scope(|scope| {
+        let running: Vec<_> = senders
+            .iter_mut()
+            .map(|sender| scope.spawn(|| sender.run(&clock)))
+            .collect();
+        let order = receive(&parts, &mut queue, messages, &mut report);
+        let mut lives = Vec::new();
+        for sender in running {
+            let sent = sender.join();
+            lives.extend(sent.map_err(|_| NicError::said("a sender ended in a panic"))??);
+        }
+        Ok::<_, NicError>((order?, lives))
+    })?;
+    judge(&mut report, &order, &lives);
+    Ok(report)
+}
+
+fn failed(error: impl std::fmt::Display) -> NicError {
+    NicError::said(&error.to_string())
+}
+
+/// Takes messages out of the slots, in order, until all are there or none has come for long.
+fn receive(
+    parts: &Parts,
+    queue: &mut SlotQueue<AnyMedia>,
+    messages: u64,
+    report: &mut Report,
+) -> Result<Vec<u64>, NicError> {
+    let (mut polled, mut order, mut seen) = (Vec::new(), Vec::new(), Instant::now());
     loop {
         while let Some(posting) = queue.post() {
             parts.receiver.post(posting.number, &posting.place)?;
         }
-        for sender in senders.iter_mut().filter(|it| it.under_way.is_none()) {
-            let number = u64::try_from(lives.len()).expect("64 bits");
-            if number == messages {
-                break;
-            }
-            let length = 8 + random.next_u64() % (MESSAGE_MAX - 8);
-            let mut bytes = vec![0; usize::try_from(length).expect("small")];
-            bytes[..8].copy_from_slice(&number.to_le_bytes());
-            clock += 1;
-            lives.push(Life {
-                begun: clock,
-                ..Life::default()
-            });
-            sender.buffers.send(&sender.near, 0, &bytes)?;
-            let byte = parts.memory.readable();
-            sender.buffers.read_byte(&sender.near, byte, number)?;
-            sender.under_way = Some(number);
-        }
-        own.poll(&mut polled)?;
-        for Completion { id, outcome, .. } in polled.drain(..) {
-            outcome.map_err(|error| failed(&format!("a message failed: error {error}")))?;
-            clock += 1;
-            seen = Instant::now();
-            report.messages += 1;
-            life(&mut lives, id)?.ended = Some(clock);
-            let sender = senders.iter_mut().find(|it| it.under_way == Some(id));
-            if let Some(sender) = sender {
-                sender.under_way = None;
-            }
-        }
         parts.completions.poll(&mut polled)?;
+        if polled.is_empty() {
+            std::thread::yield_now();
+        } else {
+            seen = Instant::now();
+        }
         for Completion { id, outcome, qpn } in polled.drain(..) {
-            let bytes =
-                outcome.map_err(|error| failed(&format!("a slot failed: error {error}")))?;
+            let slot_failed = |status| failed(format!("a slot failed: error {status}"));
+            let bytes = outcome.map_err(slot_failed)?;
             let complete = queue.complete(id, qpn, Outcome::Message(bytes));
-            complete.map_err(|odd| failed(&odd))?;
+            complete.map_err(failed)?;
             report.overtaken += u64::from(queue.blocked().is_some());
         }
-        while let Some(pmnet_log::slots::Oldest::Message { number, bytes, .. }) = queue.oldest() {
+        while let Some(Oldest::Message { bytes, .. }) = queue.oldest() {
             let id = bytes.first_chunk().map(|id| u64::from_le_bytes(*id));
-            let life = life(&mut lives, id.unwrap_or(u64::MAX))?;
-            report.twice += u64::from(life.slot.replace(number).is_some());
-            order.push_back(id.unwrap_or(0));
+            order.push(id.unwrap_or(u64::MAX));
             queue.advance();
         }
         let processed = queue.processed();
-        queue
-            .keep_start(processed)
-            .map_err(|error| failed(&error))?;
-        queue.keep_poll(true).map_err(|error| failed(&error))?;
-        let all = u64::try_from(order.len()).expect("64 bits") >= messages;
-        if report.messages == messages && (all || seen.elapsed() > PATIENCE) {
-            break;
-        }
-        if seen.elapsed() > PATIENCE {
-            return Err(NicError::said("messages were not acknowledged within 10 s"));
+        queue.keep_start(processed).map_err(failed)?;
+        queue.keep_poll(true).map_err(failed)?;
+        let all = u64::try_from(order.len()).is_ok_and(|count| count >= messages);
+        if all || seen.elapsed() > PATIENCE {
+            return Ok(order);
         }
     }
-    report.lost = count(&lives, |life| life.ended.is_some() && life.slot.is_none());
+}
+
+/// Compares the order of the slots with what the senders know.
+fn judge(report: &mut Report, order: &[u64], lives: &[Life]) {
+    let mut by_id: FxHashMap<u64, (Life, u64)> =
+        lives.iter().map(|life| (life.id, (*life, 0))).collect();
+    report.messages = u64::try_from(lives.len()).expect("64 bits");
     let mut latest = 0;
     for id in order {
-        let Life { begun, ended, .. } = *life(&mut lives, id)?;
-        report.violations += u64::from(ended.is_some_and(|ended| ended < latest));
-        latest = latest.max(begun);
+        let Some((Life { begun, ended, .. }, found)) = by_id.get_mut(id) else {
+            // It was not acknowledged, or nobody sent it.
+            continue;
+        };
+        *found += 1;
+        report.twice += u64::from(*found == 2);
+        report.violations += u64::from(*ended < latest);
+        latest = latest.max(*begun);
     }
-    Ok(report)
+    let lost = by_id.values().filter(|(_, found)| *found == 0).count();
+    report.lost = u64::try_from(lost).expect("64 bits");
 }
 
-fn life(lives: &mut [Life], id: u64) -> Result<&mut Life, NicError> {
-    let at = usize::try_from(id).unwrap_or(usize::MAX);
-    lives
-        .get_mut(at)
-        .ok_or_else(|| NicError::said("a slot has a message that nobody sent"))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn count(lives: &[Life], is: impl Fn(&&Life) -> bool) -> u64 {
-    u64::try_from(lives.iter().filter(is).count()).expect("64 bits")
+    fn judged(order: &[u64], lives: &[(u64, u64)]) -> (u64, u64, u64) {
+        let lives = (0..).zip(lives);
+        let lives: Vec<Life> = lives
+            .map(|(id, &(begun, ended))| Life { id, begun, ended })
+            .collect();
+        let mut report = Report::default();
+        judge(&mut report, order, &lives);
+        assert_eq!(
+            report.is_good(),
+            report.violations + report.lost + report.twice == 0
+        );
+        (report.violations, report.lost, report.twice)
+    }
+
+    #[test]
+    fn what_ended_before_another_began_must_be_in_an_earlier_slot() {
+        let apart = [(0, 1), (2, 3)];
+        assert_eq!(judged(&[0, 1], &apart), (0, 0, 0));
+        assert_eq!(judged(&[1, 0], &apart), (1, 0, 0));
+        // At the same time: any order is right.
+        let together = [(0, 2), (1, 3)];
+        assert_eq!(judged(&[1, 0], &together), (0, 0, 0));
+        assert_eq!(judged(&[0], &together), (0, 1, 0));
+        assert_eq!(judged(&[0, 1, 1], &together), (0, 0, 1));
+    }
 }

@@ -33,8 +33,8 @@ impl KernelSettings {
     ) -> Result<Option<KernelSettings>, ConfigError> {
         let mode = args.mode.unwrap_or(Mode::Relay);
         let generic = args.xdp_generic;
-        if matches!(mode, Mode::Relay | Mode::AfXdp) {
-            let dev = args.dev.is_some() && mode == Mode::Relay;
+        if matches!(mode, Mode::Relay | Mode::AfXdp | Mode::Verbs) {
+            let dev = args.dev.is_some() && mode != Mode::AfXdp;
             let kernels = args.spill.is_some() || generic || args.detach || args.server_reads_log;
             return if dev || kernels {
                 Err(ConfigError(

@@ -102,9 +102,10 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     let kernel = KernelSettings::new(&args, listen)?;
     let direct = DirectSettings::new(&args)?;
     let verbs = VerbsSettings::new(&args)?;
-    if direct.is_some() && (listen.ip().is_unspecified() || listen.port() == 0) {
+    let knows_place = direct.is_some() || verbs.is_some();
+    if knows_place && (listen.ip().is_unspecified() || listen.port() == 0) {
         return Err(ConfigError(format!(
-            "--listen {listen}: with --mode af-xdp it must be the address and port to which clients send"
+            "--listen {listen}: with --mode af-xdp or verbs it must be the address and port to which clients send"
         )));
     }
     let fleet = FleetSettings::new(&args, listen)?;

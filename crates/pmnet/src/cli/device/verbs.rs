@@ -192,3 +192,53 @@ pub fn run(
     tracing::info!(?last, "what the NIC and its connections did");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::device::settings::{Place, settings};
+
+    fn args() -> DeviceArgs {
+        let text = r#"
+            listen = "10.0.0.2:51000"
+            next = "10.0.0.3:51500"
+            log = "/dev/shm/none"
+            media = "dram"
+            mode = "verbs"
+            rdma = "rxe0"
+            slots = "/dev/shm/none.slots"
+        "#;
+        toml::from_str(text).unwrap()
+    }
+
+    /// It was taken for a mode of the kernel.
+    #[test]
+    fn a_device_of_this_mode_has_its_place_and_no_ctl() {
+        let settings = settings(args()).unwrap();
+        assert!(matches!(settings.place, Place::Verbs(_)) && !settings.ctl);
+    }
+
+    #[test]
+    fn what_does_not_go_with_this_mode_is_refused_with_the_flags_name() {
+        let refused = |change: &dyn Fn(&mut DeviceArgs), flag: &str| {
+            let mut args = args();
+            change(&mut args);
+            let error = settings(args).err().map(|error| error.to_string());
+            assert!(
+                error.as_ref().is_some_and(|text| text.contains(flag)),
+                "{flag}: {error:?}"
+            );
+        };
+        refused(&|args| args.rdma = None, "--rdma");
+        refused(&|args| args.slots = None, "--slots");
+        refused(&|args| args.mode = None, "--rdma");
+        refused(&|args| args.join = true, "--join");
+        refused(&|args| args.shards = Some(2), "--shards");
+        refused(&|args| args.fleet = Some("prod".into()), "--fleet");
+        refused(&|args| args.dev = Some(vec!["eth0".into()]), "--dev");
+        refused(
+            &|args| args.listen = Some("0.0.0.0:51000".into()),
+            "--listen",
+        );
+    }
+}
