@@ -50,7 +50,7 @@ pub enum QueueError {
 
 impl NicError {
     fn stops(self) -> DeviceError {
-        DeviceError::Stopped(format!("the NIC failed: {self}"))
+        DeviceError::Stopped(format!("PM1701 the NIC failed: {self}"))
     }
 }
 
@@ -359,7 +359,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
 }
 
 fn slots_stop(error: SlotsError) -> DeviceError {
-    DeviceError::Stopped(format!("the slots failed: {error}"))
+    DeviceError::Stopped(format!("PM1702 the slots failed: {error}"))
 }
 
 impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
@@ -412,7 +412,7 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
     fn finish(&mut self, now: Time) -> Result<bool, DeviceError> {
         if self.node.machine().is_serving() && !self.node.machine().is_head() {
             return Err(DeviceError::Stopped(
-                "--mode verbs is for the first device of a chain, and this one is not the first any more: what its NIC has acknowledged \
+                "PM1703 --mode verbs is for the first device of a chain, and this one is not the first any more: what its NIC has acknowledged \
                  must not be dropped. Wire it as the head, or empty its slots by starting it as the head once."
                     .to_owned(),
             ));

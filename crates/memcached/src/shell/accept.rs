@@ -96,7 +96,7 @@ impl Door {
             tracing::warn!(
                 times = self.troubles,
                 why,
-                "memcached clients are turned away"
+                "PM3101 memcached clients are turned away"
             );
         }
     }

@@ -228,7 +228,7 @@ impl Front {
             Ok((_, more)) => more,
             Err(error) => {
                 // The next datagram is a new event; what is missing is sent again.
-                tracing::warn!(%error, "receiving from the device");
+                tracing::warn!(%error, "PM3102 receiving from the device");
                 false
             }
         };
@@ -240,7 +240,7 @@ impl Front {
     fn send(&mut self) -> Result<(), FrontError> {
         if let Err(error) = self.calls.node.flush(self.now) {
             // What was not sent is sent again when its timer is due.
-            tracing::warn!(%error, "sending to the device");
+            tracing::warn!(%error, "PM3103 sending to the device");
         }
         if self.calls.node.take_other_socket() {
             register(&self.poll, &mut self.calls.node)?;
@@ -277,7 +277,7 @@ impl Front {
         match reason {
             Closed::Ended => {}
             Closed::DataLoss { .. } | Closed::TooFewCopies { .. } => {
-                tracing::error!(%reason, "a session with the devices is closed");
+                tracing::error!(%reason, "PM3104 a session with the devices is closed");
             }
             _ => tracing::info!(%reason, "a session with the devices is closed"),
         }
@@ -467,7 +467,7 @@ impl Front {
                 if answer != b"OK\r\n" && self.shared.flush_at.is_none() {
                     tracing::warn!(
                         answer = %String::from_utf8_lossy(answer).trim_end(),
-                        "flush_all, whose time has come, could not be done; it is tried again"
+                        "PM3105 flush_all, whose time has come, could not be done; it is tried again"
                     );
                     self.shared.flush_at = Some(self.shared.unix_millis + FLUSH_AGAIN);
                 }

@@ -26,12 +26,14 @@ pub use args::MemcachedArgs;
 const EXAMPLES: &str = "\
 Examples:
   pmnet memcached --listen 127.0.0.1:11211 --via 127.0.0.1:51000
-  pmnet memcached --listen 127.0.0.1:11211 --udp 127.0.0.1:11211 --via 127.0.0.1:51000 --copies 2
-  pmnet memcached --listen 10.0.0.5:11211 --anyone-may-connect --fleet prod --etcd http://10.0.0.7:2379
+  pmnet memcached --listen 127.0.0.1:11211 --udp 127.0.0.1:11211 \\
+    --via 127.0.0.1:51000 --copies 2
+  pmnet memcached --listen 10.0.0.5:11211 --anyone-may-connect \\
+    --fleet prod --etcd http://10.0.0.7:2379
 
-memcached clients connect here, with the text or the meta protocol. A set (also ms without flags that
-depend on the item) is acknowledged as soon as every device of the chain holds it; everything else is
-executed by the database, exactly once. Nothing is evicted.";
+memcached clients connect here, with the text or the meta protocol. A set (also ms without flags that depend \
+on the item) is acknowledged as soon as every device of the chain holds it. The database executes everything else, \
+exactly once. Nothing is evicted.";
 
 /// Smallest `--item-size-max`, as memcached's.
 const ITEM_SIZE_MIN: u64 = 1024;
@@ -174,7 +176,7 @@ fn within_files(wanted: usize) -> Result<usize, ConfigError> {
     }
     if can < wanted {
         tracing::warn!(
-            "this process may have {files} files open, so at most {can} clients may connect, and not the {wanted} of \
+            "PM3106 this process may have {files} files open, so at most {can} clients may connect, and not the {wanted} of \
              --connections-max: raise the limit (LimitNOFILE= in systemd, ulimit -Hn, docker --ulimit nofile=)"
         );
     }
