@@ -25,7 +25,7 @@ fn answers_that_vanish_at_a_veth_are_noticed() {
     };
     let says = doctor();
     assert!(
-        says.contains("warn  XDP            va is a veth")
+        says.contains("warn  XDP            PM1422 va is a veth")
             && says.contains("its other end has none"),
         "{says}"
     );
