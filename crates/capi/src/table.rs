@@ -9,7 +9,8 @@ use crate::fault::{
 };
 use crate::server::ServerObject;
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, TryLockError};
 use std::time::Duration;
 
 /// The object of a number.
@@ -54,8 +55,27 @@ fn table() -> Result<MutexGuard<'static, Table>, Fault> {
     ))
 }
 
+/// The number of forks between the process that loaded the library and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// Whether forks are counted.
+static COUNTS_FORKS: Once = Once::new();
+/// Bits of a number of a process on Linux (PID_MAX_LIMIT).
+const PID_BITS: u32 = 22;
+
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Returns what tells this process from all those that have inherited its table. The process's number alone would not: in a namespace of
+/// its own a child can have that of its parent.
 fn process_part() -> u64 {
-    u64::from(std::process::id()) << 32
+    COUNTS_FORKS.call_once(|| {
+        // SAFETY: `forked` lives as long as the library, which is never unloaded while it has threads or handlers; it only changes an atomic,
+        // which is allowed in the child of a process with threads. If there is no memory for it, the process's number alone counts.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    });
+    let process = std::process::id().wrapping_add(FORKS.load(Ordering::Relaxed) << PID_BITS);
+    u64::from(process) << 32
 }
 
 /// Keeps an object; returns its number.

@@ -118,6 +118,7 @@ impl ClientNode {
             count += 1;
             match news {
                 News::Connected => machine.connection_changed(now),
+                News::OtherEpoch => machine.doubt_epoch(),
                 News::Taken {
                     session,
                     seq,

@@ -79,7 +79,7 @@ pub struct Session {
     calls: HashMap<CallId, Option<u64>>,
     finished: VecDeque<Finished>,
     /// The result of the one that blocks.
-    own: Option<Result<Answer, SessionError>>,
+    own: Option<(CallId, Result<Answer, SessionError>)>,
     /// An outcome is unknown, and no later bypass was answered.
     doubtful: bool,
     polled: Option<Polled>,
@@ -218,21 +218,23 @@ impl Session {
     /// Starts an update, which the caller calls `token`; see [`Session::next`].
     ///
     /// # Errors
-    /// [`SessionError::Refused`], [`SessionError::Closed`]: then it was not started.
+    /// [`SessionError::Refused`], [`SessionError::Closed`], [`SessionError::Io`]: then it was not started.
     pub fn update_start(
         &mut self,
         payload: Bytes,
         key_hash: u64,
         token: u64,
     ) -> Result<(), SessionError> {
+        self.wake()?;
         let call = self.submit_update(payload, key_hash)?;
-        self.started(call, token)
+        self.calls.insert(call, Some(token));
+        Ok(())
     }
 
     /// Starts a bypass, which the caller calls `token`; see [`Session::next`].
     ///
     /// # Errors
-    /// [`SessionError::Refused`], [`SessionError::Closed`]: then it was not started.
+    /// [`SessionError::Refused`], [`SessionError::Closed`], [`SessionError::Io`]: then it was not started.
     pub fn bypass_start(
         &mut self,
         payload: Bytes,
@@ -240,13 +242,15 @@ impl Session {
         read_only: bool,
         token: u64,
     ) -> Result<(), SessionError> {
+        self.wake()?;
         let call = self.submit_bypass(payload, key_hash, read_only)?;
-        self.started(call, token)
+        self.calls.insert(call, Some(token));
+        Ok(())
     }
 
-    fn started(&mut self, call: CallId, token: u64) -> Result<(), SessionError> {
-        self.calls.insert(call, Some(token));
-        // The descriptor is readable, so that the caller comes and lets it be sent.
+    /// Makes the descriptor readable, so that the caller comes and lets a call be sent. Before the call: if the system refuses, it was not
+    /// started.
+    fn wake(&mut self) -> Result<(), SessionError> {
         if let Some(polled) = &mut self.polled
             && polled.set != Some(Time(0))
         {
@@ -350,11 +354,17 @@ impl Session {
         Ok(())
     }
 
+    /// Waits for the end of a call of this session's own. If the system fails meanwhile, the call goes on, and nobody waits for it any more:
+    /// its end must not be taken for that of the next one.
     fn wait(&mut self, call: CallId) -> Result<Answer, SessionError> {
         self.calls.insert(call, None);
         loop {
-            self.turn(self.until())?;
-            if let Some(result) = self.own.take() {
+            if let Err(error) = self.turn(self.until()) {
+                self.calls.remove(&call);
+                self.doubtful = true;
+                return Err(error);
+            }
+            if let Some((_, result)) = self.own.take_if(|(ended, _)| *ended == call) {
                 self.arm()?;
                 return result;
             }
@@ -382,7 +392,7 @@ impl Session {
                 };
                 match token {
                     Some(token) => self.finished.push_back(Finished { token, result }),
-                    None => self.own = Some(result),
+                    None => self.own = Some((call, result)),
                 }
             }
             Event::SessionClosed { session, reason } if session == self.session => {

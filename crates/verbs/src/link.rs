@@ -17,7 +17,7 @@ use pmnet_wire::{DATAGRAM_BYTES_MAX, Header, Kind, Packet};
 
 use crate::gates::{Gates, Offer, takes_seq};
 use crate::line::{Ended, Line};
-use crate::message::Message;
+use crate::message::{Message, Refusal};
 use crate::nic::{Completion, Completions, Nic, NicError, QueuePair, Readable, SendBuffers};
 
 /// Messages that the NIC has, at most.
@@ -56,6 +56,8 @@ pub struct LinkCounters {
 pub enum News {
     /// A connection is there: what was under way is sent again.
     Connected,
+    /// The device makes no connection in the epoch that the client knows.
+    OtherEpoch,
     /// The NIC has everything up to `seq` of this session, in this epoch, and the chain is this device alone.
     Taken {
         /// The session.
@@ -337,6 +339,16 @@ impl Link {
     fn hear(&mut self, message: &Message, news: &mut impl FnMut(News)) -> bool {
         match (&mut self.state, *message) {
             (State::Greeting { .. }, Message::Welcome { .. }) => self.welcome(message, news),
+            (
+                State::Greeting { .. },
+                Message::Refused {
+                    why: Refusal::Epoch,
+                    ..
+                },
+            ) => {
+                news(News::OtherEpoch);
+                false
+            }
             (State::Up(up), Message::Bound { session }) => {
                 let sent = up.gates.open(session);
                 up.backlog.extend(sent);

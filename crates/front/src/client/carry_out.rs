@@ -542,9 +542,12 @@ impl Connection {
                 let Some(replying) = self.replying.after(arguments) else {
                     return reply::error(SYNTAX);
                 };
+                let was_silent = self.replying.is_silent();
                 self.replying = replying;
                 if replying.is_silent() {
-                    self.face.pending.replies.mute(Muted::Yes);
+                    if !was_silent {
+                        self.face.pending.replies.mute(Muted::Yes);
+                    }
                     return Bytes::new();
                 }
                 self.face.pending.replies.mute(Muted::No);

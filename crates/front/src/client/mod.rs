@@ -110,7 +110,7 @@ enum Later {
     Reads,
     /// It is not known what its client may do.
     Rights,
-    /// It is to come behind changes of subscriptions of other clients that are under way.
+    /// It is to come after changes of subscriptions of other clients that are under way. `advance` asks to be woken.
     Subscriptions,
     /// The same, and some may be there that nobody has looked at yet.
     OthersFirst,

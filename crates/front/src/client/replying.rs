@@ -45,3 +45,41 @@ impl Replying {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::input::{Input, Sender};
+    use pmnet_resp::Status;
+
+    fn after(state: Replying, word: &str) -> Option<Replying> {
+        let mut input = Input::default();
+        input.receive(format!("CLIENT REPLY {word}\r\n").as_bytes());
+        assert_eq!(input.poll(Sender::Known).unwrap(), Status::Command);
+        state.after(&input.arguments())
+    }
+
+    #[test]
+    fn each_word_in_each_state() {
+        use Replying::{Off, On, Skipped, Skips, SkipsNext};
+        for state in [On, Off, SkipsNext, Skips, Skipped] {
+            assert_eq!(after(state, "on"), Some(On), "{state:?}");
+            assert_eq!(after(state, "OFF"), Some(Off), "{state:?}");
+            assert_eq!(after(state, "MAYBE"), None, "{state:?}");
+            let skips = if state == Off { Off } else { SkipsNext };
+            assert_eq!(after(state, "SKIP"), Some(skips), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn skip_is_about_one_command() {
+        let mut state = Replying::SkipsNext;
+        let mut silent = Vec::new();
+        // The CLIENT REPLY SKIP itself, the next command, and two more.
+        for _ in 0..4 {
+            silent.push(state.is_silent());
+            state.command_over();
+        }
+        assert_eq!(silent, [true, true, false, false]);
+    }
+}

@@ -296,3 +296,51 @@ impl Transactions {
         Ok(wait)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open() -> Transaction {
+        Transaction {
+            shard: 1,
+            stage: Stage::Keyed(7),
+            fate: Fate::Queued,
+            watched: None,
+        }
+    }
+
+    fn fate(transaction: &Transaction) -> (&str, &[u8]) {
+        match &transaction.fate {
+            Fate::Queued => ("queued", b""),
+            Fate::Aborts(error) => ("aborts", error),
+            Fate::Lost(error) => ("lost", error),
+        }
+    }
+
+    #[test]
+    fn exec_gets_the_first_error() {
+        let (first, second) = (
+            Bytes::from_static(b"-first"),
+            Bytes::from_static(b"-second"),
+        );
+        let mut transaction = open();
+        assert_eq!(fate(&transaction), ("queued", &b""[..]));
+        transaction.abort(first.clone());
+        transaction.abort(second.clone());
+        assert_eq!(fate(&transaction), ("aborts", &first[..]));
+        transaction.lose();
+        assert_eq!(fate(&transaction), ("lost", &first[..]));
+        // What is lost stays lost.
+        transaction.abort(second);
+        transaction.lose();
+        assert_eq!(fate(&transaction), ("lost", &first[..]));
+    }
+
+    #[test]
+    fn a_transaction_that_is_lost_first_aborts() {
+        let mut transaction = open();
+        transaction.lose();
+        assert_eq!(fate(&transaction), ("lost", &EXECABORT[..]));
+    }
+}

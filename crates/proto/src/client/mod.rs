@@ -617,6 +617,12 @@ impl Client {
         self.head_changed(now);
     }
 
+    /// The head has refused a connection (RDMA, verbs.md §4) because of the epoch: it is asked for the present one by a datagram. Packets of
+    /// a session that sends by connections alone would never ask.
+    pub const fn doubt_epoch(&mut self) {
+        self.size.doubt();
+    }
+
     /// The highest epoch that was heard of; 0: none yet.
     #[must_use]
     pub const fn epoch(&self) -> u32 {

@@ -58,6 +58,11 @@ impl Size {
         self.asked = None;
     }
 
+    /// The epoch in which it was told may be over: the head is asked soon.
+    pub(super) const fn doubt(&mut self) {
+        self.told_in = 0;
+    }
+
     /// Largest fragments that every hop carries. Without [`Rule::FragmentSize`] as much as a packet may have.
     pub(super) fn of_fragments(&self, rules: Rules) -> FragmentSize {
         if rules.hold(Rule::FragmentSize) {

@@ -3,7 +3,7 @@
 
 use super::reads::Reads;
 use super::session::Session;
-use super::{Cursors, Device, OwnChain, Phase, RELAYED_MAX, Serving, Table, Verdict};
+use super::{Cursors, Device, OwnChain, Phase, RELAYED_MAX, Serving, Verdict};
 use crate::rto::Rto;
 use crate::rules::Rule;
 use crate::time::{MILLISECOND, Nanos, SECOND};
@@ -519,7 +519,7 @@ impl Device {
             committed: applied,
             applied,
         };
-        self.table = Table::default();
+        let before = std::mem::take(&mut self.table);
         self.reads = Reads::default();
         self.link.restart(applied);
         self.waits_for = None;
@@ -527,6 +527,7 @@ impl Device {
         // older copy of the log that was started often enough would be taken for this one.
         self.log.served = self.log.incarnation;
         if self.chain.members[position].served < self.log.incarnation {
+            self.table.sessions = before.sessions;
             self.recover_again(now);
             return Ok(Served::AskAgain);
         }
@@ -541,6 +542,7 @@ impl Device {
         for frame in frames {
             self.fold_frame(now, frame)?;
         }
+        self.table.keep_bound(&before);
         let behind = self.chain.members.iter().skip(position + 1);
         let downstream = behind.map(|member| DurableRow {
             device: member.device,

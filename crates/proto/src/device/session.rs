@@ -1,7 +1,7 @@
 //! The session table of a device, folded from its log (`docs/spec/protocol.md` §1).
 
 use super::reads::Outstanding;
-use super::{Device, IndexRow, Phase};
+use super::{Device, IndexRow, Phase, Table};
 use crate::{Peer, Time};
 use pmnet_wire::Header;
 use pmnet_wire::packet::{Append, EntryKind, LetGo};
@@ -61,6 +61,19 @@ impl Session {
             client: (0, 0),
             let_go: None,
             bound: 0,
+        }
+    }
+}
+
+impl Table {
+    /// Keeps the connections of sessions that were known before the server told of them anew: messages in slots still belong to them.
+    pub(super) fn keep_bound(&mut self, before: &Table) {
+        for (id, old) in before.sessions.iter().filter(|(_, old)| old.bound > 0) {
+            if let Some(session) = self.sessions.get_mut(id)
+                && session.token == old.token
+            {
+                session.bound = old.bound;
+            }
         }
     }
 }

@@ -1,10 +1,13 @@
 //! Where a session begins and ends at the head (`docs/spec/protocol.md` §4).
 
-use crate::support::device::{Bench, ROOM, client, config, from_client, server, update};
-use crate::support::{SESSION, TOKEN, only};
+use crate::support::device::{
+    Bench, ROOM, client, config, from_client, from_hop, server, table, update,
+};
+use crate::support::{EPOCH, SESSION, TOKEN, only};
 use pmnet_proto::Time;
 use pmnet_proto::device::{DeviceConfig, Verdict};
 use pmnet_proto::time::SECOND;
+use pmnet_wire::record::SessionRow;
 use pmnet_wire::{Flags, Header, Kind, raw};
 
 /// The same OPEN again is the same session as long as nobody used it. One that comes later still, from
@@ -145,6 +148,44 @@ fn a_session_with_a_connection_is_not_ended_before_its_slots_are_processed() {
     bench.now = bench.now + 2 * SECOND;
     assert_eq!(ended(&mut bench), [SESSION]);
     assert!(!bench.device.bind(SESSION, TOKEN), "it is over");
+}
+
+/// Messages that a NIC has acknowledged wait in slots while the epoch changes, and the client connects again before they are processed. The end of
+/// the old connection was taken for that of the new one, which the session had no more then.
+#[test]
+fn a_new_epoch_keeps_the_connections_of_a_session() {
+    let config = DeviceConfig {
+        session_idle: SECOND,
+        ..config(1, server())
+    };
+    let mut bench = Bench::head_with(1, config);
+    assert!(bench.device.bind(SESSION, TOKEN), "its old connection");
+    let later = Header {
+        epoch: EPOCH + 1,
+        ..from_hop(Kind::Applied, 0)
+    };
+    bench.answer(server(), &later, b"");
+    let recover = only(bench.tick());
+    let reply = Header {
+        kind: Kind::RecoverReply,
+        epoch: EPOCH + 1,
+        order: 1,
+        tag: 0,
+        ..recover.header
+    };
+    let row = SessionRow {
+        session: SESSION,
+        last_seq: 0,
+        token: TOKEN,
+    };
+    let verdict = bench.give(server(), &reply, &table(1, &[row]));
+    bench.resume(&verdict);
+    assert!(bench.device.is_serving());
+    assert!(bench.device.bind(SESSION, TOKEN), "its new connection");
+    // The slots of the old one are processed.
+    bench.device.unbind(bench.now, SESSION);
+    bench.now = bench.now + 2 * SECOND;
+    assert_eq!(ended(&mut bench), [], "the new one is there");
 }
 
 /// The head had decided to end the silent session when its client connected.

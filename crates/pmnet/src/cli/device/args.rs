@@ -101,6 +101,10 @@ pub struct DeviceArgs {
     /// With --mode verbs: number of new slots, a power of two [default: 1024]. A slot has 2048 bytes.
     #[arg(long, value_name = "N")]
     pub slot_count: Option<u32>,
+    /// With --mode verbs: make new slots for a log that was used before. You state that no slots of this log hold writes: those that a NIC
+    /// acknowledged, and that are in no log yet, would be lost.
+    #[arg(long)]
+    pub new_slots: bool,
     /// With --mode verbs and slots in persistent memory: you state that the NIC's writes go past the processor's caches (DDIO is off for
     /// its port), so that what is acknowledged survives a power cut.
     #[arg(long)]
@@ -194,6 +198,7 @@ impl DeviceArgs {
             rdma: self.rdma.or(file.rdma),
             slots: self.slots.or(file.slots),
             slot_count: self.slot_count.or(file.slot_count),
+            new_slots: self.new_slots,
             ddio_off: self.ddio_off || file.ddio_off,
             dev: self.dev.or(file.dev),
             address: self.address.or(file.address),

@@ -33,6 +33,7 @@ pub struct VerbsSettings {
     rdma: String,
     slots: PathBuf,
     count: Option<u32>,
+    may_make: bool,
     ddio_off: bool,
 }
 
@@ -43,6 +44,7 @@ impl VerbsSettings {
             (args.rdma.is_some(), "--rdma"),
             (args.slots.is_some(), "--slots"),
             (args.slot_count.is_some(), "--slot-count"),
+            (args.new_slots, "--new-slots"),
             (args.ddio_off, "--ddio-off"),
         ];
         if args.mode != Some(Mode::Verbs) {
@@ -83,12 +85,14 @@ impl VerbsSettings {
             rdma,
             slots,
             count: args.slot_count,
+            may_make: args.new_slots,
             ddio_off: args.ddio_off,
         }))
     }
 
-    /// Opens the slots of this log, or makes them.
-    fn open(&self, log: Identity) -> anyhow::Result<SlotScan<AnyMedia>> {
+    /// Opens the slots of this log, or makes them. For a log that was used they are made only if the operator says so: its own slots may be
+    /// elsewhere, with acknowledged writes.
+    fn open(&self, log: Identity, used: bool) -> anyhow::Result<SlotScan<AnyMedia>> {
         let wanted = SlotParameters {
             slots: self.count.unwrap_or(SLOTS),
             slot_bytes: SLOT_BYTES,
@@ -96,6 +100,13 @@ impl VerbsSettings {
         wanted.validate()?;
         let kind = kind(&self.slots);
         let unused = !self.slots.exists() || pmnet_media::is_unused_device(&self.slots, kind)?;
+        let refused = || {
+            anyhow::anyhow!(
+                "PM1704 the log was used before, and there are no slots here: if its slots are elsewhere, acknowledged writes may be in \
+                 them. Give their path with --slots. Only if there are none, because this log was used in another mode: --new-slots"
+            )
+        };
+        anyhow::ensure!(!unused || !used || self.may_make, refused());
         let mut media = if unused {
             pmnet_media::create(
                 &self.slots,
@@ -107,6 +118,7 @@ impl VerbsSettings {
         };
         // A file of zeros was left by a process that died before it had written anything.
         if unused || media.bytes().iter().all(|byte| *byte == 0) {
+            anyhow::ensure!(!used || self.may_make, refused());
             pmnet_log::slots::format(&mut media, log, wanted)?;
             tracing::info!(path = %self.slots.display(), ?wanted, "made new slots");
         }
@@ -155,7 +167,7 @@ pub fn run(
         .with_context(|| format!("cannot use the log {}", settings.path.display()))?;
     let about = (settings.relay.device.id, settings.relay.device.shard);
     let scan = verbs
-        .open(*log.identity())
+        .open(*log.identity(), log.last() > 0)
         .with_context(|| format!("cannot use the slots {}", verbs.slots.display()))?;
     let (slots, memory) = (scan.parameters().slots, scan.media().memory());
     let (media, alone, chained) = (
