@@ -4,7 +4,8 @@
 //! before it is answered. Everything else goes as a bypass: the session sends nothing behind one until it is answered (`docs/spec/protocol.md` §3). So the
 //! connection keeps later units until then, and sends those together that go together.
 //! Invariants: units are submitted in the order of their commands; each slot gets one answer; what is kept in memory is bounded
-//! ([`SLOTS_MAX`], [`FLIGHT_BYTES_MAX`], [`UNREAD_BYTES_MAX`]); at a bound, no further command is taken.
+//! ([`SLOTS_MAX`], [`FLIGHT_BYTES_MAX`], [`UNREAD_BYTES_MAX`]); at a bound, no further command is taken, and the store is asked nothing more. Replies
+//! become text as they come: nothing else is kept of them.
 
 mod answer;
 mod shared;
@@ -29,17 +30,26 @@ use unit::{UNITS_MAX, Unit};
 pub const SLOTS_MAX: usize = 256;
 /// Most bytes of its commands that are on their way; one command may be longer.
 pub const FLIGHT_BYTES_MAX: usize = 4 << 20;
-/// Most bytes of answers that it has not read; the answers to one call may be longer.
+/// Bytes of answers that are kept for it beyond which the store is asked nothing more; the answers to one call may be longer.
 pub const UNREAD_BYTES_MAX: usize = 1 << 20;
 /// Bytes that are received ahead of the command that is looked at.
 const AHEAD_BYTES: usize = 64 * 1024;
 
-/// The place of a command among the answers.
+/// The place of a command among the answers: its text so far, and how it goes on.
 #[derive(Debug)]
-enum Slot {
-    /// Replies so far, how many are missing, and the bytes that it keeps.
-    Open(Answer, Vec<Part>, usize, usize),
-    Done(Vec<u8>),
+struct Slot {
+    text: Vec<u8>,
+    open: Option<Open>,
+}
+
+/// A command that misses replies of the store.
+#[derive(Debug)]
+struct Open {
+    answer: Answer,
+    /// How many replies are missing.
+    missing: usize,
+    /// Bytes of commands that it keeps.
+    bytes: usize,
 }
 
 /// The call that is waited for.
@@ -83,10 +93,17 @@ pub struct Connection {
     /// Updates that are under way, with their slots.
     updates: VecDeque<(CallId, u64)>,
     asked: Option<Asked>,
+    /// The first unit waits for room for its answer.
+    held: bool,
     /// Bytes of commands that are not answered.
     flight: usize,
+    /// Answers that are to be written; those of the first slot as far as they are known.
     out: Vec<u8>,
     written: usize,
+    /// Bytes of text in the slots: it waits for answers in front of it.
+    kept: usize,
+    /// Bytes of answers that may still come; `None`: any number. Nothing is kept of what is beyond it.
+    room: Option<usize>,
 }
 
 /// Submits calls in the order in which they are to take effect.
@@ -109,10 +126,23 @@ impl Connection {
             units: VecDeque::new(),
             updates: VecDeque::new(),
             asked: None,
+            held: false,
             flight: 0,
             out: Vec::new(),
             written: 0,
+            kept: 0,
+            room: None,
         }
+    }
+
+    /// A client that says just this. Of its answers, it gets the first `room` bytes.
+    #[must_use]
+    pub fn of_one_request(shared: &Shared, said: &[u8], room: usize) -> Connection {
+        let mut connection = Connection::new(shared);
+        connection.receive(said);
+        connection.receive_eof();
+        connection.room = Some(room);
+        connection
     }
 
     /// Takes in what the client has sent.
@@ -147,10 +177,12 @@ impl Connection {
             && self.unwritten().is_empty()
     }
 
-    /// Whether further commands were received and can be taken.
+    /// Whether further commands were received and can be taken, or the store can be asked again after answers were written.
     #[must_use]
     pub fn has_more(&self) -> bool {
+        let waits = |unit| self.must_wait(unit);
         !self.starved && self.may_take()
+            || self.held && self.units.front().is_some_and(|unit| !waits(unit))
     }
 
     /// Whether a command has begun that is not whole.
@@ -168,10 +200,20 @@ impl Connection {
     /// So much of them was written.
     pub fn wrote(&mut self, count: usize) {
         self.written += count;
-        if self.written >= self.out.len() {
-            self.out.clear();
+        // A client that always leaves something unread must not make what it has read stay.
+        if self.written >= self.out.len() / 2 {
+            self.out.drain(..self.written);
             self.written = 0;
         }
+        if self.out.is_empty() {
+            self.out.shrink_to(AHEAD_BYTES);
+        }
+    }
+
+    /// Bytes of answers that are kept: those that the client has not read, and those that wait for others in front of them.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.unwritten().len() + self.kept
     }
 
     /// Takes commands, and submits what can be submitted.
@@ -226,25 +268,81 @@ impl Connection {
             None => translate::plan(request, slot, shared),
         };
         match plan {
-            Plan::Said(text) => self.slots.push_back(Slot::Done(text)),
+            Plan::Said(text) => self.push_said(text),
             Plan::Ends(text) => {
-                self.slots.push_back(Slot::Done(text));
+                self.push_said(text);
                 self.ends = true;
             }
             Plan::Asks(answer, units) => {
                 let bytes = units.iter().map(Unit::bytes).sum();
                 self.flight += bytes;
-                let parts = Vec::with_capacity(units.len());
-                self.slots
-                    .push_back(Slot::Open(answer, parts, units.len(), bytes));
+                let open = Open {
+                    answer,
+                    missing: units.len(),
+                    bytes,
+                };
+                self.slots.push_back(Slot {
+                    text: Vec::new(),
+                    open: Some(open),
+                });
                 self.units.extend(units);
             }
         }
     }
 
+    /// Bytes of answers that may still be added.
+    fn room(&self) -> usize {
+        self.room
+            .map_or(usize::MAX, |room| room.saturating_sub(self.kept))
+    }
+
+    fn push_said(&mut self, text: Vec<u8>) {
+        let mut text = text;
+        text.truncate(self.room());
+        self.kept += text.len();
+        self.slots.push_back(Slot { text, open: None });
+    }
+
+    /// Whether the next unit has to wait until its client has read more, or until others are answered. The first slot waits for its client only:
+    /// what the others keep goes out behind it.
+    fn must_wait(&self, unit: &Unit) -> bool {
+        let kept = if unit.slot == self.first {
+            self.unwritten().len()
+        } else {
+            self.kept()
+        };
+        unit.is_answered_by_store() && kept >= UNREAD_BYTES_MAX
+    }
+
+    /// Leaves out reads of which nobody would see the answer.
+    fn leave_out(&mut self, shared: &mut Shared) -> bool {
+        let mut left_out = false;
+        while let Some(unit) = self.units.front().filter(|unit| unit.is_look()) {
+            let number = unit.slot;
+            let has_failed = |slot: &mut Slot| {
+                let open = slot.open.as_ref();
+                open.is_some_and(|open| open.answer.has_failed())
+            };
+            if self.room() > 0 && !self.slot(number).is_some_and(has_failed) {
+                break;
+            }
+            self.units.pop_front();
+            self.part(number, Err("pmnet: not asked for".into()), shared);
+            left_out = true;
+        }
+        left_out
+    }
+
     fn submit_units(&mut self, shared: &mut Shared, submit: &mut Submit<'_>) -> bool {
-        let mut submitted = false;
-        while self.asked.is_none() && !self.units.is_empty() {
+        let mut submitted = self.leave_out(shared);
+        self.held = false;
+        while self.asked.is_none()
+            && let Some(first) = self.units.front()
+        {
+            if self.must_wait(first) {
+                self.held = true;
+                break;
+            }
             let count = unit::together(self.units.iter(), shared.item_max).max(1);
             let units: Vec<&Unit> = self.units.iter().take(count).collect();
             let needs = units.iter().any(|unit| unit.is_change());
@@ -289,8 +387,7 @@ impl Connection {
     fn refuse(&mut self, count: usize, why: Refused, shared: &mut Shared) -> bool {
         let slots: Vec<u64> = self.units.drain(..count).map(|unit| unit.slot).collect();
         for slot in slots {
-            self.part(slot, Err(format!("pmnet: {why}")));
-            self.render(slot, shared);
+            self.part(slot, Err(format!("pmnet: {why}")), shared);
         }
         true
     }
@@ -300,12 +397,33 @@ impl Connection {
         self.slots.get_mut(at)
     }
 
-    /// One more reply for a slot.
-    fn part(&mut self, slot: u64, part: Part) {
-        if let Some(Slot::Open(_, parts, missing, _)) = self.slot(slot) {
-            parts.push(part);
-            *missing = missing.saturating_sub(1);
+    /// One more reply for a slot: it becomes text. Returns the unit that its command needs in addition, before all others.
+    fn part(&mut self, number: u64, part: Part, shared: &mut Shared) -> Option<Unit> {
+        let room = self.room();
+        let slot = self.slot(number)?;
+        let open = slot.open.as_mut()?;
+        open.missing = open.missing.saturating_sub(1);
+        let before = slot.text.len();
+        let rendered = open
+            .answer
+            .render(&part, open.missing == 0, &mut slot.text, shared);
+        if rendered == Rendered::Again
+            && let Answer::Meta { key, meta } = &open.answer
+        {
+            open.missing = 1;
+            return Some(translate::fetch(key, meta, number, shared));
         }
+        let bytes = open.bytes;
+        let is_done = open.missing == 0;
+        if is_done {
+            slot.open = None;
+        }
+        slot.text.truncate(before.saturating_add(room));
+        self.kept += slot.text.len() - before;
+        if is_done {
+            self.flight -= bytes;
+        }
+        None
     }
 
     /// A call has ended. Call [`Connection::advance`] afterwards.
@@ -321,20 +439,22 @@ impl Connection {
         };
         if let Some(at) = self.updates.iter().position(|(id, _)| *id == call) {
             if let Some((_, slot)) = self.updates.remove(at) {
-                self.part(slot, part);
-                self.render(slot, shared);
+                self.part(slot, part, shared);
             }
             return;
         }
         match self.asked.take() {
             Some(Asked::Dialect(id)) if id == call => self.dialect_known(part, shared),
             Some(Asked::Units(id, slots, replies)) if id == call => {
+                let mut again = Vec::new();
                 for (slot, part) in slots.iter().zip(split(part, replies, slots.len())) {
-                    self.part(*slot, part);
+                    again.extend(self.part(*slot, part, shared));
+                    // Answers behind it may be as large.
+                    self.settle();
                 }
                 // Backwards, so that what is asked once more comes in order in front of everything else.
-                for slot in slots.into_iter().rev() {
-                    self.render(slot, shared);
+                for unit in again.into_iter().rev() {
+                    self.units.push_front(unit);
                 }
             }
             other => self.asked = other,
@@ -348,46 +468,28 @@ impl Connection {
             Err(why) => {
                 // Nothing was done. Only the first is answered so: by the next, the store may be there again.
                 if let Some(unit) = self.units.pop_front() {
-                    self.part(unit.slot, Err(why));
-                    self.render(unit.slot, shared);
+                    self.part(unit.slot, Err(why), shared);
                 }
-            }
-        }
-    }
-
-    /// Makes the answer of a slot that misses nothing any more.
-    fn render(&mut self, number: u64, shared: &mut Shared) {
-        let Some(Slot::Open(answer, parts, 0, bytes)) = self.slot(number) else {
-            return;
-        };
-        let bytes = *bytes;
-        match answer.render(parts, shared) {
-            Rendered::Text(text) => {
-                self.flight -= bytes;
-                if let Some(slot) = self.slot(number) {
-                    *slot = Slot::Done(text);
-                }
-            }
-            Rendered::Again => {
-                let Some(Slot::Open(Answer::Meta { key, meta }, parts, missing, _)) =
-                    self.slot(number)
-                else {
-                    return;
-                };
-                parts.clear();
-                *missing = 1;
-                let unit = translate::fetch(key, meta, number, shared);
-                self.units.push_front(unit);
             }
         }
     }
 
     /// Moves the answers to the output that are next.
     fn settle(&mut self) {
-        while let Some(Slot::Done(_)) = self.slots.front() {
-            if let Some(Slot::Done(text)) = self.slots.pop_front() {
+        while let Some(slot) = self.slots.front_mut() {
+            let text = std::mem::take(&mut slot.text);
+            let is_open = slot.open.is_some();
+            self.kept -= text.len();
+            self.room = self.room.map(|room| room.saturating_sub(text.len()));
+            if self.out.is_empty() {
+                self.out = text;
+            } else {
                 self.out.extend_from_slice(&text);
             }
+            if is_open {
+                return;
+            }
+            self.slots.pop_front();
             self.first += 1;
         }
     }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pmnet_wire::item::{Change, Item, Mode, Touch};
 use pmnet_wire::promise::RECORDS_PREFIX;
 
-use super::answer::{Answer, Words};
+use super::answer::{Answer, Values, Words};
 use super::shared::Shared;
 use super::unit::{Unit, Work};
 use crate::request::{Count, Form, Meta, Request, Store, TOO_LARGE, Verb};
@@ -74,14 +74,7 @@ pub(super) fn plan(request: Request, slot: u64, shared: &mut Shared) -> Plan {
     match request {
         Request::Get { keys, unique } => {
             let units = keys.iter().map(|key| unit(key, Work::Look)).collect();
-            Plan::Asks(
-                Answer::Values {
-                    keys,
-                    unique,
-                    touched: false,
-                },
-                units,
-            )
+            Plan::Asks(Answer::Values(Values::new(keys, unique, false)), units)
         }
         Request::GetAndTouch { keys, .. } if keys.is_empty() => Plan::Said(line("END")),
         Request::GetAndTouch {
@@ -93,14 +86,7 @@ pub(super) fn plan(request: Request, slot: u64, shared: &mut Shared) -> Plan {
                 .iter()
                 .map(|key| unit(key, get_and_touch(key, exptime, shared)));
             let units = units.collect();
-            Plan::Asks(
-                Answer::Values {
-                    keys,
-                    unique,
-                    touched: true,
-                },
-                units,
-            )
+            Plan::Asks(Answer::Values(Values::new(keys, unique, true)), units)
         }
         Request::Store(store) => plan_store(store, slot, shared),
         Request::Count(count) => plan_count(count, slot, shared),

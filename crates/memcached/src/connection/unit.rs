@@ -75,6 +75,16 @@ impl Unit {
         matches!(self.work, Work::Change { .. })
     }
 
+    /// Whether the answer comes from the store.
+    pub(super) fn is_answered_by_store(&self) -> bool {
+        self.kind().is_some()
+    }
+
+    /// Whether it has no effect but its answer.
+    pub(super) fn is_look(&self) -> bool {
+        matches!(self.work, Work::Look | Work::LookLong)
+    }
+
     /// Bytes of values that it may bring along and back.
     fn weight(&self, item_max: u64) -> u64 {
         let (words, shows) = match &self.work {

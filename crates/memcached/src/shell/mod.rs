@@ -352,11 +352,13 @@ impl Front {
 
     fn seat(&mut self, index: usize, edge: Edge, said: &[u8]) {
         self.serial += 1;
-        let mut connection = Connection::new(&self.shared);
-        if !matches!(edge, Edge::Tcp(_)) {
-            connection.receive(said);
-            connection.receive_eof();
-        }
+        let connection = match edge {
+            Edge::Tcp(_) => Connection::new(&self.shared),
+            // One byte more than can be sent says that it was too long.
+            Edge::Udp(..) | Edge::Timer(_) => {
+                Connection::of_one_request(&self.shared, said, datagram::REPLY_BYTES_MAX + 1)
+            }
+        };
         self.guests[index] = Some(Box::new(Guest {
             connection,
             edge,

@@ -40,6 +40,11 @@ impl Bench {
         }
     }
 
+    /// The next client is a request over UDP, whose answer may be so long.
+    pub fn ask_once(&mut self, said: &[u8], room: usize) {
+        self.connection = Connection::of_one_request(&self.shared, said, room);
+    }
+
     /// Takes what was received, and submits.
     pub fn advance(&mut self) {
         let Bench {
@@ -78,6 +83,16 @@ impl Bench {
             self.connection.done(*id, outcome, &mut self.shared);
         }
         !pending.is_empty()
+    }
+
+    /// Takes the first call that is pending out of what is executed.
+    pub fn hold(&mut self) -> (CallId, Call) {
+        self.pending.remove(0)
+    }
+
+    /// Lets a call that was held be executed next.
+    pub fn release(&mut self, held: (CallId, Call)) {
+        self.pending.push(held);
     }
 
     /// Ends what was submitted with this.
