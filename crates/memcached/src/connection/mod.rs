@@ -1,7 +1,7 @@
 //! One client without its socket: bytes in, calls out, replies in the order of the commands.
 //!
 //! Purpose: commands become *units*, each one command of the store; units become calls. A plain `set` is a call of its own, and others may be under way
-//! before it is answered. Everything else goes as a bypass: the session sends nothing behind one until it is answered (`docs/spec/protocol.md` §3). So the
+//! before it is answered. It is promised only to a store that has said that it serves this front ([`Store`]). Everything else goes as a bypass: the session sends nothing behind one until it is answered (`docs/spec/protocol.md` §3). So the
 //! connection keeps later units until then, and sends those together that go together.
 //! Invariants: units are submitted in the order of their commands; each slot gets one answer; what is kept in memory is bounded
 //! ([`SLOTS_MAX`], [`FLIGHT_BYTES_MAX`], [`UNREAD_BYTES_MAX`]); at a bound, no further command is taken, and the store is asked nothing more. Replies
@@ -17,11 +17,11 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use pmnet_client::{CallId, Closed, Outcome, Refused};
 use pmnet_resp::{ReplyLimits, Scanner, read, reply};
-use pmnet_wire::command::{Form, NO_ADDRESS, Protocol, preamble};
 
 use crate::request::{Parser, Request, Step};
 use answer::{Answer, Part, Rendered};
-pub use shared::{Dialect, Shared};
+use shared::Question;
+pub use shared::{Dialect, Shared, Store};
 use translate::Plan;
 pub use unit::{Call, Way};
 use unit::{UNITS_MAX, Unit};
@@ -55,8 +55,8 @@ struct Open {
 /// The call that is waited for.
 #[derive(Debug)]
 enum Asked {
-    /// What does the store understand?
-    Dialect(CallId),
+    /// Does the store serve this front? With the round of the question.
+    Store(CallId, Question, u64),
     /// The slots of its units, and how its reply is read.
     Units(CallId, Vec<u64>, Replies),
 }
@@ -345,17 +345,24 @@ impl Connection {
             }
             let count = unit::together(self.units.iter(), shared.item_max).max(1);
             let units: Vec<&Unit> = self.units.iter().take(count).collect();
-            let needs = units.iter().any(|unit| unit.is_change());
-            let dialect = match shared.dialect {
-                None if needs => match submit(which_dialect()) {
-                    Ok(id) => {
-                        self.asked = Some(Asked::Dialect(id));
-                        return true;
-                    }
-                    Err(Refused::Busy) => return submitted,
-                    Err(why) => return self.refuse(count, why, shared),
-                },
-                known => known.unwrap_or(Dialect::Redis),
+            let needs_store = units.iter().any(|unit| unit.needs_store());
+            let dialect = match shared.store() {
+                Store::Serves(dialect) => *dialect,
+                // It is not asked for by what these are.
+                _ if !needs_store => Dialect::Redis,
+                Store::Refuses(why, _) => {
+                    let why = why.clone();
+                    return self.refuse(count, &why, shared);
+                }
+                Store::Unknown => {
+                    let question = (Question::Dialect, unit::which_dialect());
+                    return self.ask_store(question, count, shared, submit) || submitted;
+                }
+                Store::Is(_) => {
+                    let call = unit::look(&first.key, shared.database);
+                    let question = (Question::Database, call);
+                    return self.ask_store(question, count, shared, submit) || submitted;
+                }
             };
             let Some(call) = unit::call(&units, shared, dialect) else {
                 return submitted;
@@ -364,7 +371,7 @@ impl Connection {
             let id = match submit(call) {
                 Ok(id) => id,
                 Err(Refused::Busy) => return submitted,
-                Err(why) => return self.refuse(count, why, shared),
+                Err(why) => return self.refuse(count, &format!("pmnet: {why}"), shared),
             };
             submitted = true;
             let slots: Vec<u64> = self.units.drain(..count).map(|unit| unit.slot).collect();
@@ -383,11 +390,29 @@ impl Connection {
         submitted
     }
 
+    /// Asks the store, before the first units are submitted; whether that got on.
+    fn ask_store(
+        &mut self,
+        (question, call): (Question, Call),
+        count: usize,
+        shared: &mut Shared,
+        submit: &mut Submit<'_>,
+    ) -> bool {
+        match submit(call) {
+            Ok(id) => {
+                self.asked = Some(Asked::Store(id, question, shared.round));
+                true
+            }
+            Err(Refused::Busy) => false,
+            Err(why) => self.refuse(count, &format!("pmnet: {why}"), shared),
+        }
+    }
+
     /// The first units cannot be submitted.
-    fn refuse(&mut self, count: usize, why: Refused, shared: &mut Shared) -> bool {
+    fn refuse(&mut self, count: usize, why: &str, shared: &mut Shared) -> bool {
         let slots: Vec<u64> = self.units.drain(..count).map(|unit| unit.slot).collect();
         for slot in slots {
-            self.part(slot, Err(format!("pmnet: {why}")), shared);
+            self.part(slot, Err(why.to_owned()), shared);
         }
         true
     }
@@ -428,6 +453,12 @@ impl Connection {
 
     /// A call has ended. Call [`Connection::advance`] afterwards.
     pub fn done(&mut self, call: CallId, outcome: Outcome, shared: &mut Shared) {
+        if let Some(Asked::Store(id, question, round)) = self.asked
+            && id == call
+        {
+            self.asked = None;
+            return self.store_asked(question, round, outcome, shared);
+        }
         let part = match outcome {
             Outcome::Committed { .. } => Ok(reply::OK),
             Outcome::Reply(reply) => Ok(reply),
@@ -444,7 +475,6 @@ impl Connection {
             return;
         }
         match self.asked.take() {
-            Some(Asked::Dialect(id)) if id == call => self.dialect_known(part, shared),
             Some(Asked::Units(id, slots, replies)) if id == call => {
                 let mut again = Vec::new();
                 for (slot, part) in slots.iter().zip(split(part, replies, slots.len())) {
@@ -461,17 +491,25 @@ impl Connection {
         }
     }
 
-    fn dialect_known(&mut self, part: Part, shared: &mut Shared) {
-        match part {
-            Ok(reply) if reply == NO_ADDRESS => shared.dialect = Some(Dialect::Packet),
-            Ok(_) => shared.dialect = Some(Dialect::Redis),
-            Err(why) => {
-                // Nothing was done. Only the first is answered so: by the next, the store may be there again.
-                if let Some(unit) = self.units.pop_front() {
-                    self.part(unit.slot, Err(why), shared);
-                }
-            }
-        }
+    /// The store has answered a question, or it has not.
+    fn store_asked(
+        &mut self,
+        question: Question,
+        round: u64,
+        outcome: Outcome,
+        shared: &mut Shared,
+    ) {
+        let why = match outcome {
+            // It may be of a store that serves no more: ask once more.
+            Outcome::Reply(_) if round != shared.round => return,
+            Outcome::Reply(reply) => return shared.store_answers(question, &reply),
+            Outcome::Failed(why) => format!("pmnet: {why}"),
+            Outcome::Committed { .. } | Outcome::Unknown => NO_ANSWER.to_owned(),
+        };
+        // Those behind them have waited as long.
+        let waited = self.units.iter().take_while(|unit| unit.needs_store());
+        let count = waited.count();
+        self.refuse(count, &why, shared);
     }
 
     /// Moves the answers to the output that are next.
@@ -505,16 +543,8 @@ impl Connection {
     }
 }
 
-/// Asks the store whether it has an address of its own, as a Redis has.
-fn which_dialect() -> Call {
-    Call {
-        payload: preamble(Form::StoreAddress, Protocol::Resp2, 0)
-            .to_vec()
-            .into(),
-        key_hash: 0,
-        way: Way::Read,
-    }
-}
+/// Why nothing was promised.
+const NO_ANSWER: &str = "pmnet: the store has not answered whether it serves memcached clients (deadline passed); nothing was done";
 
 /// Everything is in memory, and came from our own server.
 const LIMITS: ReplyLimits = ReplyLimits {

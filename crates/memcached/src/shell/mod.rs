@@ -281,6 +281,9 @@ impl Front {
             }
             _ => tracing::info!(%reason, "a session with the devices is closed"),
         }
+        if reason != Closed::Ended {
+            self.shared.forget_store();
+        }
         let Some(Owner::Guest(name)) = owner else {
             return;
         };
