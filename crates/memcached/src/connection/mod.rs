@@ -135,7 +135,8 @@ impl Connection {
         }
     }
 
-    /// A client that says just this. Of its answers, it gets the first `room` bytes.
+    /// A request over UDP: a client that says just this. Of its answers, it gets the first `room` bytes. A command that nobody knows is not answered, and the
+    /// last.
     #[must_use]
     pub fn of_one_request(shared: &Shared, said: &[u8], room: usize) -> Connection {
         let mut connection = Connection::new(shared);
@@ -269,6 +270,14 @@ impl Connection {
         };
         match plan {
             Plan::Said(text) => self.push_said(text),
+            Plan::Unknown if self.room.is_none() => self.push_said(b"ERROR\r\n".to_vec()),
+            Plan::Unknown => {
+                // Every answer begins so that it is no command. An answer to it would be one to an answer, of a front
+                // whose address somebody else has given as his own; and so on for ever.
+                self.taken = self.input.len();
+                self.ends = true;
+                shared.counters.datagrams_dropped += 1;
+            }
             Plan::Ends(text) => {
                 self.push_said(text);
                 self.ends = true;

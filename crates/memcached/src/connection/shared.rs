@@ -63,7 +63,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// `id`: a number by which the uniques of this front differ from those of others; 12 bits of it count.
+    /// `id`: a number by which the uniques of this front differ from those of others; its last 12 bits count, and a little the others.
     #[must_use]
     pub fn new(database: u32, item_max: u64, connections_max: usize, id: u64) -> Shared {
         Shared {
@@ -79,6 +79,7 @@ impl Shared {
             uniques: Uniques {
                 last: 0,
                 id: id & UNIQUE_ID_MASK,
+                begins: (id >> UNIQUE_ID_BITS) % 1000,
             },
         }
     }
@@ -144,7 +145,7 @@ impl Shared {
         self.store = Store::Refuses(why, self.unix_millis);
     }
 
-    /// A unique that no item has had.
+    /// A unique that no item of this front has had.
     pub fn unique(&mut self) -> u64 {
         self.uniques.next(self.unix_millis)
     }
@@ -178,16 +179,20 @@ const PAST: u64 = 1;
 const UNIQUE_ID_BITS: u32 = 12;
 const UNIQUE_ID_MASK: u64 = (1 << UNIQUE_ID_BITS) - 1;
 
-/// Uniques: the time in microseconds, and which front it is. Each is greater than those before it; below 2^63 until the year 2041.
+/// Uniques: the time in microseconds, and which front it is. Each is greater than those before it of the same process, whatever its clock does; below 2^63
+/// until the year 2041, which leaves no room for a longer id.
 #[derive(Debug)]
 struct Uniques {
     last: u64,
     id: u64,
+    /// Microsecond of each millisecond at which they begin: two fronts with one id seldom begin at the same.
+    begins: u64,
 }
 
 impl Uniques {
     fn next(&mut self, unix_millis: u64) -> u64 {
-        let time = (unix_millis.wrapping_mul(1000) << UNIQUE_ID_BITS) | self.id;
+        let time =
+            (unix_millis.wrapping_mul(1000).wrapping_add(self.begins) << UNIQUE_ID_BITS) | self.id;
         self.last = time.max(self.last + (1 << UNIQUE_ID_BITS));
         self.last
     }
@@ -216,6 +221,18 @@ mod tests {
         // The clock is set back.
         shared.unix_millis = 5;
         assert!(shared.unique() > last && last < 1 << 63);
+    }
+
+    #[test]
+    fn two_fronts_with_one_id_differ_unless_much_is_done_at_once() {
+        let mut fronts = [0x5_0abc, 0x9_0abc].map(|id| Shared::new(0, 1 << 20, 1, id));
+        let mut seen = std::collections::HashSet::new();
+        for millis in 0..1000 {
+            for shared in &mut fronts {
+                shared.unix_millis = 1_800_000_000_000 + millis;
+                assert!((0..50).all(|_| seen.insert(shared.unique())));
+            }
+        }
     }
 
     #[test]

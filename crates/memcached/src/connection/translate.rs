@@ -20,6 +20,8 @@ pub(super) enum Plan {
     Asks(Answer, Vec<Unit>),
     /// The connection ends behind this answer.
     Ends(Vec<u8>),
+    /// Nobody knows what it is.
+    Unknown,
 }
 
 fn line(text: &str) -> Vec<u8> {
@@ -126,6 +128,7 @@ pub(super) fn plan(request: Request, slot: u64, shared: &mut Shared) -> Plan {
         Request::Flush { delay, quiet } => plan_flush(delay, quiet, slot, shared),
         Request::Stats(which) => Plan::Said(stats::text(which, shared)),
         Request::Version => Plan::Said(line(&format!("VERSION {}", stats::VERSION))),
+        Request::Unknown => Plan::Unknown,
         Request::Say(text) => said(text),
         Request::End(text) => Plan::Ends(text.map_or_else(Vec::new, line)),
     }

@@ -340,3 +340,64 @@ fn a_flush_can_be_put_off() {
     assert_eq!(bench.text("flush_all noreply\r\nget a\r\n"), "END\n");
     assert_eq!(bench.shared.flush_at, None, "the later one counts");
 }
+
+#[test]
+fn no_answer_is_answered_over_udp() {
+    const ROOM: usize = 10_000;
+    let mut bench = Bench::new();
+    // With an item that is a command.
+    let mut answers: Vec<Vec<u8>> = [
+        "set k 0 0 10\r\nget k\r\nmn\r\r\n",
+        "get k\r\n",
+        "gets k none\r\n",
+        "get none\r\n",
+        "add k 0 0 1\r\nv\r\n",
+        "cas k 0 0 1 5\r\nv\r\n",
+        "mg k v\r\n",
+        "mg none\r\n",
+        "mg k s\r\n",
+        "me k\r\n",
+        "ms k 1 C5\r\nv\r\n",
+        "ms k 1 MA C0\r\nv\r\n",
+        "md none\r\n",
+        "ms n 1\r\n7\r\n",
+        "incr n 1\r\n",
+        "incr n 100\r\n",
+        "incr k 1\r\n",
+        "ma n v\r\n",
+        "touch n 0\r\n",
+        "gat 0 n\r\n",
+        "delete n\r\n",
+        "delete n\r\n",
+        "mn\r\n",
+        "version\r\n",
+        "verbosity 1\r\n",
+        "stats\r\n",
+        "stats settings\r\n",
+        "stats reset\r\n",
+        "shutdown\r\n",
+        "flush_all\r\n",
+        "get\r\n",
+        "mg k v v\r\n",
+        "get pmnet:{0}\r\n",
+    ]
+    .map(|command| bench.say(command.as_bytes()))
+    .into();
+    answers.push(pmnet_memcached::datagram::IN_PIECES.to_vec());
+    answers.push(pmnet_memcached::datagram::TOO_LONG.to_vec());
+    answers.push(b"ERROR\r\n".to_vec());
+    bench.shared.counters.datagrams_dropped = 0;
+    bench.calls.clear();
+    for (number, answer) in (1..).zip(&answers) {
+        assert!(!answer.is_empty(), "{number}");
+        bench.ask_once(answer, ROOM);
+        let text = answer.escape_ascii();
+        assert_eq!(bench.say(b""), b"", "{text}");
+        assert!(bench.connection.is_finished() && !bench.connection.is_within());
+        assert_eq!(bench.shared.counters.datagrams_dropped, number, "{text}");
+    }
+    assert_eq!(bench.calls.len(), 0);
+    // What came before is answered.
+    bench.ask_once(b"mn\r\nfoo\r\nmn\r\n", ROOM);
+    assert_eq!(bench.say(b""), b"MN\r\n");
+}
