@@ -100,7 +100,7 @@ pub struct Connection {
     /// Answers that are to be written; those of the first slot as far as they are known.
     out: Vec<u8>,
     written: usize,
-    /// Bytes of text in the slots: it waits for answers in front of it.
+    /// Bytes of text in the slots: it waits for answers before it.
     kept: usize,
     /// Bytes of answers that may still come; `None`: any number. Nothing is kept of what is beyond it.
     room: Option<usize>,
@@ -135,8 +135,8 @@ impl Connection {
         }
     }
 
-    /// A request over UDP: a client that says just this. Of its answers, it gets the first `room` bytes. A command that nobody knows is not answered, and the
-    /// last.
+    /// A request over UDP: a client that says just this. Of its answers, it gets the first `room` bytes. An unknown command is not answered, and is the
+    /// last one.
     #[must_use]
     pub fn of_one_request(shared: &Shared, said: &[u8], room: usize) -> Connection {
         let mut connection = Connection::new(shared);
@@ -211,7 +211,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of answers that are kept: those that the client has not read, and those that wait for others in front of them.
+    /// Bytes of answers that are kept: those that the client has not read, and those that wait for others before them.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.unwritten().len() + self.kept
@@ -272,8 +272,8 @@ impl Connection {
             Plan::Said(text) => self.push_said(text),
             Plan::Unknown if self.room.is_none() => self.push_said(b"ERROR\r\n".to_vec()),
             Plan::Unknown => {
-                // Every answer begins so that it is no command. An answer to it would be one to an answer, of a front
-                // whose address somebody else has given as his own; and so on for ever.
+                // Each answer begins with a word that is no command. Two fronts would answer each other for ever,
+                // once an attacker has sent a request to one with the address of the other.
                 self.taken = self.input.len();
                 self.ends = true;
                 shared.counters.datagrams_dropped += 1;
@@ -313,7 +313,7 @@ impl Connection {
     }
 
     /// Whether the next unit has to wait until its client has read more, or until others are answered. The first slot waits for its client only:
-    /// what the others keep goes out behind it.
+    /// the texts of the others are written after its own.
     fn must_wait(&self, unit: &Unit) -> bool {
         let kept = if unit.slot == self.first {
             self.unwritten().len()
@@ -323,7 +323,7 @@ impl Connection {
         unit.is_answered_by_store() && kept >= UNREAD_BYTES_MAX
     }
 
-    /// Leaves out reads of which nobody would see the answer.
+    /// Leaves out reads whose answers no client would see.
     fn leave_out(&mut self, shared: &mut Shared) -> bool {
         let mut left_out = false;
         while let Some(unit) = self.units.front().filter(|unit| unit.is_look()) {
@@ -488,7 +488,7 @@ impl Connection {
                 let mut again = Vec::new();
                 for (slot, part) in slots.iter().zip(split(part, replies, slots.len())) {
                     again.extend(self.part(*slot, part, shared));
-                    // Answers behind it may be as large.
+                    // Answers after it may be as large.
                     self.settle();
                 }
                 // Backwards, so that what is asked once more comes in order in front of everything else.
@@ -515,7 +515,7 @@ impl Connection {
             Outcome::Failed(why) => format!("pmnet: {why}"),
             Outcome::Committed { .. } | Outcome::Unknown => NO_ANSWER.to_owned(),
         };
-        // Those behind them have waited as long.
+        // The units after it have waited as long.
         let waited = self.units.iter().take_while(|unit| unit.needs_store());
         let count = waited.count();
         self.refuse(count, &why, shared);

@@ -14,12 +14,12 @@ pub enum Dialect {
     Packet,
 }
 
-/// What is known of the store.
+/// Knowledge of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
     /// Nothing.
     Unknown,
-    /// What it understands, and not yet whether the database of the items is there.
+    /// Its dialect is known; not yet whether the database of the items is there.
     Is(Dialect),
     /// It serves this front.
     Serves(Dialect),
@@ -84,7 +84,7 @@ impl Shared {
         }
     }
 
-    /// What is known of the store. A refusal is forgotten after a second.
+    /// Returns the knowledge of the store. A refusal is forgotten after a second.
     #[must_use]
     pub fn store(&self) -> &Store {
         match &self.store {

@@ -20,7 +20,7 @@ pub(super) enum Plan {
     Asks(Answer, Vec<Unit>),
     /// The connection ends behind this answer.
     Ends(Vec<u8>),
-    /// Nobody knows what it is.
+    /// It is no known command.
     Unknown,
 }
 

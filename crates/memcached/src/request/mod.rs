@@ -167,7 +167,7 @@ pub enum Request {
     Stats(Stats),
     /// `version`.
     Version,
-    /// Nobody knows it.
+    /// A name that is no command.
     Unknown,
     /// Has this answer; `None`: it wants none.
     Say(Option<&'static str>),

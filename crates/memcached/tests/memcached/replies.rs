@@ -397,7 +397,7 @@ fn no_answer_is_answered_over_udp() {
         assert_eq!(bench.shared.counters.datagrams_dropped, number, "{text}");
     }
     assert_eq!(bench.calls.len(), 0);
-    // What came before is answered.
+    // The commands before it are answered.
     bench.ask_once(b"mn\r\nfoo\r\nmn\r\n", ROOM);
     assert_eq!(bench.say(b""), b"MN\r\n");
 }
