@@ -1,8 +1,9 @@
 //! One client without its socket: bytes in, calls out, replies in the order of the commands.
 //!
 //! Purpose: commands become *units*, each one command of the store; units become calls. A plain `set` is a call of its own, and others may be under way
-//! before it is answered. It is promised only to a store that has said that it serves this front ([`Store`]). Everything else goes as a bypass: the session sends nothing behind one until it is answered (`docs/spec/protocol.md` §3). So the
-//! connection keeps later units until then, and sends those together that go together.
+//! before it is answered. It is submitted only after the store has said that it serves this front ([`Store`]). Everything else goes as a bypass: the
+//! session sends nothing behind one until it is answered (`docs/spec/protocol.md` §3). So the connection keeps later units until then, and sends those
+//! together that go together.
 //! Invariants: units are submitted in the order of their commands; each slot gets one answer; what is kept in memory is bounded
 //! ([`SLOTS_MAX`], [`FLIGHT_BYTES_MAX`], [`UNREAD_BYTES_MAX`]); at a bound, no further command is taken, and the store is asked nothing more. Replies
 //! become text as they come: nothing else is kept of them.
@@ -305,8 +306,7 @@ impl Connection {
             .map_or(usize::MAX, |room| room.saturating_sub(self.kept))
     }
 
-    fn push_said(&mut self, text: Vec<u8>) {
-        let mut text = text;
+    fn push_said(&mut self, mut text: Vec<u8>) {
         text.truncate(self.room());
         self.kept += text.len();
         self.slots.push_back(Slot { text, open: None });
@@ -357,7 +357,7 @@ impl Connection {
             let needs_store = units.iter().any(|unit| unit.needs_store());
             let dialect = match shared.store() {
                 Store::Serves(dialect) => *dialect,
-                // It is not asked for by what these are.
+                // These units are the same in each dialect.
                 _ if !needs_store => Dialect::Redis,
                 Store::Refuses(why, _) => {
                     let why = why.clone();
@@ -528,7 +528,7 @@ impl Connection {
             let is_open = slot.open.is_some();
             self.kept -= text.len();
             self.room = self.room.map(|room| room.saturating_sub(text.len()));
-            if self.out.is_empty() {
+            if self.out.is_empty() && text.len() > AHEAD_BYTES {
                 self.out = text;
             } else {
                 self.out.extend_from_slice(&text);
