@@ -318,17 +318,18 @@ fn requests_over_udp_are_one_datagram() {
         refused,
         b"SERVER_ERROR multi-packet request not supported\r\n"
     );
-    // Half a command, and no frame at all: dropped.
+    // Half a command, an unknown one, and no frame at all: dropped.
     socket
         .set_read_timeout(Some(Duration::from_millis(300)))
         .unwrap();
     assert_eq!(ask(&socket, fronted.udp, whole, b"set k 0 0 9\r\nab"), None);
+    assert_eq!(ask(&socket, fronted.udp, whole, b"ERROR\r\n"), None);
     assert_eq!(ask(&socket, fronted.udp, [0; 8], b"get k\r\n"), None);
     let stats = Caller::connect(fronted.address)
         .exchange(b"stats\r\n")
         .unwrap();
     let stats = String::from_utf8(stats).unwrap();
-    assert!(stats.contains("STAT datagrams_dropped 3\r\n"), "{stats}");
+    assert!(stats.contains("STAT datagrams_dropped 4\r\n"), "{stats}");
 }
 
 #[test]

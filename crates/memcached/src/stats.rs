@@ -28,7 +28,7 @@ pub struct Counters {
     pub bytes_read: u64,
     /// The same.
     pub bytes_written: u64,
-    /// UDP requests that were not taken.
+    /// UDP requests that were not taken, or not all of them.
     pub datagrams_dropped: u64,
     /// Clients now.
     pub connections: u64,

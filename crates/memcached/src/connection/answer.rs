@@ -23,11 +23,7 @@ pub(super) enum Words {
 /// The parts of an answer to a command.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Values {
-        keys: Vec<Bytes>,
-        unique: bool,
-        touched: bool,
-    },
+    Values(Values),
     /// With the item's unique.
     Stored(Words, Form, u64),
     /// Upwards, and with the item's unique.
@@ -47,12 +43,25 @@ pub(super) enum Answer {
     Said(Option<&'static str>),
 }
 
+/// The items of a retrieval, one for each reply.
+#[derive(Debug)]
+pub(super) struct Values {
+    /// Those that miss their reply.
+    keys: std::vec::IntoIter<Bytes>,
+    /// With uniques.
+    unique: bool,
+    touched: bool,
+    /// One has got an error: the answer has ended with it.
+    failed: bool,
+}
+
 /// The store's reply to one unit, or why there is none.
 pub(super) type Part = Result<Bytes, String>;
 
 /// The result of making an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rendered {
-    Text(Vec<u8>),
+    Text,
     /// The item is stale and not promised yet: it has to be asked for once more, by a change.
     Again,
 }
@@ -123,29 +132,37 @@ impl Answer {
             }
             Answer::Touched(quiet) | Answer::Flushed(quiet) => *quiet,
             Answer::Said(text) => text.is_none(),
-            Answer::Values { .. } | Answer::Meta { .. } | Answer::Debug { .. } => false,
+            Answer::Values(_) | Answer::Meta { .. } | Answer::Debug { .. } => false,
         }
     }
 
-    /// The answer, from the replies to all units.
-    pub(super) fn render(&self, parts: &[Part], shared: &mut Shared) -> Rendered {
+    /// Whether further replies add nothing to it.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self, Answer::Values(values) if values.failed)
+    }
+
+    /// Adds the text of one reply. Only a retrieval has several.
+    pub(super) fn render(
+        &mut self,
+        part: &Part,
+        is_last: bool,
+        out: &mut Vec<u8>,
+        shared: &mut Shared,
+    ) -> Rendered {
+        let is_quiet = self.is_quiet();
         let rendered = match self {
-            Answer::Values {
-                keys,
-                unique,
-                touched,
-            } => values(keys, parts, *unique, *touched, shared).map(Some),
-            Answer::Meta { meta, .. } => match meta_get(meta, parts, shared) {
+            Answer::Values(values) => values.render(part, is_last, out, shared).map(|()| None),
+            Answer::Meta { meta, .. } => match meta_get(meta, part, shared) {
                 Ok(Some(text)) => Ok(Some(text)),
                 Ok(None) => return Rendered::Again,
                 Err(trouble) => Err(trouble),
             },
-            Answer::Stored(words, form, unique) => stored(*words, form, *unique, parts, shared),
-            Answer::Counted(up, form, unique) => counted(*up, form, *unique, parts, shared),
-            Answer::Touched(_) => touched(parts, shared),
-            Answer::Deleted(form) => deleted(form, parts, shared),
-            Answer::Flushed(_) => first(parts).map(|_| Some(line("OK"))),
-            Answer::Debug { key, shown } => debug(key, shown, parts).map(Some),
+            Answer::Stored(words, form, unique) => stored(*words, form, *unique, part, shared),
+            Answer::Counted(up, form, unique) => counted(*up, form, *unique, part, shared),
+            Answer::Touched(_) => touched(part, shared),
+            Answer::Deleted(form) => deleted(form, part, shared),
+            Answer::Flushed(_) => checked(part).map(|_| Some(line("OK"))),
+            Answer::Debug { key, shown } => debug(key, shown, part).map(Some),
             Answer::Said(text) => Ok(text.map(line)),
         };
         let text = match rendered {
@@ -155,50 +172,64 @@ impl Answer {
                 line(&format!("SERVER_ERROR {why}"))
             }
         };
-        Rendered::Text(if self.is_quiet() { Vec::new() } else { text })
+        if !is_quiet {
+            out.extend_from_slice(&text);
+        }
+        Rendered::Text
     }
 }
 
-fn first(parts: &[Part]) -> Result<&Bytes, Trouble> {
-    checked(parts.first().ok_or_else(strange)?)
-}
+impl Values {
+    pub(super) fn new(keys: Vec<Bytes>, unique: bool, touched: bool) -> Values {
+        Values {
+            keys: keys.into_iter(),
+            unique,
+            touched,
+            failed: false,
+        }
+    }
 
-fn values(
-    keys: &[Bytes],
-    parts: &[Part],
-    with_unique: bool,
-    touched: bool,
-    shared: &mut Shared,
-) -> Result<Vec<u8>, Trouble> {
-    let mut out = Vec::new();
-    for (key, part) in keys.iter().zip(parts) {
-        let found = item(checked(part)?)?;
-        shared.counters.note_get(touched, found.is_some());
-        let Some(Item {
+    fn render(
+        &mut self,
+        part: &Part,
+        is_last: bool,
+        out: &mut Vec<u8>,
+        shared: &mut Shared,
+    ) -> Result<(), Trouble> {
+        let key = self.keys.next().unwrap_or_default();
+        if self.failed {
+            return Ok(());
+        }
+        let found = checked(part).and_then(|reply| item(reply));
+        self.failed = found.is_err();
+        let found = found?;
+        shared.counters.note_get(self.touched, found.is_some());
+        if let Some(Item {
             flags,
             unique,
             data,
             ..
         }) = found
-        else {
-            continue;
-        };
-        out.extend_from_slice(b"VALUE ");
-        out.extend_from_slice(key);
-        out.extend_from_slice(format!(" {flags} {}", data.len()).as_bytes());
-        if with_unique {
-            out.extend_from_slice(format!(" {unique}").as_bytes());
+        {
+            out.extend_from_slice(b"VALUE ");
+            out.extend_from_slice(&key);
+            out.extend_from_slice(format!(" {flags} {}", data.len()).as_bytes());
+            if self.unique {
+                out.extend_from_slice(format!(" {unique}").as_bytes());
+            }
+            out.extend_from_slice(b"\r\n");
+            out.extend_from_slice(data);
+            out.extend_from_slice(b"\r\n");
         }
-        out.extend_from_slice(b"\r\n");
-        out.extend_from_slice(data);
-        out.extend_from_slice(b"\r\n");
+        if is_last {
+            out.extend_from_slice(b"END\r\n");
+        }
+        Ok(())
     }
-    out.extend_from_slice(b"END\r\n");
-    Ok(out)
 }
 
-fn stored(words: Words, form: &Form, unique: u64, parts: &[Part], shared: &mut Shared) -> Outcome {
-    let reply = first(parts)?;
+fn stored(words: Words, form: &Form, unique: u64, part: &Part, shared: &mut Shared) -> Outcome {
+    let reply = checked(part)?;
     let status: &[u8] = match (words, &reply[..]) {
         (Words::Plain, b"+OK\r\n") => b"STORED",
         (Words::Plain, b"$-1\r\n" | b"_\r\n") => b"NOT_STORED",
@@ -234,13 +265,13 @@ fn stored(words: Words, form: &Form, unique: u64, parts: &[Part], shared: &mut S
     Ok(Some(out))
 }
 
-fn counted(up: bool, form: &Form, unique: u64, parts: &[Part], shared: &mut Shared) -> Outcome {
+fn counted(up: bool, form: &Form, unique: u64, part: &Part, shared: &mut Shared) -> Outcome {
     let Changed {
         status,
         text,
         left,
         won,
-    } = changed(first(parts)?)?;
+    } = changed(checked(part)?)?;
     if status == b"NON_NUMERIC" {
         let text = "CLIENT_ERROR cannot increment or decrement non-numeric value";
         return Ok(Some(line(text)));
@@ -327,8 +358,8 @@ fn number(out: &mut Vec<u8>, letter: u8, value: u64) {
     out.extend_from_slice(value.to_string().as_bytes());
 }
 
-fn touched(parts: &[Part], shared: &mut Shared) -> Outcome {
-    let reply = first(parts)?;
+fn touched(part: &Part, shared: &mut Shared) -> Outcome {
+    let reply = checked(part)?;
     let found = match read::integer(reply) {
         Some(flag) => flag != 0,
         None => item(reply)?.is_some(),
@@ -337,8 +368,8 @@ fn touched(parts: &[Part], shared: &mut Shared) -> Outcome {
     Ok(Some(line(if found { "TOUCHED" } else { "NOT_FOUND" })))
 }
 
-fn deleted(form: &Form, parts: &[Part], shared: &mut Shared) -> Outcome {
-    let reply = first(parts)?;
+fn deleted(form: &Form, part: &Part, shared: &mut Shared) -> Outcome {
+    let reply = checked(part)?;
     let status = match read::integer(reply) {
         Some(0) => &b"NOT_FOUND"[..],
         Some(_) => b"DELETED",
@@ -375,8 +406,8 @@ struct Found<'a> {
 }
 
 /// `None`: there is none.
-fn found<'a>(parts: &'a [Part]) -> Result<Option<Found<'a>>, Trouble> {
-    let reply = first(parts)?;
+fn found<'a>(part: &'a Part) -> Result<Option<Found<'a>>, Trouble> {
+    let reply = checked(part)?;
     let looked = |item: Option<Item<'a>>, left| {
         item.map(|item| Found {
             item,
@@ -417,8 +448,8 @@ fn found<'a>(parts: &'a [Part]) -> Result<Option<Found<'a>>, Trouble> {
 }
 
 /// `None`: the client may be promised the item, which takes a change.
-fn meta_get(meta: &Meta, parts: &[Part], shared: &mut Shared) -> Outcome {
-    let Some(found) = found(parts)? else {
+fn meta_get(meta: &Meta, part: &Part, shared: &mut Shared) -> Outcome {
+    let Some(found) = found(part)? else {
         shared.counters.note_get(meta.touch.is_some(), false);
         if meta.quiet {
             return Ok(Some(Vec::new()));
@@ -478,8 +509,8 @@ fn meta_get(meta: &Meta, parts: &[Part], shared: &mut Shared) -> Outcome {
     Ok(Some(out))
 }
 
-fn debug(key: &Bytes, shown: &Bytes, parts: &[Part]) -> Result<Vec<u8>, Trouble> {
-    let Some(Found { item, left, .. }) = found(parts)? else {
+fn debug(key: &Bytes, shown: &Bytes, part: &Part) -> Result<Vec<u8>, Trouble> {
+    let Some(Found { item, left, .. }) = found(part)? else {
         return Ok(line("EN"));
     };
     let life = u64::try_from(left).map_or(-1, |left| {

@@ -1,10 +1,12 @@
 //! One client without its socket: bytes in, calls out, replies in the order of the commands.
 //!
 //! Purpose: commands become *units*, each one command of the store; units become calls. A plain `set` is a call of its own, and others may be under way
-//! before it is answered. Everything else goes as a bypass: the session sends nothing behind one until it is answered (`docs/spec/protocol.md` §3). So the
-//! connection keeps later units until then, and sends those together that go together.
+//! before it is answered. It is submitted only after the store has said that it serves this front ([`Store`]). Everything else goes as a bypass: the
+//! session sends nothing behind one until it is answered (`docs/spec/protocol.md` §3). So the connection keeps later units until then, and sends those
+//! together that go together.
 //! Invariants: units are submitted in the order of their commands; each slot gets one answer; what is kept in memory is bounded
-//! ([`SLOTS_MAX`], [`FLIGHT_BYTES_MAX`], [`UNREAD_BYTES_MAX`]); at a bound, no further command is taken.
+//! ([`SLOTS_MAX`], [`FLIGHT_BYTES_MAX`], [`UNREAD_BYTES_MAX`]); at a bound, no further command is taken, and the store is asked nothing more. Replies
+//! become text as they come: nothing else is kept of them.
 
 mod answer;
 mod shared;
@@ -16,11 +18,11 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use pmnet_client::{CallId, Closed, Outcome, Refused};
 use pmnet_resp::{ReplyLimits, Scanner, read, reply};
-use pmnet_wire::command::{Form, NO_ADDRESS, Protocol, preamble};
 
 use crate::request::{Parser, Request, Step};
 use answer::{Answer, Part, Rendered};
-pub use shared::{Dialect, Shared};
+use shared::Question;
+pub use shared::{Dialect, Shared, Store};
 use translate::Plan;
 pub use unit::{Call, Way};
 use unit::{UNITS_MAX, Unit};
@@ -29,24 +31,33 @@ use unit::{UNITS_MAX, Unit};
 pub const SLOTS_MAX: usize = 256;
 /// Most bytes of its commands that are on their way; one command may be longer.
 pub const FLIGHT_BYTES_MAX: usize = 4 << 20;
-/// Most bytes of answers that it has not read; the answers to one call may be longer.
+/// Bytes of answers that are kept for it beyond which the store is asked nothing more; the answers to one call may be longer.
 pub const UNREAD_BYTES_MAX: usize = 1 << 20;
 /// Bytes that are received ahead of the command that is looked at.
 const AHEAD_BYTES: usize = 64 * 1024;
 
-/// The place of a command among the answers.
+/// The place of a command among the answers: its text so far, and how it goes on.
 #[derive(Debug)]
-enum Slot {
-    /// Replies so far, how many are missing, and the bytes that it keeps.
-    Open(Answer, Vec<Part>, usize, usize),
-    Done(Vec<u8>),
+struct Slot {
+    text: Vec<u8>,
+    open: Option<Open>,
+}
+
+/// A command that misses replies of the store.
+#[derive(Debug)]
+struct Open {
+    answer: Answer,
+    /// How many replies are missing.
+    missing: usize,
+    /// Bytes of commands that it keeps.
+    bytes: usize,
 }
 
 /// The call that is waited for.
 #[derive(Debug)]
 enum Asked {
-    /// What does the store understand?
-    Dialect(CallId),
+    /// Does the store serve this front? With the round of the question.
+    Store(CallId, Question, u64),
     /// The slots of its units, and how its reply is read.
     Units(CallId, Vec<u64>, Replies),
 }
@@ -83,10 +94,17 @@ pub struct Connection {
     /// Updates that are under way, with their slots.
     updates: VecDeque<(CallId, u64)>,
     asked: Option<Asked>,
+    /// The first unit waits for room for its answer.
+    held: bool,
     /// Bytes of commands that are not answered.
     flight: usize,
+    /// Answers that are to be written; those of the first slot as far as they are known.
     out: Vec<u8>,
     written: usize,
+    /// Bytes of text in the slots: it waits for answers before it.
+    kept: usize,
+    /// Bytes of answers that may still come; `None`: any number. Nothing is kept of what is beyond it.
+    room: Option<usize>,
 }
 
 /// Submits calls in the order in which they are to take effect.
@@ -109,10 +127,24 @@ impl Connection {
             units: VecDeque::new(),
             updates: VecDeque::new(),
             asked: None,
+            held: false,
             flight: 0,
             out: Vec::new(),
             written: 0,
+            kept: 0,
+            room: None,
         }
+    }
+
+    /// A request over UDP: a client that says just this. Of its answers, it gets the first `room` bytes. An unknown command is not answered, and is the
+    /// last one.
+    #[must_use]
+    pub fn of_one_request(shared: &Shared, said: &[u8], room: usize) -> Connection {
+        let mut connection = Connection::new(shared);
+        connection.receive(said);
+        connection.receive_eof();
+        connection.room = Some(room);
+        connection
     }
 
     /// Takes in what the client has sent.
@@ -147,10 +179,12 @@ impl Connection {
             && self.unwritten().is_empty()
     }
 
-    /// Whether further commands were received and can be taken.
+    /// Whether further commands were received and can be taken, or the store can be asked again after answers were written.
     #[must_use]
     pub fn has_more(&self) -> bool {
+        let waits = |unit| self.must_wait(unit);
         !self.starved && self.may_take()
+            || self.held && self.units.front().is_some_and(|unit| !waits(unit))
     }
 
     /// Whether a command has begun that is not whole.
@@ -168,10 +202,20 @@ impl Connection {
     /// So much of them was written.
     pub fn wrote(&mut self, count: usize) {
         self.written += count;
-        if self.written >= self.out.len() {
-            self.out.clear();
+        // A client that always leaves something unread must not make what it has read stay.
+        if self.written >= self.out.len() / 2 {
+            self.out.drain(..self.written);
             self.written = 0;
         }
+        if self.out.is_empty() {
+            self.out.shrink_to(AHEAD_BYTES);
+        }
+    }
+
+    /// Bytes of answers that are kept: those that the client has not read, and those that wait for others before them.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.unwritten().len() + self.kept
     }
 
     /// Takes commands, and submits what can be submitted.
@@ -226,38 +270,108 @@ impl Connection {
             None => translate::plan(request, slot, shared),
         };
         match plan {
-            Plan::Said(text) => self.slots.push_back(Slot::Done(text)),
+            Plan::Said(text) => self.push_said(text),
+            Plan::Unknown if self.room.is_none() => self.push_said(b"ERROR\r\n".to_vec()),
+            Plan::Unknown => {
+                // Each answer begins with a word that is no command. Two fronts would answer each other for ever,
+                // once an attacker has sent a request to one with the address of the other.
+                self.taken = self.input.len();
+                self.ends = true;
+                shared.counters.datagrams_dropped += 1;
+            }
             Plan::Ends(text) => {
-                self.slots.push_back(Slot::Done(text));
+                self.push_said(text);
                 self.ends = true;
             }
             Plan::Asks(answer, units) => {
                 let bytes = units.iter().map(Unit::bytes).sum();
                 self.flight += bytes;
-                let parts = Vec::with_capacity(units.len());
-                self.slots
-                    .push_back(Slot::Open(answer, parts, units.len(), bytes));
+                let open = Open {
+                    answer,
+                    missing: units.len(),
+                    bytes,
+                };
+                self.slots.push_back(Slot {
+                    text: Vec::new(),
+                    open: Some(open),
+                });
                 self.units.extend(units);
             }
         }
     }
 
+    /// Bytes of answers that may still be added.
+    fn room(&self) -> usize {
+        self.room
+            .map_or(usize::MAX, |room| room.saturating_sub(self.kept))
+    }
+
+    fn push_said(&mut self, mut text: Vec<u8>) {
+        text.truncate(self.room());
+        self.kept += text.len();
+        self.slots.push_back(Slot { text, open: None });
+    }
+
+    /// Whether the next unit has to wait until its client has read more, or until others are answered. The first slot waits for its client only:
+    /// the texts of the others are written after its own.
+    fn must_wait(&self, unit: &Unit) -> bool {
+        let kept = if unit.slot == self.first {
+            self.unwritten().len()
+        } else {
+            self.kept()
+        };
+        unit.is_answered_by_store() && kept >= UNREAD_BYTES_MAX
+    }
+
+    /// Leaves out reads whose answers no client would see.
+    fn leave_out(&mut self, shared: &mut Shared) -> bool {
+        let mut left_out = false;
+        while let Some(unit) = self.units.front().filter(|unit| unit.is_look()) {
+            let number = unit.slot;
+            let has_failed = |slot: &mut Slot| {
+                let open = slot.open.as_ref();
+                open.is_some_and(|open| open.answer.has_failed())
+            };
+            if self.room() > 0 && !self.slot(number).is_some_and(has_failed) {
+                break;
+            }
+            self.units.pop_front();
+            self.part(number, Err("pmnet: not asked for".into()), shared);
+            left_out = true;
+        }
+        left_out
+    }
+
     fn submit_units(&mut self, shared: &mut Shared, submit: &mut Submit<'_>) -> bool {
-        let mut submitted = false;
-        while self.asked.is_none() && !self.units.is_empty() {
+        let mut submitted = self.leave_out(shared);
+        self.held = false;
+        while self.asked.is_none()
+            && let Some(first) = self.units.front()
+        {
+            if self.must_wait(first) {
+                self.held = true;
+                break;
+            }
             let count = unit::together(self.units.iter(), shared.item_max).max(1);
             let units: Vec<&Unit> = self.units.iter().take(count).collect();
-            let needs = units.iter().any(|unit| unit.is_change());
-            let dialect = match shared.dialect {
-                None if needs => match submit(which_dialect()) {
-                    Ok(id) => {
-                        self.asked = Some(Asked::Dialect(id));
-                        return true;
-                    }
-                    Err(Refused::Busy) => return submitted,
-                    Err(why) => return self.refuse(count, why, shared),
-                },
-                known => known.unwrap_or(Dialect::Redis),
+            let needs_store = units.iter().any(|unit| unit.needs_store());
+            let dialect = match shared.store() {
+                Store::Serves(dialect) => *dialect,
+                // These units are the same in each dialect.
+                _ if !needs_store => Dialect::Redis,
+                Store::Refuses(why, _) => {
+                    let why = why.clone();
+                    return self.refuse(count, &why, shared);
+                }
+                Store::Unknown => {
+                    let question = (Question::Dialect, unit::which_dialect());
+                    return self.ask_store(question, count, shared, submit) || submitted;
+                }
+                Store::Is(_) => {
+                    let call = unit::look(&first.key, shared.database);
+                    let question = (Question::Database, call);
+                    return self.ask_store(question, count, shared, submit) || submitted;
+                }
             };
             let Some(call) = unit::call(&units, shared, dialect) else {
                 return submitted;
@@ -266,7 +380,7 @@ impl Connection {
             let id = match submit(call) {
                 Ok(id) => id,
                 Err(Refused::Busy) => return submitted,
-                Err(why) => return self.refuse(count, why, shared),
+                Err(why) => return self.refuse(count, &format!("pmnet: {why}"), shared),
             };
             submitted = true;
             let slots: Vec<u64> = self.units.drain(..count).map(|unit| unit.slot).collect();
@@ -285,12 +399,29 @@ impl Connection {
         submitted
     }
 
+    /// Asks the store, before the first units are submitted; whether that got on.
+    fn ask_store(
+        &mut self,
+        (question, call): (Question, Call),
+        count: usize,
+        shared: &mut Shared,
+        submit: &mut Submit<'_>,
+    ) -> bool {
+        match submit(call) {
+            Ok(id) => {
+                self.asked = Some(Asked::Store(id, question, shared.round));
+                true
+            }
+            Err(Refused::Busy) => false,
+            Err(why) => self.refuse(count, &format!("pmnet: {why}"), shared),
+        }
+    }
+
     /// The first units cannot be submitted.
-    fn refuse(&mut self, count: usize, why: Refused, shared: &mut Shared) -> bool {
+    fn refuse(&mut self, count: usize, why: &str, shared: &mut Shared) -> bool {
         let slots: Vec<u64> = self.units.drain(..count).map(|unit| unit.slot).collect();
         for slot in slots {
-            self.part(slot, Err(format!("pmnet: {why}")));
-            self.render(slot, shared);
+            self.part(slot, Err(why.to_owned()), shared);
         }
         true
     }
@@ -300,16 +431,43 @@ impl Connection {
         self.slots.get_mut(at)
     }
 
-    /// One more reply for a slot.
-    fn part(&mut self, slot: u64, part: Part) {
-        if let Some(Slot::Open(_, parts, missing, _)) = self.slot(slot) {
-            parts.push(part);
-            *missing = missing.saturating_sub(1);
+    /// One more reply for a slot: it becomes text. Returns the unit that its command needs in addition, before all others.
+    fn part(&mut self, number: u64, part: Part, shared: &mut Shared) -> Option<Unit> {
+        let room = self.room();
+        let slot = self.slot(number)?;
+        let open = slot.open.as_mut()?;
+        open.missing = open.missing.saturating_sub(1);
+        let before = slot.text.len();
+        let rendered = open
+            .answer
+            .render(&part, open.missing == 0, &mut slot.text, shared);
+        if rendered == Rendered::Again
+            && let Answer::Meta { key, meta } = &open.answer
+        {
+            open.missing = 1;
+            return Some(translate::fetch(key, meta, number, shared));
         }
+        let bytes = open.bytes;
+        let is_done = open.missing == 0;
+        if is_done {
+            slot.open = None;
+        }
+        slot.text.truncate(before.saturating_add(room));
+        self.kept += slot.text.len() - before;
+        if is_done {
+            self.flight -= bytes;
+        }
+        None
     }
 
     /// A call has ended. Call [`Connection::advance`] afterwards.
     pub fn done(&mut self, call: CallId, outcome: Outcome, shared: &mut Shared) {
+        if let Some(Asked::Store(id, question, round)) = self.asked
+            && id == call
+        {
+            self.asked = None;
+            return self.store_asked(question, round, outcome, shared);
+        }
         let part = match outcome {
             Outcome::Committed { .. } => Ok(reply::OK),
             Outcome::Reply(reply) => Ok(reply),
@@ -321,73 +479,64 @@ impl Connection {
         };
         if let Some(at) = self.updates.iter().position(|(id, _)| *id == call) {
             if let Some((_, slot)) = self.updates.remove(at) {
-                self.part(slot, part);
-                self.render(slot, shared);
+                self.part(slot, part, shared);
             }
             return;
         }
         match self.asked.take() {
-            Some(Asked::Dialect(id)) if id == call => self.dialect_known(part, shared),
             Some(Asked::Units(id, slots, replies)) if id == call => {
+                let mut again = Vec::new();
                 for (slot, part) in slots.iter().zip(split(part, replies, slots.len())) {
-                    self.part(*slot, part);
+                    again.extend(self.part(*slot, part, shared));
+                    // Answers after it may be as large.
+                    self.settle();
                 }
                 // Backwards, so that what is asked once more comes in order in front of everything else.
-                for slot in slots.into_iter().rev() {
-                    self.render(slot, shared);
+                for unit in again.into_iter().rev() {
+                    self.units.push_front(unit);
                 }
             }
             other => self.asked = other,
         }
     }
 
-    fn dialect_known(&mut self, part: Part, shared: &mut Shared) {
-        match part {
-            Ok(reply) if reply == NO_ADDRESS => shared.dialect = Some(Dialect::Packet),
-            Ok(_) => shared.dialect = Some(Dialect::Redis),
-            Err(why) => {
-                // Nothing was done. Only the first is answered so: by the next, the store may be there again.
-                if let Some(unit) = self.units.pop_front() {
-                    self.part(unit.slot, Err(why));
-                    self.render(unit.slot, shared);
-                }
-            }
-        }
-    }
-
-    /// Makes the answer of a slot that misses nothing any more.
-    fn render(&mut self, number: u64, shared: &mut Shared) {
-        let Some(Slot::Open(answer, parts, 0, bytes)) = self.slot(number) else {
-            return;
+    /// The store has answered a question, or it has not.
+    fn store_asked(
+        &mut self,
+        question: Question,
+        round: u64,
+        outcome: Outcome,
+        shared: &mut Shared,
+    ) {
+        let why = match outcome {
+            // It may be of a store that serves no more: ask once more.
+            Outcome::Reply(_) if round != shared.round => return,
+            Outcome::Reply(reply) => return shared.store_answers(question, &reply),
+            Outcome::Failed(why) => format!("pmnet: {why}"),
+            Outcome::Committed { .. } | Outcome::Unknown => NO_ANSWER.to_owned(),
         };
-        let bytes = *bytes;
-        match answer.render(parts, shared) {
-            Rendered::Text(text) => {
-                self.flight -= bytes;
-                if let Some(slot) = self.slot(number) {
-                    *slot = Slot::Done(text);
-                }
-            }
-            Rendered::Again => {
-                let Some(Slot::Open(Answer::Meta { key, meta }, parts, missing, _)) =
-                    self.slot(number)
-                else {
-                    return;
-                };
-                parts.clear();
-                *missing = 1;
-                let unit = translate::fetch(key, meta, number, shared);
-                self.units.push_front(unit);
-            }
-        }
+        // The units after it have waited as long.
+        let waited = self.units.iter().take_while(|unit| unit.needs_store());
+        let count = waited.count();
+        self.refuse(count, &why, shared);
     }
 
     /// Moves the answers to the output that are next.
     fn settle(&mut self) {
-        while let Some(Slot::Done(_)) = self.slots.front() {
-            if let Some(Slot::Done(text)) = self.slots.pop_front() {
+        while let Some(slot) = self.slots.front_mut() {
+            let text = std::mem::take(&mut slot.text);
+            let is_open = slot.open.is_some();
+            self.kept -= text.len();
+            self.room = self.room.map(|room| room.saturating_sub(text.len()));
+            if self.out.is_empty() && text.len() > AHEAD_BYTES {
+                self.out = text;
+            } else {
                 self.out.extend_from_slice(&text);
             }
+            if is_open {
+                return;
+            }
+            self.slots.pop_front();
             self.first += 1;
         }
     }
@@ -403,16 +552,8 @@ impl Connection {
     }
 }
 
-/// Asks the store whether it has an address of its own, as a Redis has.
-fn which_dialect() -> Call {
-    Call {
-        payload: preamble(Form::StoreAddress, Protocol::Resp2, 0)
-            .to_vec()
-            .into(),
-        key_hash: 0,
-        way: Way::Read,
-    }
-}
+/// Why nothing was promised.
+const NO_ANSWER: &str = "pmnet: the store has not answered whether it serves memcached clients (deadline passed); nothing was done";
 
 /// Everything is in memory, and came from our own server.
 const LIMITS: ReplyLimits = ReplyLimits {

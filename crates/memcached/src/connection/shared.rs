@@ -1,5 +1,8 @@
 //! State that all clients of a front share.
 
+use pmnet_resp::read;
+use pmnet_wire::command::NO_ADDRESS;
+
 use crate::stats::Counters;
 
 /// Which form of a change the store understands (`pmnet_wire::item`).
@@ -9,6 +12,31 @@ pub enum Dialect {
     Redis,
     /// The packet store's own command.
     Packet,
+}
+
+/// Knowledge of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// Nothing.
+    Unknown,
+    /// Its dialect is known; not yet whether the database of the items is there.
+    Is(Dialect),
+    /// It serves this front.
+    Serves(Dialect),
+    /// It does not: its error, and when it was asked, in milliseconds since 1970.
+    Refuses(String, u64),
+}
+
+/// After how long a store that refused is asked again, in milliseconds.
+const ASK_AGAIN: u64 = 1000;
+
+/// A question to the store. Nothing is promised before it has answered all of them: it would skip what it does not serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    /// What does it understand?
+    Dialect,
+    /// Is the database of the items there?
+    Database,
 }
 
 /// State and settings of a front.
@@ -22,8 +50,11 @@ pub struct Shared {
     pub item_max: u64,
     /// Most clients.
     pub connections_max: usize,
-    /// The form that the store understands, once it is known.
-    pub dialect: Option<Dialect>,
+    store: Store,
+    /// How often it was forgotten.
+    pub(super) round: u64,
+    /// The last refusal that was logged.
+    told: Option<String>,
     /// When `flush_all` with a delay is due, in milliseconds since 1970.
     pub flush_at: Option<u64>,
     /// Counters for `stats`.
@@ -32,7 +63,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// `id`: a number by which the uniques of this front differ from those of others; 12 bits of it count.
+    /// `id`: a number by which the uniques of this front differ from those of others; its last 12 bits count, and a little the others.
     #[must_use]
     pub fn new(database: u32, item_max: u64, connections_max: usize, id: u64) -> Shared {
         Shared {
@@ -40,17 +71,81 @@ impl Shared {
             database,
             item_max,
             connections_max,
-            dialect: None,
+            store: Store::Unknown,
+            round: 0,
+            told: None,
             flush_at: None,
             counters: Counters::default(),
             uniques: Uniques {
                 last: 0,
                 id: id & UNIQUE_ID_MASK,
+                begins: (id >> UNIQUE_ID_BITS) % 1000,
             },
         }
     }
 
-    /// A unique that no item has had.
+    /// Returns the knowledge of the store. A refusal is forgotten after a second.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        match &self.store {
+            Store::Refuses(_, asked)
+                if !(*asked..*asked + ASK_AGAIN).contains(&self.unix_millis) =>
+            {
+                &Store::Unknown
+            }
+            store => store,
+        }
+    }
+
+    /// Another store may serve from now on: it is asked before the next promise.
+    pub fn forget_store(&mut self) {
+        self.store = Store::Unknown;
+        self.round += 1;
+    }
+
+    /// Takes the store's answer to a question.
+    pub(super) fn store_answers(&mut self, question: Question, reply: &[u8]) {
+        match (question, self.store()) {
+            (Question::Dialect, _) if reply != NO_ADDRESS && read::bulk(reply).is_none() => {
+                self.refused(reply);
+            }
+            (Question::Database, _)
+                if read::error(reply).is_some_and(|error| !error.starts_with("WRONGTYPE")) =>
+            {
+                self.refused(reply);
+            }
+            (Question::Dialect, Store::Unknown) => {
+                self.store = Store::Is(if reply == NO_ADDRESS {
+                    Dialect::Packet
+                } else {
+                    Dialect::Redis
+                });
+            }
+            (Question::Database, Store::Is(dialect)) => {
+                self.store = Store::Serves(*dialect);
+                self.told = None;
+            }
+            // Another client has asked the same.
+            _ => {}
+        }
+    }
+
+    fn refused(&mut self, reply: &[u8]) {
+        let why = read::error(reply).map_or_else(
+            || "the store has answered in another form than expected".to_owned(),
+            str::to_owned,
+        );
+        if self.told.as_ref() != Some(&why) {
+            tracing::warn!(
+                why,
+                "PM3107 the store does not serve memcached clients: set and the like are refused"
+            );
+            self.told = Some(why.clone());
+        }
+        self.store = Store::Refuses(why, self.unix_millis);
+    }
+
+    /// A unique that no item of this front has had.
     pub fn unique(&mut self) -> u64 {
         self.uniques.next(self.unix_millis)
     }
@@ -84,16 +179,20 @@ const PAST: u64 = 1;
 const UNIQUE_ID_BITS: u32 = 12;
 const UNIQUE_ID_MASK: u64 = (1 << UNIQUE_ID_BITS) - 1;
 
-/// Uniques: the time in microseconds, and which front it is. Each is greater than those before it; below 2^63 until the year 2041.
+/// Uniques: the time in microseconds, and which front it is. Each is greater than those before it of the same process, whatever its clock does; below 2^63
+/// until the year 2041, which leaves no room for a longer id.
 #[derive(Debug)]
 struct Uniques {
     last: u64,
     id: u64,
+    /// Microsecond of each millisecond at which they begin: two fronts with one id seldom begin at the same.
+    begins: u64,
 }
 
 impl Uniques {
     fn next(&mut self, unix_millis: u64) -> u64 {
-        let time = (unix_millis.wrapping_mul(1000) << UNIQUE_ID_BITS) | self.id;
+        let time =
+            (unix_millis.wrapping_mul(1000).wrapping_add(self.begins) << UNIQUE_ID_BITS) | self.id;
         self.last = time.max(self.last + (1 << UNIQUE_ID_BITS));
         self.last
     }
@@ -122,6 +221,18 @@ mod tests {
         // The clock is set back.
         shared.unix_millis = 5;
         assert!(shared.unique() > last && last < 1 << 63);
+    }
+
+    #[test]
+    fn two_fronts_with_one_id_differ_unless_much_is_done_at_once() {
+        let mut fronts = [0x5_0abc, 0x9_0abc].map(|id| Shared::new(0, 1 << 20, 1, id));
+        let mut seen = std::collections::HashSet::new();
+        for millis in 0..1000 {
+            for shared in &mut fronts {
+                shared.unix_millis = 1_800_000_000_000 + millis;
+                assert!((0..50).all(|_| seen.insert(shared.unique())));
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pmnet_wire::item::{Change, Item, Mode, Touch};
 use pmnet_wire::promise::RECORDS_PREFIX;
 
-use super::answer::{Answer, Words};
+use super::answer::{Answer, Values, Words};
 use super::shared::Shared;
 use super::unit::{Unit, Work};
 use crate::request::{Count, Form, Meta, Request, Store, TOO_LARGE, Verb};
@@ -20,6 +20,8 @@ pub(super) enum Plan {
     Asks(Answer, Vec<Unit>),
     /// The connection ends behind this answer.
     Ends(Vec<u8>),
+    /// It is no known command.
+    Unknown,
 }
 
 fn line(text: &str) -> Vec<u8> {
@@ -74,14 +76,7 @@ pub(super) fn plan(request: Request, slot: u64, shared: &mut Shared) -> Plan {
     match request {
         Request::Get { keys, unique } => {
             let units = keys.iter().map(|key| unit(key, Work::Look)).collect();
-            Plan::Asks(
-                Answer::Values {
-                    keys,
-                    unique,
-                    touched: false,
-                },
-                units,
-            )
+            Plan::Asks(Answer::Values(Values::new(keys, unique, false)), units)
         }
         Request::GetAndTouch { keys, .. } if keys.is_empty() => Plan::Said(line("END")),
         Request::GetAndTouch {
@@ -93,14 +88,7 @@ pub(super) fn plan(request: Request, slot: u64, shared: &mut Shared) -> Plan {
                 .iter()
                 .map(|key| unit(key, get_and_touch(key, exptime, shared)));
             let units = units.collect();
-            Plan::Asks(
-                Answer::Values {
-                    keys,
-                    unique,
-                    touched: true,
-                },
-                units,
-            )
+            Plan::Asks(Answer::Values(Values::new(keys, unique, true)), units)
         }
         Request::Store(store) => plan_store(store, slot, shared),
         Request::Count(count) => plan_count(count, slot, shared),
@@ -140,6 +128,7 @@ pub(super) fn plan(request: Request, slot: u64, shared: &mut Shared) -> Plan {
         Request::Flush { delay, quiet } => plan_flush(delay, quiet, slot, shared),
         Request::Stats(which) => Plan::Said(stats::text(which, shared)),
         Request::Version => Plan::Said(line(&format!("VERSION {}", stats::VERSION))),
+        Request::Unknown => Plan::Unknown,
         Request::Say(text) => said(text),
         Request::End(text) => Plan::Ends(text.map_or_else(Vec::new, line)),
     }

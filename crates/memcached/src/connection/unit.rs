@@ -70,9 +70,23 @@ impl Unit {
         }
     }
 
-    /// Whether it needs to be known what the store understands.
-    pub(super) fn is_change(&self) -> bool {
+    /// Whether it needs to be known what the store understands, and that it serves this front.
+    pub(super) fn needs_store(&self) -> bool {
+        matches!(self.work, Work::Update(_) | Work::Change { .. })
+    }
+
+    fn is_change(&self) -> bool {
         matches!(self.work, Work::Change { .. })
+    }
+
+    /// Whether the answer comes from the store.
+    pub(super) fn is_answered_by_store(&self) -> bool {
+        self.kind().is_some()
+    }
+
+    /// Whether it has no effect but its answer.
+    pub(super) fn is_look(&self) -> bool {
+        matches!(self.work, Work::Look | Work::LookLong)
     }
 
     /// Bytes of values that it may bring along and back.
@@ -141,6 +155,28 @@ pub enum Way {
     Read,
     /// Answered by the store, which it may change.
     Change,
+}
+
+/// Asks the store whether it has an address of its own, as a Redis has.
+pub(super) fn which_dialect() -> Call {
+    Call {
+        payload: preamble(Form::StoreAddress, Protocol::Resp2, 0)
+            .to_vec()
+            .into(),
+        key_hash: 0,
+        way: Way::Read,
+    }
+}
+
+/// Looks at a key, to find out whether its database can be used.
+pub(super) fn look(key: &Bytes, database: u32) -> Call {
+    let mut payload = preamble(Form::Single, Protocol::Resp2, database).to_vec();
+    write_command(&mut payload, &[&b"GET"[..], key]);
+    Call {
+        payload: payload.into(),
+        key_hash: key_hash(key),
+        way: Way::Read,
+    }
 }
 
 /// How many of these, the first of which is no update, go into one call.

@@ -55,7 +55,7 @@ pub(super) fn parse(line: &[u8], item_max: u64) -> Line {
         .filter(|word| !word.is_empty());
     let name = words.next().unwrap_or_default();
     if name.len() < 2 {
-        return say(ERROR);
+        return Line::Whole(Request::Unknown);
     }
     if let Some(retrieval) = text::retrieval(name, &mut words) {
         return Line::Whole(retrieval);
@@ -71,7 +71,7 @@ pub(super) fn parse(line: &[u8], item_max: u64) -> Line {
             Some(line) => line,
             // A web browser, perhaps sent by a hostile page.
             None if is_http && !is_guarded(name) => Line::Whole(Request::End(None)),
-            None => say(ERROR),
+            None => Line::Whole(Request::Unknown),
         },
     }
 }

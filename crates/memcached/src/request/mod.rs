@@ -167,6 +167,8 @@ pub enum Request {
     Stats(Stats),
     /// `version`.
     Version,
+    /// A name that is no command.
+    Unknown,
     /// Has this answer; `None`: it wants none.
     Say(Option<&'static str>),
     /// The connection ends, after this answer if there is one.

@@ -14,8 +14,8 @@ const READ_BYTES_PER_TURN: usize = 256 * 1024;
 /// Where a guest's bytes come from, and where its answers go.
 pub(super) enum Edge {
     Tcp(Tcp),
-    /// A request over UDP: its number and sender, and the answer so far.
-    Udp(u16, SocketAddr, Vec<u8>),
+    /// A request over UDP: its number, sender and length, and the answer so far.
+    Udp(u16, SocketAddr, usize, Vec<u8>),
     /// A `flush_all` whose time has come: the answer so far.
     Timer(Vec<u8>),
 }
@@ -118,11 +118,9 @@ impl Guest {
     pub(super) fn write(&mut self, shared: &mut Shared) -> Transfer {
         match &mut self.edge {
             Edge::Tcp(tcp) => tcp.write(&mut self.connection, shared),
-            Edge::Udp(_, _, answer) | Edge::Timer(answer) => {
+            Edge::Udp(_, _, _, answer) | Edge::Timer(answer) => {
                 let text = self.connection.unwritten();
-                // One byte more than can be sent says that it was too long.
-                let room = (crate::datagram::REPLY_BYTES_MAX + 1).saturating_sub(answer.len());
-                answer.extend_from_slice(&text[..text.len().min(room)]);
+                answer.extend_from_slice(text);
                 let count = text.len();
                 self.connection.wrote(count);
                 Transfer::Done

@@ -40,6 +40,8 @@ const EVENTS_MAX: usize = 1024;
 const SCRATCH_BYTES: usize = 64 * 1024;
 /// UDP requests that are not answered yet. Further ones are dropped, and counted.
 pub const EXCHANGES_MAX: usize = 256;
+/// Bytes of UDP requests that are not answered yet, beyond which no further one is taken. In memory, one may need a hundred times as much.
+const EXCHANGE_BYTES_MAX: usize = 1 << 20;
 /// UDP requests taken in one turn.
 const DATAGRAMS_PER_TURN: usize = 64;
 /// How long after a `flush_all` with a delay that failed it is tried again, in milliseconds.
@@ -61,6 +63,8 @@ pub struct Front {
     udp_ready: bool,
     /// UDP requests that are not answered.
     exchanges: usize,
+    /// Their bytes.
+    exchange_bytes: usize,
     clients: usize,
     clock: Clock,
     spin: Spin,
@@ -123,6 +127,7 @@ impl Front {
             udp_ready: udp.is_some(),
             udp,
             exchanges: 0,
+            exchange_bytes: 0,
             clients: 0,
             clock: Clock::start(),
             spin: Spin::new(config.spin_micros),
@@ -207,7 +212,7 @@ impl Front {
     /// Whether there is something to do that no event will announce.
     fn has_work(&self) -> bool {
         let door = self.door.due().is_some_and(|due| self.now >= due);
-        door || !self.queue.is_empty() || (self.udp_ready && self.exchanges < EXCHANGES_MAX)
+        door || !self.queue.is_empty() || (self.udp_ready && self.may_take_datagram())
     }
 
     /// How long nothing needs doing unless something arrives; `None`: for ever.
@@ -281,6 +286,9 @@ impl Front {
             }
             _ => tracing::info!(%reason, "a session with the devices is closed"),
         }
+        if reason != Closed::Ended {
+            self.shared.forget_store();
+        }
         let Some(Owner::Guest(name)) = owner else {
             return;
         };
@@ -352,11 +360,13 @@ impl Front {
 
     fn seat(&mut self, index: usize, edge: Edge, said: &[u8]) {
         self.serial += 1;
-        let mut connection = Connection::new(&self.shared);
-        if !matches!(edge, Edge::Tcp(_)) {
-            connection.receive(said);
-            connection.receive_eof();
-        }
+        let connection = match edge {
+            Edge::Tcp(_) => Connection::new(&self.shared),
+            // One byte more than can be sent says that it was too long.
+            Edge::Udp(..) | Edge::Timer(_) => {
+                Connection::of_one_request(&self.shared, said, datagram::REPLY_BYTES_MAX + 1)
+            }
+        };
         self.guests[index] = Some(Box::new(Guest {
             connection,
             edge,
@@ -366,12 +376,16 @@ impl Front {
         self.enqueue(index);
     }
 
+    fn may_take_datagram(&self) -> bool {
+        self.exchanges < EXCHANGES_MAX && self.exchange_bytes < EXCHANGE_BYTES_MAX
+    }
+
     fn take_datagrams(&mut self) {
         for _ in 0..DATAGRAMS_PER_TURN {
             let Some(socket) = self.udp.as_ref().filter(|_| self.udp_ready) else {
                 return;
             };
-            if self.exchanges >= EXCHANGES_MAX {
+            if !self.may_take_datagram() {
                 return;
             }
             let (count, from) = match socket.recv_from(&mut self.scratch) {
@@ -390,7 +404,8 @@ impl Front {
                     let said = text.to_vec();
                     let index = self.place();
                     self.exchanges += 1;
-                    self.seat(index, Edge::Udp(id, from, Vec::new()), &said);
+                    self.exchange_bytes += said.len();
+                    self.seat(index, Edge::Udp(id, from, said.len(), Vec::new()), &said);
                 }
                 Received::Piece(id) => {
                     counters.datagrams_dropped += 1;
@@ -456,7 +471,7 @@ impl Front {
         };
         match &mut guest.edge {
             Edge::Tcp(_) => {}
-            Edge::Udp(id, from, answer) => {
+            Edge::Udp(id, from, _, answer) => {
                 let (id, from, answer) = (*id, *from, std::mem::take(answer));
                 if guest.connection.is_within() {
                     self.shared.counters.datagrams_dropped += 1;
@@ -489,7 +504,10 @@ impl Front {
                     self.calls.end(self.now, session);
                 }
             }
-            Edge::Udp(..) => self.exchanges -= 1,
+            Edge::Udp(_, _, length, _) => {
+                self.exchanges -= 1;
+                self.exchange_bytes -= length;
+            }
             Edge::Timer(_) => {}
         }
     }

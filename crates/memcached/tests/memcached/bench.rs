@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pmnet_client::{CallId, Outcome, Refused};
-use pmnet_memcached::connection::{Call, Connection, Dialect, Shared, Way};
+use pmnet_memcached::connection::{Call, Connection, Dialect, Shared, Store as Known, Way};
 use pmnet_server::{Request, Source, Store};
 
 pub struct Bench {
@@ -18,7 +18,18 @@ pub struct Bench {
 }
 
 impl Bench {
+    /// A front whose store has said what it is.
     pub fn new() -> Bench {
+        let mut bench = Bench::fresh();
+        bench.say(b"set known 0 0 0\r\n\r\n");
+        assert_eq!(bench.shared.store(), &Known::Serves(Dialect::Packet));
+        bench.say(b"flush_all\r\nstats reset\r\n");
+        bench.calls.clear();
+        bench
+    }
+
+    /// A front that knows nothing.
+    pub fn fresh() -> Bench {
         let directory = tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
             .unwrap();
@@ -38,6 +49,11 @@ impl Bench {
             pending: Vec::new(),
             _directory: directory,
         }
+    }
+
+    /// The next client is a request over UDP, whose answer may be so long.
+    pub fn ask_once(&mut self, said: &[u8], room: usize) {
+        self.connection = Connection::of_one_request(&self.shared, said, room);
     }
 
     /// Takes what was received, and submits.
@@ -78,6 +94,16 @@ impl Bench {
             self.connection.done(*id, outcome, &mut self.shared);
         }
         !pending.is_empty()
+    }
+
+    /// Takes the first call that is pending out of what is executed.
+    pub fn hold(&mut self) -> (CallId, Call) {
+        self.pending.remove(0)
+    }
+
+    /// Lets a call that was held be executed next.
+    pub fn release(&mut self, held: (CallId, Call)) {
+        self.pending.push(held);
     }
 
     /// Ends what was submitted with this.
@@ -129,8 +155,10 @@ impl Bench {
 
 #[test]
 fn the_store_is_found_out() {
-    let mut bench = Bench::new();
-    assert_eq!(bench.shared.dialect, None);
+    let mut bench = Bench::fresh();
+    assert_eq!(bench.shared.store(), &Known::Unknown);
+    assert_eq!(bench.say(b"get a\r\n"), b"END\r\n");
+    assert_eq!(bench.shared.store(), &Known::Unknown, "a get needs nothing");
     assert_eq!(bench.say(b"incr a 1\r\n"), b"NOT_FOUND\r\n");
-    assert_eq!(bench.shared.dialect, Some(Dialect::Packet));
+    assert_eq!(bench.shared.store(), &Known::Serves(Dialect::Packet));
 }

@@ -43,23 +43,122 @@ fn large_commands_are_not_all_taken_at_once() {
     assert!(!bench.connection.wants_input());
 }
 
-#[test]
-fn a_client_that_reads_nothing_is_not_served_for_ever() {
+/// Bytes of the answers to one call, at most.
+const CALL_BYTES_MAX: usize = 15 << 20;
+const LARGE: usize = 1_000_000;
+
+/// A store with an item of this size at `k`.
+fn with_item(size: usize) -> Bench {
     let mut bench = Bench::new();
-    let large = [&b"set k 0 0 100000\r\n"[..], &vec![b'x'; 100_000], b"\r\n"].concat();
-    bench.say(&large);
-    bench.connection.receive(&b"get k\r\n".repeat(5000));
+    let head = format!("set k 0 0 {size}\r\n");
+    bench.say(&[head.as_bytes(), &vec![b'x'; size], b"\r\n"].concat());
+    bench.calls.clear();
+    bench
+}
+
+/// Goes on for as long as a client that reads nothing lets it; the most that was kept meanwhile.
+fn serve_unread(bench: &mut Bench) -> usize {
+    let mut most = 0;
     loop {
         bench.advance();
+        most = most.max(bench.connection.kept());
         if !bench.execute() {
-            break;
+            return most;
         }
     }
+}
+
+/// Reads piece by piece until everything is answered: all bytes.
+fn read_all(bench: &mut Bench) -> usize {
+    let mut read = 0;
+    loop {
+        bench.advance();
+        assert!(bench.connection.kept() <= UNREAD_BYTES_MAX + CALL_BYTES_MAX);
+        let count = bench.connection.unwritten().len().min(300_000);
+        bench.connection.wrote(count);
+        read += count;
+        if !bench.execute() && count == 0 && !bench.connection.has_more() {
+            return read;
+        }
+    }
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_not_served_for_ever() {
+    let mut bench = with_item(100_000);
+    bench.connection.receive(&b"get k\r\n".repeat(5000));
+    serve_unread(&mut bench);
     let unread = bench.connection.unwritten().len();
     assert!((UNREAD_BYTES_MAX..20_000_000).contains(&unread), "{unread}");
     // Whoever reads is served again.
     bench.take();
     assert!(bench.connection.has_more());
+}
+
+#[test]
+fn a_get_of_one_key_many_times_keeps_no_more_than_one_call_brings() {
+    const KEYS: usize = 200;
+    let mut bench = with_item(LARGE);
+    let command = format!("get{}\r\nversion\r\n", " k".repeat(KEYS));
+    bench.connection.receive(command.as_bytes());
+    let most = serve_unread(&mut bench);
+    assert!(
+        (LARGE..=UNREAD_BYTES_MAX + CALL_BYTES_MAX).contains(&most),
+        "{most}"
+    );
+    assert_eq!(bench.calls.len(), 1, "nothing is asked until it has read");
+    // Every key is answered, and what comes after.
+    let item = format!("VALUE k 0 {LARGE}\r\n\r\n").len() + LARGE;
+    let ends = "END\r\nVERSION 1.6.18-pmnet\r\n".len();
+    assert_eq!(read_all(&mut bench), KEYS * item + ends);
+}
+
+#[test]
+fn neither_do_many_gets_nor_what_waits_for_an_answer_before_it() {
+    let mut bench = with_item(LARGE);
+    let touches = "gat 0 k\r\nmg k v\r\n".repeat(20);
+    let command = format!("{}{touches}", "get k\r\n".repeat(60));
+    bench.connection.receive(command.as_bytes());
+    let most = serve_unread(&mut bench);
+    assert!(most <= UNREAD_BYTES_MAX + CALL_BYTES_MAX, "{most}");
+    assert!(read_all(&mut bench) > 100 * LARGE);
+    // The update is not answered, and the answers after it wait.
+    bench.connection.receive(b"set a 0 0 1\r\nv\r\n");
+    bench.connection.receive(&b"get k\r\n".repeat(60));
+    bench.advance();
+    let update = bench.hold();
+    let most = serve_unread(&mut bench);
+    assert!(
+        (LARGE..=UNREAD_BYTES_MAX + CALL_BYTES_MAX).contains(&most),
+        "{most}"
+    );
+    assert!(bench.connection.unwritten().is_empty());
+    bench.release(update);
+    assert!(read_all(&mut bench) > 60 * LARGE);
+}
+
+#[test]
+fn a_request_over_udp_asks_for_no_more_than_can_be_sent() {
+    const ROOM: usize = 2 << 20;
+    let mut bench = with_item(LARGE);
+    let command = format!("get{}\r\nset b 0 0 1\r\nv\r\n", " k".repeat(30_000));
+    bench.ask_once(command.as_bytes(), ROOM);
+    let answer = bench.say(b"");
+    assert_eq!(
+        answer.len(),
+        ROOM,
+        "so much that it is known to be too long"
+    );
+    assert!(bench.calls.len() <= 3, "{}", bench.calls.len());
+    assert!(bench.connection.is_finished());
+    bench.ask_once(b"get b\r\n", ROOM);
+    assert_eq!(
+        bench.say(b""),
+        b"VALUE b 0 1\r\nv\r\nEND\r\n",
+        "what changes something is done all the same"
+    );
+    bench.ask_once(&b"stats\r\n".repeat(5000), ROOM);
+    assert_eq!(bench.say(b"").len(), ROOM);
 }
 
 #[test]

@@ -70,6 +70,7 @@ fn what_is_wrong_is_said_as_memcached_says_it() {
     ] {
         match one(input) {
             Request::Say(Some(text)) => assert_eq!(text, answer, "{input:?}"),
+            Request::Unknown => assert_eq!("ERROR", answer, "{input:?}"),
             other => panic!("{input:?}: {other:?}"),
         }
     }

@@ -1,7 +1,7 @@
 //! Answers of the front alone: what it does not have from the store, and what memcached answers in another way.
 
 use pmnet_client::{Closed, Outcome};
-use pmnet_memcached::connection::Way;
+use pmnet_memcached::connection::{Dialect, Store as Known, Way};
 
 use crate::bench::Bench;
 
@@ -31,8 +31,6 @@ fn only_a_plain_set_is_acknowledged_early() {
         ("me k\r\n", Way::Read),
     ] {
         let mut bench = Bench::new();
-        bench.say(b"incr none 1\r\n");
-        bench.calls.clear();
         bench.say(command.as_bytes());
         let ways: Vec<Way> = bench.calls.iter().map(|call| call.way).collect();
         assert_eq!(ways, [way], "{command:?}");
@@ -59,8 +57,7 @@ fn what_goes_together_goes_in_one_call() {
          VALUE a 1 1\n1 bytes: 2\nVALUE b 2 1\n1 bytes: 3\nEND\n"
     );
     let ways: Vec<Way> = bench.calls.iter().map(|call| call.way).collect();
-    // The second is the question what the store is.
-    assert_eq!(ways, [Way::Read, Way::Read, Way::Change, Way::Read]);
+    assert_eq!(ways, [Way::Read, Way::Change, Way::Read]);
 }
 
 #[test]
@@ -153,11 +150,116 @@ fn what_the_store_could_not_do_is_said() {
             "{command:?}: {answer:?}"
         );
     }
-    // The question what the store is fails, and the next one is answered.
-    bench.connection.receive(b"incr a 1\r\nincr a 1\r\n");
+}
+
+const SET: &[u8] = b"set k 0 0 1\r\nv\r\n";
+
+fn reply(text: &[u8]) -> Outcome {
+    Outcome::Reply(text.to_vec().into())
+}
+
+#[test]
+fn nothing_is_promised_to_a_store_that_does_not_serve() {
+    const FOREIGN: &str = "ERR pmnet: a program of its own serves here";
+    const NO_DATABASE: &str = "ERR DB index is out of range";
+    let mut bench = Bench::fresh();
+    bench.shared.database = 5;
+    let name = &b"$4\r\nname\r\n"[..];
+    let no_address = b"-ERR pmnet: this store has no address of its own\r\n";
+    for (answers, dialect, error) in [
+        (vec![format!("-{FOREIGN}\r\n")], None, FOREIGN),
+        (
+            vec!["$4\r\nname\r\n".into(), format!("-{NO_DATABASE}\r\n")],
+            Some(Dialect::Redis),
+            NO_DATABASE,
+        ),
+        (vec!["+OK\r\n".into()], None, "the store has answered"),
+    ] {
+        bench.calls.clear();
+        bench.connection.receive(SET);
+        bench.advance();
+        for (number, answer) in (1..).zip(&answers) {
+            assert_eq!(bench.calls.len(), number, "one question after the other");
+            assert!(bench.connection.unwritten().is_empty(), "it waits");
+            bench.end(&reply(answer.as_bytes()));
+            if number < answers.len() {
+                assert_eq!(bench.shared.store(), &Known::Is(dialect.unwrap()));
+            }
+            bench.advance();
+        }
+        let said = String::from_utf8(bench.take()).unwrap();
+        assert!(said.starts_with(&format!("SERVER_ERROR {error}")), "{said}");
+        assert!(bench.calls.iter().all(|call| call.way == Way::Read));
+        // It is not asked each time, but again a second later; and changes are refused, too.
+        bench.calls.clear();
+        bench.shared.unix_millis += 999;
+        for command in [SET, b"incr k 1\r\n"] {
+            let said = bench.say(command);
+            assert!(said.starts_with(b"SERVER_ERROR "), "{said:?}");
+        }
+        assert_eq!(bench.calls.len(), 0);
+        bench.shared.unix_millis += 1;
+    }
+    // Now it serves. A list at the key is no reason to refuse.
+    bench.connection.receive(&SET.repeat(2));
     bench.advance();
-    bench.end(&Outcome::Failed("why"));
-    assert_eq!(bench.say(b""), b"SERVER_ERROR pmnet: why\r\nNOT_FOUND\r\n");
+    bench.end(&reply(name));
+    bench.advance();
+    let question = bench.calls.last().unwrap();
+    let commands = pmnet_wire::command::Commands::parse(&question.payload).unwrap();
+    let words: Vec<&[u8]> = commands.iter().next().unwrap().collect();
+    assert_eq!(
+        (commands.database, &words[..]),
+        (5, &[&b"GET"[..], b"k"][..])
+    );
+    bench.end(&reply(b"-WRONGTYPE Operation against a key\r\n"));
+    bench.calls.clear();
+    bench.advance();
+    assert!(bench.calls.len() == 2 && bench.calls.iter().all(|call| call.way == Way::Update));
+    bench.end(&Outcome::Committed { copies: 1 });
+    assert_eq!(bench.say(b""), b"STORED\r\nSTORED\r\n");
+    assert_eq!(bench.shared.store(), &Known::Serves(Dialect::Redis));
+    // Another store may serve a later session, and an answer of the one before does not count.
+    bench.shared.forget_store();
+    bench.connection.receive(SET);
+    bench.advance();
+    bench.shared.forget_store();
+    bench.end(&reply(name));
+    assert_eq!(bench.shared.store(), &Known::Unknown);
+    bench.advance();
+    bench.end(&reply(no_address));
+    assert_eq!(bench.shared.store(), &Known::Is(Dialect::Packet));
+    assert_eq!(
+        bench.say(b""),
+        b"STORED\r\n",
+        "the store of the bench serves"
+    );
+}
+
+#[test]
+fn sets_wait_for_the_store_until_their_deadline() {
+    for (outcome, says) in [
+        (Outcome::Failed("why"), "pmnet: why"),
+        (Outcome::Unknown, "pmnet: the store has not answered"),
+    ] {
+        let mut bench = Bench::fresh();
+        bench.connection.receive(&SET.repeat(3));
+        bench.connection.receive(b"get k\r\n");
+        bench.connection.receive(SET);
+        bench.advance();
+        assert_eq!(bench.calls.len(), 1);
+        bench.end(&outcome);
+        let said = String::from_utf8(bench.say(b"")).unwrap();
+        let lines: Vec<&str> = said.split_terminator("\r\n").collect();
+        assert!(
+            lines.len() == 5
+                && lines[..3]
+                    .iter()
+                    .all(|line| line.starts_with(&format!("SERVER_ERROR {says}"))),
+            "{said}"
+        );
+        assert_eq!(lines[3..], ["END", "STORED"]);
+    }
 }
 
 #[test]
@@ -237,4 +339,65 @@ fn a_flush_can_be_put_off() {
     );
     assert_eq!(bench.text("flush_all noreply\r\nget a\r\n"), "END\n");
     assert_eq!(bench.shared.flush_at, None, "the later one counts");
+}
+
+#[test]
+fn no_answer_is_answered_over_udp() {
+    const ROOM: usize = 10_000;
+    let mut bench = Bench::new();
+    // With an item that is a command.
+    let mut answers: Vec<Vec<u8>> = [
+        "set k 0 0 10\r\nget k\r\nmn\r\r\n",
+        "get k\r\n",
+        "gets k none\r\n",
+        "get none\r\n",
+        "add k 0 0 1\r\nv\r\n",
+        "cas k 0 0 1 5\r\nv\r\n",
+        "mg k v\r\n",
+        "mg none\r\n",
+        "mg k s\r\n",
+        "me k\r\n",
+        "ms k 1 C5\r\nv\r\n",
+        "ms k 1 MA C0\r\nv\r\n",
+        "md none\r\n",
+        "ms n 1\r\n7\r\n",
+        "incr n 1\r\n",
+        "incr n 100\r\n",
+        "incr k 1\r\n",
+        "ma n v\r\n",
+        "touch n 0\r\n",
+        "gat 0 n\r\n",
+        "delete n\r\n",
+        "delete n\r\n",
+        "mn\r\n",
+        "version\r\n",
+        "verbosity 1\r\n",
+        "stats\r\n",
+        "stats settings\r\n",
+        "stats reset\r\n",
+        "shutdown\r\n",
+        "flush_all\r\n",
+        "get\r\n",
+        "mg k v v\r\n",
+        "get pmnet:{0}\r\n",
+    ]
+    .map(|command| bench.say(command.as_bytes()))
+    .into();
+    answers.push(pmnet_memcached::datagram::IN_PIECES.to_vec());
+    answers.push(pmnet_memcached::datagram::TOO_LONG.to_vec());
+    answers.push(b"ERROR\r\n".to_vec());
+    bench.shared.counters.datagrams_dropped = 0;
+    bench.calls.clear();
+    for (number, answer) in (1..).zip(&answers) {
+        assert!(!answer.is_empty(), "{number}");
+        bench.ask_once(answer, ROOM);
+        let text = answer.escape_ascii();
+        assert_eq!(bench.say(b""), b"", "{text}");
+        assert!(bench.connection.is_finished() && !bench.connection.is_within());
+        assert_eq!(bench.shared.counters.datagrams_dropped, number, "{text}");
+    }
+    assert_eq!(bench.calls.len(), 0);
+    // The commands before it are answered.
+    bench.ask_once(b"mn\r\nfoo\r\nmn\r\n", ROOM);
+    assert_eq!(bench.say(b""), b"MN\r\n");
 }
