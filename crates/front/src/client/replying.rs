@@ -55,7 +55,7 @@ mod tests {
     fn after(state: Replying, word: &str) -> Option<Replying> {
         let mut input = Input::default();
         input.receive(format!("CLIENT REPLY {word}\r\n").as_bytes());
-        assert_eq!(input.poll(Sender::Known).unwrap(), Status::Command);
+        assert_eq!(input.poll(Sender::Known).unwrap(), Status::Complete);
         state.after(&input.arguments())
     }
 

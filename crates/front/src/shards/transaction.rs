@@ -303,6 +303,7 @@ mod tests {
 
     fn open() -> Transaction {
         Transaction {
+            number: 1,
             shard: 1,
             stage: Stage::Keyed(7),
             fate: Fate::Queued,
