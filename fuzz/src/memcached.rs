@@ -20,7 +20,7 @@ const PIECES: usize = 8;
 /// Turns after which a connection must have come to its end.
 const TURNS_MAX: usize = 100_000;
 
-/// What a store may say, right or wrong.
+/// Answers of a store, right or wrong.
 const REPLIES: &[&[u8]] = &[
     b"+OK\r\n",
     b"$-1\r\n",

@@ -23,7 +23,7 @@ const WORKERS: usize = 4;
 const LOAD: Duration = Duration::from_secs(15);
 const KILL_INTERVAL: Duration = Duration::from_millis(400);
 
-/// A cluster, and a memcached front in front of it.
+/// A cluster, and a memcached front before it.
 struct Fronted {
     // It goes first.
     front: Process,
@@ -114,7 +114,7 @@ fn in_a_region_the_answers_are_those_of_memcached() {
     beside_memcached("memcached-region", StoreKind::Region);
 }
 
-/// What a worker knows afterwards.
+/// The knowledge of a worker afterwards.
 #[derive(Default)]
 struct Seen {
     /// The last value that was acknowledged for each key, and those sent since whose outcome is unknown.

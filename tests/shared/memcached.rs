@@ -1,6 +1,6 @@
 //! Random commands of memcached, and their answers made comparable. Included by its path.
 //!
-//! Two sides get the same commands: a real memcached, and the front. What differs by nature is taken out of the answers: uniques, and how many seconds
+//! Two sides get the same commands: a real memcached, and the front. Parts that differ by nature are taken out of the answers: uniques, and how many seconds
 //! an item has left. A command that names a unique names the one that its side has shown last for the key.
 
 use std::collections::HashMap;
@@ -161,7 +161,7 @@ impl Script {
     }
 
     fn store(&mut self, head: &str, data: &[u8]) -> Vec<Piece> {
-        // What is larger or shorter than it says.
+        // Data that is larger or shorter than its command says.
         let wrong = match self.random.usize(..60) {
             0 => &b"12"[..],
             _ => b"",
@@ -301,7 +301,7 @@ fn replaced(line: &[u8], this: &[u8], that: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What one side has shown of uniques.
+/// The uniques that one side has shown.
 #[derive(Default)]
 pub struct Known(HashMap<Vec<u8>, Vec<u8>>);
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Error, Read};
 
-/// Returns the text of a file of at most `bytes_max` bytes. What the file says of its length does not count: it may be a pipe, or a
+/// Returns the text of a file of at most `bytes_max` bytes. The length that the file states does not count: the file may be a pipe, or a
 /// device without an end.
 ///
 /// # Errors

@@ -47,8 +47,8 @@ pub struct Order {
 }
 
 impl Order {
-    /// Returns whether a device that runs with this must start again to do as `other` says. What it has stated, it need not take back: that
-    /// is over with the epoch.
+    /// Returns whether a device that runs with this must start again to do as `other` says. Its statements need not be taken back: they
+    /// are over with the epoch.
     #[must_use]
     pub fn is_to_become(self, other: Order) -> bool {
         self.next != other.next || other.shrink.is_some_and(|_| other.shrink != self.shrink)

@@ -234,7 +234,7 @@ impl Socket {
         self.counters
     }
 
-    /// Returns whether the last [`Socket::receive`] took everything that was there: it had room for more. What comes later makes the
+    /// Returns whether the last [`Socket::receive`] took everything that was there: it had room for more. Later datagrams make the
     /// socket readable anew.
     #[must_use]
     pub const fn is_drained(&self) -> bool {

@@ -231,7 +231,7 @@ fn judge(report: &mut Report, order: &[u64], lives: &[Life]) {
     let mut latest = 0;
     for id in order {
         let Some((Life { begun, ended, .. }, found)) = by_id.get_mut(id) else {
-            // It was not acknowledged, or nobody sent it.
+            // It was not acknowledged, or no connection sent it.
             continue;
         };
         *found += 1;

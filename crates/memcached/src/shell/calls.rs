@@ -138,7 +138,7 @@ impl Calls {
         Some(owner)
     }
 
-    /// Ends a session. What was submitted still takes effect.
+    /// Ends a session. Submitted calls still take effect.
     pub(super) fn end(&mut self, now: Time, session: SessionHandle) {
         self.owners.remove(&session);
         self.node.end(session, now + END_TIMEOUT);

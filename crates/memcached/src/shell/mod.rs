@@ -183,7 +183,7 @@ impl Front {
             if !events.is_empty() || work {
                 self.spin.active(self.now);
             } else if spinning {
-                // Whoever is to answer us may need this core.
+                // The process that is to answer may need this core.
                 self.spin.yield_core(&self.clock);
             }
             let mut endpoint_ready = more_from_endpoint;
@@ -244,7 +244,7 @@ impl Front {
     /// Sends what was submitted, once for all.
     fn send(&mut self) -> Result<(), FrontError> {
         if let Err(error) = self.calls.node.flush(self.now) {
-            // What was not sent is sent again when its timer is due.
+            // A packet that was not sent is sent again when its timer is due.
             tracing::warn!(%error, "PM3103 sending to the device");
         }
         if self.calls.node.take_other_socket() {
@@ -394,7 +394,7 @@ impl Front {
                     self.udp_ready = false;
                     return;
                 }
-                // Of an answer before: nobody was there to receive it.
+                // An error of an earlier answer: its receiver was gone.
                 Err(_) => continue,
             };
             let counters = &mut self.shared.counters;
@@ -416,7 +416,7 @@ impl Front {
         }
     }
 
-    /// Sends an answer over UDP. What the socket does not take is lost, as UDP may lose it.
+    /// Sends an answer over UDP. An answer that the socket does not take is lost, as UDP may lose it.
     fn answer(&mut self, id: u16, to: SocketAddr, text: &[u8]) {
         let Some(socket) = &self.udp else {
             return;
@@ -458,7 +458,7 @@ impl Front {
         if guest.connection.is_finished() {
             return self.finish(index);
         }
-        // What was written may have made room for further commands.
+        // The bytes written may have made room for further commands.
         if guest.has_more() || guest.connection.has_more() {
             self.enqueue(index);
         }

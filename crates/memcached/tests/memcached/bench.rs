@@ -124,7 +124,7 @@ impl Bench {
         replies.remove(0)
     }
 
-    /// What is answered so far.
+    /// Takes the answers so far.
     pub fn take(&mut self) -> Vec<u8> {
         let answer = self.connection.unwritten().to_vec();
         self.connection.wrote(answer.len());

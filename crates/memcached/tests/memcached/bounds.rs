@@ -1,4 +1,4 @@
-//! What a client can make the front keep.
+//! Bounds of the memory that a client can use in the front.
 
 use pmnet_memcached::connection::{FLIGHT_BYTES_MAX, SLOTS_MAX, UNREAD_BYTES_MAX};
 
@@ -90,7 +90,7 @@ fn a_client_that_reads_nothing_is_not_served_for_ever() {
     serve_unread(&mut bench);
     let unread = bench.connection.unwritten().len();
     assert!((UNREAD_BYTES_MAX..20_000_000).contains(&unread), "{unread}");
-    // Whoever reads is served again.
+    // A client that reads is served again.
     bench.take();
     assert!(bench.connection.has_more());
 }

@@ -1,4 +1,4 @@
-//! What a client's bytes are taken for.
+//! The commands in a client's bytes.
 
 use pmnet_memcached::request::{
     Form, GET_LINE_BYTES_MAX, LINE_BYTES_MAX, Parser, Request, Step, Store, Verb, item_bytes,

@@ -26,7 +26,7 @@ pub enum Touch {
 /// A change. `compare`: only if this is the item's unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// Stores an item in place of one that is there: `cas`, `append`, `prepend`.
+    /// Stores an item in place of one that exists: `cas`, `append`, `prepend`.
     Store {
         /// How.
         mode: Mode,
@@ -53,7 +53,7 @@ pub enum Change<'a> {
         unique: u64,
         /// Value and end of a new item if there is none.
         initial: Option<(u64, u64)>,
-        /// The end of an item that is there.
+        /// The end of an item that exists.
         touch: Touch,
     },
     /// Removes an item, or marks it as stale.
@@ -73,9 +73,9 @@ pub enum Change<'a> {
         unique: u64,
         /// The end of a new and empty item if there is none.
         vivify: Option<u64>,
-        /// The end of an item that is there.
+        /// The end of an item that exists.
         touch: Touch,
-        /// An item that ends in fewer seconds is promised to the caller, if it is to nobody.
+        /// An item that ends in fewer seconds is promised to the caller, if no other client has that promise.
         recache: u64,
     },
 }
@@ -103,7 +103,7 @@ pub enum Written {
 /// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// What is written.
+    /// The item to be written.
     pub written: Written,
     /// The status of the reply.
     pub status: &'static str,
@@ -261,7 +261,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// What it does to what is there.
+    /// Returns the effect on the present item.
     ///
     /// # Errors
     /// [`NO_ITEM`].
@@ -368,7 +368,7 @@ impl<'a> Change<'a> {
             value.saturating_sub(delta)
         };
         let text = value.to_string().into_bytes();
-        // A shorter number is written over the old one, with blanks behind it, as memcached does it.
+        // A shorter number is written over the old one, with blanks after it, as memcached does it.
         let in_place = text.len() <= old.data.len();
         let mut data = text.clone();
         data.resize(text.len().max(old.data.len()), b' ');

@@ -1,7 +1,7 @@
 //! Items of memcached in a store of Redis's types: what the front of memcached and every store must agree on.
 //!
-//! An item is a string: [`HEADER_LEN`] bytes in front of its data. Its end is the end of the key. What Redis can do with a string as a whole goes as
-//! Redis's own command (`SET`, `SET … NX`, `GET`, `GETEX`, `DEL`). What depends on the item that is there is a [`Change`]:
+//! An item is a string: [`HEADER_LEN`] bytes in front of its data. Its end is the end of the key. Changes of a whole string go as
+//! Redis's own command (`SET`, `SET … NX`, `GET`, `GETEX`, `DEL`). A change that depends on the present item is a [`Change`]:
 //! one command, which a store executes at once. There are two forms of the same, with the same arguments behind the key, and the same reply:
 //!
 //! | store | command | rule |
@@ -55,7 +55,7 @@ pub struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    /// An item as it is stored: neither stale nor promised to anybody.
+    /// Returns an item as it is stored: neither stale nor promised to a client.
     #[must_use]
     pub const fn new(flags: u32, unique: u64, data: &'a [u8]) -> Item<'a> {
         Item {

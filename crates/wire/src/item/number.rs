@@ -1,6 +1,6 @@
 //! Numbers as memcached reads them: with C's `strtoll` and `strtoull`.
 
-/// Sign and magnitude of the number at the beginning. Blanks in front of it are passed over. It must end at a blank, at a NUL, or with the text.
+/// Sign and magnitude of the number at the beginning. Blanks before it are passed over. It must end at a blank, at a NUL, or with the text.
 fn magnitude(text: &[u8]) -> Option<(bool, u64)> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let begin = text.iter().position(|byte| !is_blank(byte))?;

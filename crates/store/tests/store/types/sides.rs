@@ -143,7 +143,7 @@ impl Ours {
         b"+OK\r\n".to_vec()
     }
 
-    /// Returns the same, of commands that only read.
+    /// Runs commands that only read; returns their replies.
     pub fn read(
         &mut self,
         protocol: Protocol,
