@@ -416,7 +416,7 @@ impl Connections {
         let qp = match made {
             Ok(qp) => qp,
             Err(error) => {
-                tracing::warn!(%from, "a client cannot be connected: {error}");
+                tracing::warn!(%from, "PM1705 a client cannot be connected: {error}");
                 self.counters.refused += 1;
                 return refuse(client, Refusal::Nic);
             }

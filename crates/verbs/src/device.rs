@@ -278,7 +278,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
             if self.suspects.accuse(slot, who.iter().copied()) {
                 tracing::warn!(
                     connections = who.len(),
-                    "a client is in the middle of a message for too long: those that may be it are disconnected"
+                    "PM1706 a client is in the middle of a message for too long: those that may be it are disconnected"
                 );
                 let broken = self.connections.break_off(now, |it| who.contains(&it));
                 broken.map_err(NicError::stops)?;
