@@ -87,7 +87,7 @@ def woven(text, changes):
 def sources(folder):
     """The crate's files that are built into it, without tests."""
     for path in sorted(folder.glob("src/**/*.rs")):
-        if not path.stem.endswith("tests") and "tests" not in path.parts and path.parent.name != "bin":
+        if not run.is_test(path, folder) and path.parent.name != "bin":
             yield path
 
 
@@ -240,14 +240,16 @@ def main():
             costs.append((cost, program))
         begun = time.monotonic()
         results = {"caught": [], "survived": []}
-        chosen = [number for number in chosen if number in set(able)]
+        able = set(able)
+        chosen = [number for number in chosen if number in able]
+        costs.sort()
         left = 0
         for number in chosen:
             if time.monotonic() - begun > options.minutes * 60:
                 left += 1
                 continue
             verdict = "survived"
-            for cost, program in sorted(costs):
+            for cost, program in costs:
                 code, _ = tried(program, number, crate.folder, int(5 + 4 * cost))
                 if code != 0:
                     verdict = "caught"

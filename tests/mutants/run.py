@@ -137,12 +137,16 @@ def wrong_form(row):
     return None
 
 
+def is_test(path, home):
+    """Whether a file of this folder is a test: tests are no product."""
+    return path.stem.endswith("tests") or "tests" in path.relative_to(home).parts
+
+
 def places(row, tree):
     """(file, start, end) of each place where its text is."""
     home = tree / row["in"]
     for path in [home] if home.is_file() else sorted(home.rglob("*.rs")):
-        # Tests are no product: in a folder they are not looked at.
-        if home.is_dir() and (path.stem.endswith("tests") or "tests" in path.relative_to(home).parts):
+        if home.is_dir() and is_test(path, home):
             continue
         text = path.read_text()
         found = [match.span() for match in pattern(row["from"]).finditer(text)]

@@ -2,7 +2,7 @@
 
 use crate::fault::*;
 use crate::memory::{self, Options, bytes, pmnet_bytes, put, text};
-use crate::table::{self, Kind, Object};
+use crate::table::{self, Kind};
 use ::pmnet_client::{
     Answer, ClientConfig, Closed, Finished, ReadAnswer, Refused, Session, SessionError,
 };
@@ -87,21 +87,6 @@ pub(crate) struct ClientObject(Session);
 
 impl Kind for ClientObject {
     const NAME: &'static str = "client";
-    fn into_object(self) -> Object {
-        Object::Client(Box::new(self))
-    }
-    fn of(object: &mut Object) -> Option<&mut ClientObject> {
-        match object {
-            Object::Client(client) => Some(client),
-            Object::Server(_) => None,
-        }
-    }
-    fn own(object: Object) -> Option<ClientObject> {
-        match object {
-            Object::Client(client) => Some(*client),
-            Object::Server(_) => None,
-        }
-    }
 }
 
 impl From<SessionError> for Fault {

@@ -3,7 +3,7 @@
 use crate::client::{address, wait};
 use crate::fault::*;
 use crate::memory::{self, Options, bytes, put, text};
-use crate::table::{self, Kind, Object};
+use crate::table::{self, Kind};
 use ::pmnet_server::ServerConfig;
 use ::pmnet_server::program::{Batch, Item, Kind as Asked, Program, ProgramError, RowsError};
 use ::pmnet_server::serve::ServeConfig;
@@ -133,21 +133,6 @@ impl ServerObject {
 
 impl Kind for ServerObject {
     const NAME: &'static str = "server";
-    fn into_object(self) -> Object {
-        Object::Server(Box::new(self))
-    }
-    fn of(object: &mut Object) -> Option<&mut ServerObject> {
-        match object {
-            Object::Server(server) => Some(server),
-            Object::Client(_) => None,
-        }
-    }
-    fn own(object: Object) -> Option<ServerObject> {
-        match object {
-            Object::Server(server) => Some(*server),
-            Object::Client(_) => None,
-        }
-    }
 }
 
 impl From<ProgramError> for Fault {

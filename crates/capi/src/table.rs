@@ -3,30 +3,22 @@
 //! A number has the process in its upper half, and is given once. So whatever a program passes, nothing is touched that is not a
 //! living object of this process, of the right kind, and unused.
 
-use crate::client::ClientObject;
 use crate::fault::{
     Fault, PMNET_E_BUG, PMNET_E_FORK, PMNET_E_HANDLE, PMNET_E_SYSTEM, PMNET_E_THREAD,
 };
-use crate::server::ServerObject;
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, TryLockError};
 use std::time::Duration;
 
-/// The object of a number.
-pub(crate) enum Object {
-    Client(Box<ClientObject>),
-    Server(Box<ServerObject>),
+/// A kind of object.
+pub(crate) trait Kind: Any + Send {
+    /// Its name in an error's text.
+    const NAME: &'static str;
 }
 
-/// A kind of object.
-pub(crate) trait Kind: Sized {
-    /// In an error's text.
-    const NAME: &'static str;
-    fn into_object(self) -> Object;
-    fn of(object: &mut Object) -> Option<&mut Self>;
-    fn own(object: Object) -> Option<Self>;
-}
+type Object = Box<dyn Any + Send>;
 
 #[derive(Default)]
 struct Table {
@@ -88,7 +80,8 @@ pub(crate) fn insert<K: Kind>(object: K) -> Result<u64, Fault> {
         )
     })?;
     let id = process_part() | u64::from(table.last);
-    let place = Arc::new(Mutex::new(Some(object.into_object())));
+    let object: Object = Box::new(object);
+    let place = Arc::new(Mutex::new(Some(object)));
     table.objects.insert(id, place);
     Ok(id)
 }
@@ -129,8 +122,8 @@ pub(crate) fn with<K: Kind, T>(
 ) -> Result<T, Fault> {
     let place = place::<K>(id)?;
     let mut guard = lock::<K>(&place)?;
-    let object = guard.as_mut().and_then(K::of).ok_or_else(none::<K>)?;
-    body(object)
+    let object = guard.as_mut().and_then(|object| object.downcast_mut::<K>());
+    body(object.ok_or_else(none::<K>)?)
 }
 
 /// Takes an object out of the table: its number is none any more.
@@ -144,8 +137,9 @@ pub(crate) fn remove<K: Kind>(id: u64) -> Result<K, Fault> {
         }
         locked => locked?,
     };
-    let found = guard.take_if(|object| K::of(object).is_some());
-    let object = found.and_then(K::own).ok_or_else(none::<K>)?;
+    let found = guard.take_if(|object| object.is::<K>());
+    let object = found.and_then(|object| object.downcast::<K>().ok());
+    let object = object.ok_or_else(none::<K>)?;
     table()?.objects.remove(&id);
-    Ok(object)
+    Ok(*object)
 }

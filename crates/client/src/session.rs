@@ -121,10 +121,10 @@ impl Polled {
 
     /// It becomes readable at this time at the latest.
     fn set(&mut self, at: Option<Time>, now: Time) -> io::Result<()> {
-        if self.set == at && at.is_none_or(|at| at > now) {
+        // Nobody reads the timer: once it has expired, it stays readable until it is set anew.
+        if self.set == at {
             return Ok(());
         }
-        self.set = at;
         // Zero would disarm it.
         let left = at.map_or(Duration::ZERO, |at| {
             Duration::from_nanos(at.since(now).max(1))
@@ -135,6 +135,7 @@ impl Polled {
             it_value: spec(left)?,
         };
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value)?;
+        self.set = at;
         Ok(())
     }
 }
@@ -251,9 +252,7 @@ impl Session {
     /// Makes the descriptor readable, so that the caller comes and lets a call be sent. Before the call: if the system refuses, it was not
     /// started.
     fn wake(&mut self) -> Result<(), SessionError> {
-        if let Some(polled) = &mut self.polled
-            && polled.set != Some(Time(0))
-        {
+        if let Some(polled) = &mut self.polled {
             polled.set(Some(Time(0)), self.clock.now())?;
         }
         Ok(())
@@ -354,8 +353,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the end of a call of this session's own. If the system fails meanwhile, the call goes on, and nobody waits for it any more:
-    /// its end must not be taken for that of the next one.
+    /// Waits for the end of a call of this session's own. If the system fails meanwhile, the call goes on without its caller:
+    /// its end must not be taken for that of the next call.
     fn wait(&mut self, call: CallId) -> Result<Answer, SessionError> {
         self.calls.insert(call, None);
         loop {

@@ -55,6 +55,17 @@ pub fn integer(reply: &[u8]) -> Option<i64> {
     (reply.first() == Some(&b':')).then(|| parse_integer(text(reply)?))?
 }
 
+/// The replies that `bytes` begin with, one after the other, each as its raw bytes. The rest, from the first that is not whole, is left out.
+#[must_use]
+pub fn row(mut bytes: &[u8]) -> Vec<&[u8]> {
+    std::iter::from_fn(|| {
+        let (one, rest) = bytes.split_at(whole(bytes)?);
+        bytes = rest;
+        Some(one)
+    })
+    .collect()
+}
+
 /// The elements of an aggregate reply (array, set, push or map, keys and values in turn), each as its raw
 /// bytes. `None` if `reply` is no aggregate, is null, or is not there as a whole.
 #[must_use]

@@ -66,8 +66,6 @@ struct Pair {
     number: u32,
     peer: Peer,
     sessions: Vec<u64>,
-    /// After the last slot that it has completed.
-    end: u64,
 }
 
 #[derive(Debug)]
@@ -135,7 +133,8 @@ pub struct Connections {
     leaving: Vec<Leaving>,
     /// Where the clients of connections are, until their slots are processed.
     peers: FxHashMap<u32, Peer>,
-    by_qpn: FxHashMap<u32, u32>,
+    /// By the number of a QP, while it exists: the number of its connection, and the end of the last slot that it has completed.
+    by_qpn: FxHashMap<u32, (u32, u64)>,
     random: Random,
     next_number: u32,
     next_token: usize,
@@ -220,12 +219,9 @@ impl Connections {
 
     /// The connection of a QP. `end`: after the slot that it has completed.
     pub fn completed(&mut self, qpn: u32, end: u64) -> Option<u32> {
-        let number = *self.by_qpn.get(&qpn)?;
-        let up = self.clients.values_mut().filter_map(|it| it.pair.as_mut());
-        let mut all = up.chain(self.draining.iter_mut().map(|it| &mut it.pair));
-        let pair = all.find(|pair| pair.number == number)?;
-        pair.end = pair.end.max(end);
-        Some(number)
+        let (number, last) = self.by_qpn.get_mut(&qpn)?;
+        *last = (*last).max(end);
+        Some(*number)
     }
 
     /// Looks at TCP, if it is time, and at what the NIC says. `open`: whether clients may come, and the epoch. True: something was done.
@@ -433,14 +429,13 @@ impl Connections {
             byte: self.parts.memory.readable(),
         };
         self.peers.insert(number, peer);
-        self.by_qpn.insert(qp.number(), number);
+        self.by_qpn.insert(qp.number(), (number, 0));
         self.counters.made += 1;
         client.pair = Some(Pair {
             qp,
             number,
             peer,
             sessions: Vec::new(),
-            end: 0,
         });
         client.line.send(&welcome)
     }
@@ -501,10 +496,10 @@ impl Connections {
             .extract_if(.., |it| settled.contains(&it.pair.number))
         {
             self.counters.unsaid += u64::from(!it.said);
-            self.by_qpn.remove(&it.pair.qp.number());
+            let known = self.by_qpn.remove(&it.pair.qp.number());
             self.leaving.push(Leaving {
                 number: it.pair.number,
-                end: it.pair.end,
+                end: known.map_or(0, |(_, end)| end),
                 sessions: it.pair.sessions,
             });
         }

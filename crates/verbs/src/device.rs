@@ -270,11 +270,8 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
             && let Some(slot) = slots.queue().blocked()
         {
             let queue = slots.queue();
-            let who: Vec<u32> = self.connections.numbers().collect();
-            let who: Vec<u32> = who
-                .into_iter()
-                .filter(|&it| !queue.is_cleared(it))
-                .collect();
+            let all = self.connections.numbers();
+            let who: Vec<u32> = all.filter(|&it| !queue.is_cleared(it)).collect();
             if self.suspects.accuse(slot, who.iter().copied()) {
                 tracing::warn!(
                     connections = who.len(),
@@ -284,11 +281,10 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
                 broken.map_err(NicError::stops)?;
             }
         }
-        let there: Vec<u32> = self.connections.numbers().collect();
         let queue = slots.queue();
-        let nobodys = self
-            .suspects
-            .settle(queue.blocked(), |who| !there.contains(&who));
+        let nobodys = self.suspects.settle(queue.blocked(), |who| {
+            self.connections.numbers().all(|it| it != who)
+        });
         if let Some(slot) = nobodys
             && let Err(odd) = queue.complete(slot, 0, Outcome::Error)
         {
@@ -471,7 +467,6 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
         let first = self.now;
         let mut now = first;
         loop {
-            self.closed = Some((self.node.machine().epoch(), Time(u64::MAX)));
             if self.may_change_epoch(now)? || begun.elapsed() >= CLOSING {
                 break;
             }

@@ -68,14 +68,14 @@ impl Gates {
     }
 
     /// The device knows the session: returns the packets that are to be sent now, in this order.
-    pub fn open(&mut self, session: u64) -> Vec<Vec<u8>> {
+    pub fn open(&mut self, session: u64) -> Vec<(Header, Vec<u8>)> {
         let Some(Gate::Asked(upto, waiting)) = self.0.get_mut(&session) else {
             return Vec::new();
         };
         let (upto, mut waiting) = (*upto, std::mem::take(waiting));
         self.0.insert(session, Gate::Open(upto));
         waiting.retain(|(header, packet)| self.offer(header, packet, upto) == Offer::Send);
-        waiting.into_iter().map(|(_, packet)| packet).collect()
+        waiting
     }
 
     /// The device does not know the session: its packets are dropped.
@@ -114,7 +114,7 @@ mod tests {
     fn an_update_is_not_sent_before_the_one_before_it() {
         let mut gates = Gates::default();
         assert_eq!(offer(&mut gates, 8, 4), Offer::Ask);
-        assert_eq!(gates.open(SESSION), Vec::<Vec<u8>>::new());
+        assert_eq!(gates.open(SESSION), []);
         assert_eq!(offer(&mut gates, 6, 4), Offer::Drop);
         assert_eq!(offer(&mut gates, 5, 4), Offer::Send);
         assert_eq!(offer(&mut gates, 7, 4), Offer::Drop);
@@ -133,8 +133,12 @@ mod tests {
         assert_eq!(gates.offer(&header, &bytes, 0), Offer::Wait);
         assert_eq!(offer(&mut gates, 3, 0), Offer::Wait);
         assert_eq!(offer(&mut gates, 2, 0), Offer::Wait);
-        assert_eq!(gates.open(SESSION), [vec![1], vec![1], vec![2]]);
-        assert_eq!(gates.open(SESSION), Vec::<Vec<u8>>::new(), "once");
+        let wanted = [(Kind::Update, 1), (Kind::Bypass, 1), (Kind::Update, 2)];
+        assert_eq!(
+            gates.open(SESSION),
+            wanted.map(|(kind, seq)| packet(kind, seq))
+        );
+        assert_eq!(gates.open(SESSION), [], "once");
         gates.close(SESSION);
         assert_eq!(offer(&mut gates, 3, 0), Offer::Drop);
     }

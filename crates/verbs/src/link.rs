@@ -72,8 +72,9 @@ pub enum News {
 /// The messages that a READ acknowledges.
 #[derive(Debug, Default)]
 struct Batch {
-    id: u64,
+    /// Messages of the connection up to and with its last one: also the number of its READ.
     messages: u64,
+    /// Their sessions and seqs, if the chain is this device alone.
     upto: Vec<(u64, u64)>,
 }
 
@@ -86,7 +87,7 @@ struct Up {
     copies: u8,
     byte: Readable,
     gates: Gates,
-    backlog: VecDeque<Vec<u8>>,
+    backlog: VecDeque<(Header, Vec<u8>)>,
     /// Messages given to the NIC, and those that it is done with.
     sent: u64,
     done: u64,
@@ -438,14 +439,14 @@ impl Link {
                 self.end(now, "a READ completed that nobody began");
                 break;
             };
-            if batch.id != completion.id {
+            if batch.messages != completion.id {
                 self.end(now, "a READ completed out of order");
                 break;
             }
             self.counters.reads += 1;
             up.done = batch.messages;
-            let (epoch, alone) = (up.epoch, up.copies == 1);
-            for (session, seq) in batch.upto.into_iter().filter(|_| alone) {
+            let epoch = up.epoch;
+            for (session, seq) in batch.upto {
                 news(News::Taken {
                     session,
                     seq,
@@ -478,7 +479,7 @@ impl Up {
             }
             Offer::Wait => true,
             Offer::Send => {
-                self.backlog.push_back(packet.to_vec());
+                self.backlog.push_back((header, packet.to_vec()));
                 true
             }
             Offer::Drop => false,
@@ -489,16 +490,13 @@ impl Up {
     fn push(&mut self, counters: &mut LinkCounters) -> Result<(), NicError> {
         let sends = u64::try_from(SENDS).expect("small");
         while self.sent - self.done < sends
-            && let Some(packet) = self.backlog.pop_front()
+            && let Some((header, packet)) = self.backlog.pop_front()
         {
             let buffer = usize::try_from(self.sent % sends).expect("small");
             self.buffers.send(&self.qp, buffer, &packet)?;
             self.sent += 1;
             counters.sent += 1;
-            let header = Packet::parse(&packet).map(|packet| packet.header);
-            if let Ok(header) = header
-                && takes_seq(&header)
-            {
+            if self.copies == 1 && takes_seq(&header) {
                 self.batch.upto.push((header.session, header.seq));
             }
         }
@@ -506,8 +504,9 @@ impl Up {
             return Ok(());
         }
         let mut batch = std::mem::take(&mut self.batch);
-        (batch.id, batch.messages) = (self.sent, self.sent);
-        self.buffers.read_byte(&self.qp, self.byte, batch.id)?;
+        batch.messages = self.sent;
+        self.buffers
+            .read_byte(&self.qp, self.byte, batch.messages)?;
         self.batch.messages = self.sent;
         self.reading.push_back(batch);
         Ok(())

@@ -20,18 +20,15 @@ pub enum Refusal {
     Epoch = 2,
     /// It serves another shard.
     Shard = 3,
-    /// There are as many connections as there may be.
-    Crowded = 4,
     /// Its NIC makes none.
     Nic = 5,
 }
 
 impl Refusal {
-    const ALL: [Refusal; 5] = [
+    const ALL: [Refusal; 4] = [
         Refusal::NotServing,
         Refusal::Epoch,
         Refusal::Shard,
-        Refusal::Crowded,
         Refusal::Nic,
     ];
 }

@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(fate(&transaction), ("aborts", &first[..]));
         transaction.lose();
         assert_eq!(fate(&transaction), ("lost", &first[..]));
-        // What is lost stays lost.
+        // A lost transaction stays lost.
         transaction.abort(second);
         transaction.lose();
         assert_eq!(fate(&transaction), ("lost", &first[..]));

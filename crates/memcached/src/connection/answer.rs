@@ -1,7 +1,5 @@
 //! The store's replies as memcached's.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use pmnet_resp::read;
 use pmnet_wire::item::{Item, NO_ITEM};
@@ -343,12 +341,12 @@ impl Life {
 fn tell(out: &mut Vec<u8>, letter: u8, opaque: &[u8], meta: &Meta) {
     out.extend([b' ', letter]);
     match letter {
-        b'k' if meta.binary => {
-            let key = STANDARD.decode(&meta.shown).unwrap_or_default();
-            out.extend_from_slice(STANDARD.encode(key).as_bytes());
-            out.extend_from_slice(b" b");
+        b'k' => {
+            out.extend_from_slice(&meta.shown);
+            if meta.binary {
+                out.extend_from_slice(b" b");
+            }
         }
-        b'k' => out.extend_from_slice(&meta.shown),
         _ => out.extend_from_slice(opaque),
     }
 }

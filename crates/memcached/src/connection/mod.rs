@@ -15,9 +15,8 @@ mod unit;
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
 use pmnet_client::{CallId, Closed, Outcome, Refused};
-use pmnet_resp::{ReplyLimits, Scanner, read, reply};
+use pmnet_resp::{read, reply};
 
 use crate::request::{Parser, Request, Step};
 use answer::{Answer, Part, Rendered};
@@ -555,35 +554,22 @@ impl Connection {
 /// Why nothing was promised.
 const NO_ANSWER: &str = "pmnet: the store has not answered whether it serves memcached clients (deadline passed); nothing was done";
 
-/// Everything is in memory, and came from our own server.
-const LIMITS: ReplyLimits = ReplyLimits {
-    line_bytes: usize::MAX,
-    bulk_bytes: usize::MAX,
-    reply_bytes: usize::MAX,
-};
-
 /// The replies to the units of a call. Where there are fewer than units, all get the reply to the whole, which is an error.
 fn split(part: Part, replies: Replies, count: usize) -> Vec<Part> {
     let whole = match part {
         Ok(whole) => whole,
         Err(why) => return vec![Err(why); count],
     };
-    let found: Option<Vec<Bytes>> = match replies {
+    let found = match replies {
         Replies::One => return vec![Ok(whole)],
-        Replies::Elements => read::elements(&whole)
-            .map(|all| all.into_iter().map(|one| whole.slice_ref(one)).collect()),
-        Replies::Row => {
-            let mut scanner = Scanner::new(LIMITS);
-            let mut rest = whole.clone();
-            let mut found = Vec::new();
-            while let Ok(Some(length)) = scanner.poll(&rest) {
-                found.push(rest.split_to(length));
-            }
-            Some(found)
-        }
+        Replies::Elements => read::elements(&whole),
+        Replies::Row => Some(read::row(&whole)),
     };
     match found.filter(|found| found.len() == count) {
-        Some(found) => found.into_iter().map(Ok).collect(),
-        None => vec![Ok(whole); count],
+        Some(found) => found
+            .into_iter()
+            .map(|one| Ok(whole.slice_ref(one)))
+            .collect(),
+        None => vec![Ok(whole.clone()); count],
     }
 }

@@ -192,23 +192,20 @@ fn plan_store(store: Store, slot: u64, shared: &mut Shared) -> Plan {
     if until > 0 {
         words.extend([word("PXAT"), number(until)]);
     }
-    let (answer, work) = if store.verb == Verb::Set {
-        (Words::Plain, Work::Update(words))
+    let work = if store.verb == Verb::Set {
+        Work::Update(words)
     } else {
-        (
-            Words::Plain,
-            Work::Command {
-                words,
-                shows: false,
-            },
-        )
+        Work::Command {
+            words,
+            shows: false,
+        }
     };
     let unit = Unit {
         slot,
         key: store.key,
         work,
     };
-    Plan::Asks(Answer::Stored(answer, store.form, unique), vec![unit])
+    Plan::Asks(Answer::Stored(Words::Plain, store.form, unique), vec![unit])
 }
 
 fn plan_count(count: Count, slot: u64, shared: &mut Shared) -> Plan {

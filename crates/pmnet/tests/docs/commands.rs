@@ -17,9 +17,6 @@ const FOREIGN: &[&str] = &[
     "--quota-backend-bytes",
 ];
 
-/// Flags that `docs/spec` describes, and says not to be built.
-const NOT_BUILT: &[&str] = &["verbs"];
-
 /// Code of a page: that within lines, and blocks by their language.
 fn code(text: &str) -> (Vec<String>, Vec<(String, String)>) {
     let (mut spans, mut blocks) = (Vec::new(), Vec::new());
@@ -74,7 +71,6 @@ fn flags<'a>(command: &'a Command, known: &mut BTreeSet<&'a str>) {
         known.extend(arg.get_all_aliases().unwrap_or_default());
     }
     known.extend(["help", "version"]);
-    known.extend(NOT_BUILT);
 }
 
 /// Returns the name in a line that does not exist: a subcommand, or a flag of it.

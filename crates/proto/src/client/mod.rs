@@ -582,9 +582,23 @@ impl Client {
     /// A NIC has acknowledged everything of this session up to `seq`, in this epoch of a chain of one device: that is a copy
     /// (`docs/spec/verbs.md` §1).
     pub fn taken_by_nic(&mut self, now: Time, session: u64, seq: u64, epoch: u32) {
-        let handle = self.by_id.get(&session).copied();
-        let found = handle.and_then(|handle| self.sessions.get_mut(&handle));
-        let (Some(handle), Some(session)) = (handle, found.filter(|_| epoch == self.epoch)) else {
+        if epoch != self.epoch {
+            return;
+        }
+        if let Some(&handle) = self.by_id.get(&session) {
+            self.with_session(handle, |session, context| {
+                session.on_taken_by_nic(now, seq, epoch, context);
+            });
+        }
+    }
+
+    /// Lets a session do something, if it exists, and takes note of what that has changed.
+    fn with_session(
+        &mut self,
+        handle: SessionHandle,
+        act: impl FnOnce(&mut Session, &mut Context<'_>),
+    ) {
+        let Some(session) = self.sessions.get_mut(&handle) else {
             return;
         };
         let mut context = Context {
@@ -596,7 +610,7 @@ impl Client {
             events: &mut self.events,
             counters: &mut self.counters,
         };
-        session.on_taken_by_nic(now, seq, epoch, &mut context);
+        act(session, &mut context);
         if session.is_closed() {
             self.forget(handle);
         } else if session.mark_dirty() {
@@ -715,24 +729,10 @@ impl Client {
                 break;
             }
             self.timers.pop_first();
-            if let Some(session) = self.sessions.get_mut(&handle) {
+            self.with_session(handle, |session, context| {
                 session.timer = None;
-                let mut context = Context {
-                    config: &self.config,
-                    head: self.heads.current(),
-                    searches: self.heads.searches(),
-                    epoch: self.epoch,
-                    size: self.size.of_fragments(self.config.rules),
-                    events: &mut self.events,
-                    counters: &mut self.counters,
-                };
-                session.on_timer(now, &mut context);
-                if session.is_closed() {
-                    self.forget(handle);
-                } else if session.mark_dirty() {
-                    self.dirty.push(handle);
-                }
-            }
+                session.on_timer(now, context);
+            });
         }
         for handle in std::mem::take(&mut self.dirty) {
             let Some(session) = self.sessions.get_mut(&handle) else {

@@ -391,12 +391,8 @@ impl Program {
 
     fn take_present(&mut self, number: u64) -> Result<Present, ProgramError> {
         let taken = self.present.take_if(|present| present.number == number);
-        taken.ok_or(match &self.present {
-            _ if (1..=self.last).contains(&number)
-                && self.present.as_ref().is_none_or(|one| one.number != number) =>
-            {
-                ProgramError::Twice(number)
-            }
+        taken.ok_or_else(|| match &self.present {
+            _ if (1..=self.last).contains(&number) => ProgramError::Twice(number),
             Some(present) => ProgramError::Order {
                 given: number,
                 present: present.number,

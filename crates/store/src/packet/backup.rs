@@ -33,7 +33,7 @@ pub fn back_up_packet_store(path: &Path, to: &Path) -> Result<Backup, GrowError>
     let told = |error: &dyn std::fmt::Display| GrowError(error.to_string());
     if fs::symlink_metadata(to).is_ok() {
         return Err(GrowError(format!(
-            "PM5321 {} is there already: name a new file",
+            "PM5321 {} exists already: name a new file",
             to.display()
         )));
     }

@@ -303,7 +303,7 @@ fn records_changed_behind_our_back_stop_the_shard_before_anything_is_applied() {
     redis.call(&["FLUSHALL"]);
     retry(
         store.apply(&batch(&[single("SET k 2")], 6)),
-        "somebody else",
+        "another process",
     );
     assert_eq!(redis.get("k"), None);
     fatal(store.load(), "FLUSHALL or DEL");

@@ -283,7 +283,7 @@ fn a_watermark_raised_behind_our_back_stops_the_shard() {
     redis.call(&["HSET", "pmnet:{0}", "watermark", "\0\0\0\0\0\0\0\u{7}"]);
     let result = store.apply(&batch(&[single("INCR n")], 2));
     assert!(matches!(result, Err(StoreError::Retry(_))), "{result:?}");
-    fatal(store.load(), "behind pmnet's back");
+    fatal(store.load(), "another program changed them");
     assert_eq!(redis.get("n").as_deref(), Some("1"));
 }
 

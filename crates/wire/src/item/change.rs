@@ -349,7 +349,7 @@ impl<'a> Change<'a> {
             let applied = Applied::writes("NEW", new, Touch::Until(until));
             return Applied {
                 won: true,
-                text: text.clone(),
+                text,
                 ..applied
             };
         };
@@ -375,10 +375,10 @@ impl<'a> Change<'a> {
         let new = Item {
             stale: old.stale && in_place,
             token_sent: old.token_sent && in_place,
-            ..Item::new(old.flags, unique, if in_place { &data } else { &text })
+            ..Item::new(old.flags, unique, &data)
         };
         Applied {
-            text: text.clone(),
+            text,
             ..Applied::writes("OK", new, touch)
         }
     }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use pmnet_cli::{ConfigError, address, bytes, call_on_signals, open_files};
+use pmnet_cli::{ConfigError, address, bytes, call_on_signals};
 use pmnet_client::{ClientConfig, Clock};
 use pmnet_fleet::FollowConfig;
 use pmnet_memcached::{Front, FrontConfig};
@@ -18,7 +18,8 @@ use super::common::{CommonArgs, required, size_max};
 use super::names::{Named, wait_until_known};
 use super::ready;
 use super::redis::{
-    CONNECTIONS_MAX, DEADLINE_MS_MAX, KEEPALIVE_SECONDS_MAX, SPIN_US_MAX, Way, name, places, within,
+    CONNECTIONS_MAX, DEADLINE_MS_MAX, KEEPALIVE_SECONDS_MAX, SPIN_US_MAX, Way, name, places,
+    within, within_files,
 };
 use super::stop::{nothing_to_read_again, unless_asked_to_stop};
 pub use args::MemcachedArgs;
@@ -72,7 +73,7 @@ fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool
         return Ok(true);
     }
     let mut settings = settings(args)?;
-    settings.front.connections_max = within_files(settings.front.connections_max)?;
+    settings.front.connections_max = within_files(settings.front.connections_max, clients_within)?;
     let copies = settings.client.copies_min;
     let way = Way::find(settings.client, settings.hosts, settings.follow)?;
     let via = way.via();
@@ -107,7 +108,8 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     let (mut client, follow) = places("memcached", args.via, args.fleet, args.etcd, shard)?;
     let mut front = FrontConfig::new(listen);
     front.udp = udp;
-    front.id = Clock::boottime().now().0 ^ u64::from(std::process::id()) ^ name(listen).0;
+    let name = name(listen);
+    front.id = Clock::boottime().now().0 ^ u64::from(std::process::id()) ^ name.0;
     front.database = args.database.unwrap_or(0);
     within("--database", front.database, 0, DATABASE_MAX)?;
     if let Some(size) = args.item_size_max {
@@ -133,7 +135,7 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     }
     let copies = args.copies.unwrap_or(1);
     within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
-    client.name = name(listen);
+    client.name = name;
     client.shard = shard;
     client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
     client.copies_min = copies;
@@ -162,25 +164,9 @@ fn may_be_reached(
     }
 }
 
-/// How many clients of those that may connect can be served with so many open files.
-fn within_files(wanted: usize) -> Result<usize, ConfigError> {
-    let Some(files) = open_files() else {
-        return Ok(wanted);
-    };
-    let can = usize::try_from(files.saturating_sub(FILES_OF_A_FRONT)).unwrap_or(usize::MAX);
-    if can == 0 {
-        return Err(ConfigError(format!(
-            "this process may have {files} files open, which is not enough for one client: raise the limit (LimitNOFILE= in \
-             systemd, ulimit -Hn, docker --ulimit nofile=)"
-        )));
-    }
-    if can < wanted {
-        tracing::warn!(
-            "PM3106 this process may have {files} files open, so at most {can} clients may connect, and not the {wanted} of \
-             --connections-max: raise the limit (LimitNOFILE= in systemd, ulimit -Hn, docker --ulimit nofile=)"
-        );
-    }
-    Ok(wanted.min(can))
+/// Returns how many clients so many open files are enough for: each has its own socket.
+fn clients_within(files: u64) -> usize {
+    usize::try_from(files.saturating_sub(FILES_OF_A_FRONT)).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::client::Counters;
 use pmnet_front::store::StoreAddress;
-use pmnet_front::{DirectMover, Front};
+use pmnet_front::{DirectMover, Front, clients_within};
 use serde_json::json;
 
 use super::common::CommonArgs;
@@ -29,9 +29,9 @@ pub use args::RedisArgs;
 pub(super) use name::name;
 pub(super) use settings::{
     CONNECTIONS_MAX, DEADLINE_MS_MAX, KEEPALIVE_SECONDS_MAX, NOWHERE, SPIN_US_MAX, Settings,
-    devices, located, places, within,
+    devices, located, places, within, within_files,
 };
-use settings::{settings, together, via_text, within_files};
+use settings::{settings, together, via_text};
 #[cfg(test)]
 pub(super) use sharded::look_at;
 pub(super) use sharded::{Shards, is_same, look};
@@ -124,7 +124,7 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         hosts,
         follow,
     } = settings(args)?;
-    front.connections_max = within_files(front.connections_max, 0)?;
+    front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
     let mut way = Way::find(client, hosts, follow)?;
     if let Some(rdma) = rdma {

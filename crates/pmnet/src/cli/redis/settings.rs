@@ -9,7 +9,7 @@ use pmnet_cli::{ConfigError, address, bytes, open_files, password};
 use pmnet_client::ClientConfig;
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::limits::REPLY_BYTES_MAX;
-use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret, clients_within};
+use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret};
 use pmnet_wire::record::CHAIN_MAX;
 
 use super::super::access::access;
@@ -149,13 +149,16 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Returns how many clients of those that may connect can have all the connections that their commands may need. `shards`: 0 without a
-/// router.
-pub(super) fn within_files(wanted: usize, shards: usize) -> Result<usize, ConfigError> {
+/// Returns how many clients of those that may connect can have all the connections that their commands may need. `clients`: the number that
+/// so many open files are enough for.
+pub fn within_files(
+    wanted: usize,
+    clients: impl FnOnce(u64) -> usize,
+) -> Result<usize, ConfigError> {
     let Some(files) = open_files() else {
         return Ok(wanted);
     };
-    let can = clients_within(files, shards);
+    let can = clients(files);
     if can == 0 {
         return Err(ConfigError(format!(
             "this process may have {files} files open, which is not enough for one client: raise the limit (LimitNOFILE= in \

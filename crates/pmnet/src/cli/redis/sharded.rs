@@ -10,7 +10,7 @@ use pmnet_cli::{ConfigError, bounded_text, call_on_hangup, call_on_signals};
 use pmnet_front::client::Counters;
 use pmnet_front::shards::slot::{SlotMap, parse_slots};
 use pmnet_front::shards::{Router, RouterConfig};
-use pmnet_front::{Access, Front, FrontError, Stopper};
+use pmnet_front::{Access, Front, FrontError, Stopper, clients_within};
 use serde::Deserialize;
 use serde_json::json;
 use toml::{Table, Value};
@@ -219,7 +219,9 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
     };
     let config = RouterConfig {
         listen: first.front.listen,
-        connections_max: within_files(first.front.connections_max, map.shards())?,
+        connections_max: within_files(first.front.connections_max, |files| {
+            clients_within(files, map.shards())
+        })?,
         spin_micros: first.front.spin_micros,
         tls: first.front.tls.clone(),
         keepalive: first.front.keepalive,
