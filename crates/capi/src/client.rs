@@ -1,7 +1,7 @@
 //! Clients: one session each (`pmnet_client::Session`).
 
 use crate::fault::*;
-use crate::memory::{self, Options, bytes, pmnet_bytes, put, text};
+use crate::memory::{self, Options, bounded, bytes, pmnet_bytes, put, text};
 use crate::table::{self, Kind};
 use ::pmnet_client::{
     Answer, ClientConfig, Closed, Finished, ReadAnswer, Refused, Session, SessionError,
@@ -19,6 +19,10 @@ pub const PMNET_READ_ONLY: u32 = 1;
 pub const PMNET_HIT: u32 = 1;
 /// A read was answered with the order that a server must have applied to know the key.
 pub const PMNET_MISS: u32 = 2;
+
+/// Devices of a chain, at most.
+const COPIES_MAX: u32 = 8;
+const _: () = assert!(COPIES_MAX as usize == pmnet_wire::record::CHAIN_MAX);
 
 /// The time for one call, if nothing else is said.
 const TIMEOUT_MS: u32 = 10_000;
@@ -181,9 +185,8 @@ pub unsafe extern "C" fn pmnet_client_open(
         let mut config = ClientConfig::new(*head);
         config.others = others.to_vec();
         config.shard = options.shard;
-        let copies_min = or(options.copies_min, 1);
-        config.copies_min = u8::try_from(copies_min)
-            .map_err(|_| Fault::argument(format!("copies_min is {copies_min}: at most 8")))?;
+        let copies_min = bounded("copies_min", options.copies_min, COPIES_MAX, 1)?;
+        config.copies_min = u8::try_from(copies_min).expect("COPIES_MAX is small");
         config.queue_max = or(options.calls_max, 4096) as usize;
         let timeout = or(options.timeout_ms, TIMEOUT_MS);
         let session = Session::start(config, Duration::from_millis(timeout.into()))?;

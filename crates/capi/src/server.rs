@@ -2,7 +2,7 @@
 
 use crate::client::{address, wait};
 use crate::fault::*;
-use crate::memory::{self, Options, bytes, put, text};
+use crate::memory::{self, Options, bounded, bytes, put, text};
 use crate::table::{self, Kind};
 use ::pmnet_server::ServerConfig;
 use ::pmnet_server::program::{Batch, Item, Kind as Asked, Program, ProgramError, RowsError};
@@ -179,14 +179,6 @@ impl Drop for SignalsBlocked {
     fn drop(&mut self) {
         // SAFETY: the set was filled in by the kernel.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
-    }
-}
-
-fn bounded(what: &str, value: u32, max: u32, default: usize) -> Result<usize, Fault> {
-    match value {
-        0 => Ok(default),
-        value if value <= max => Ok(value as usize),
-        value => Err(Fault::argument(format!("{what} is {value}: at most {max}"))),
     }
 }
 

@@ -168,7 +168,7 @@ impl ClientNode {
         }
     }
 
-    /// The same, borrowed.
+    /// The UDP socket, to wait for. A session has no RDMA.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.io().as_fd()
     }

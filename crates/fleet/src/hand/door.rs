@@ -383,7 +383,11 @@ mod tests {
         let door = Door::open(everywhere, |_| Answered::Done).unwrap();
         assert_eq!(ask(at, &Asked::Who), Ok(Answered::Done));
         drop(door);
-        assert!(ask(at, &Asked::Who).unwrap_err().contains("nothing answers"));
+        assert!(
+            ask(at, &Asked::Who)
+                .unwrap_err()
+                .contains("nothing answers")
+        );
     }
 
     /// A port scan, a monitor that only connects, an attacker.

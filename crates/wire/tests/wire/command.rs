@@ -1,5 +1,6 @@
 //! The payload language: what is written is read, and everything else is refused.
 
+use pmnet_resp::limits::ARGUMENTS_MAX;
 use pmnet_resp::write_command;
 use pmnet_wire::command::{
     COMMANDS_MAX, CommandError, Commands, Form, Protocol, barrier, key_hash, preamble, single,
@@ -200,6 +201,20 @@ fn a_transaction_has_at_most_so_many_commands() {
             );
         }
     }
+}
+
+/// As a Redis client may send at most: no store is asked to look at more.
+#[test]
+fn a_command_has_at_most_so_many_arguments() {
+    let with = |count: usize| {
+        let mut bytes = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
+        bytes.extend(format!("*{count}\r\n").bytes());
+        bytes.extend(b"$0\r\n\r\n".repeat(count));
+        Commands::parse(&bytes).map(|commands| commands.count)
+    };
+    assert_eq!(with(ARGUMENTS_MAX), Ok(1));
+    assert_eq!(with(ARGUMENTS_MAX + 1), Err(CommandError::Syntax));
+    assert_eq!(with(0), Err(CommandError::Syntax));
 }
 
 #[test]

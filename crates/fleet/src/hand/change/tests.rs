@@ -303,7 +303,12 @@ fn on_the_way_it_stops_when_what_it_rests_on_is_not_so() {
     let change = Change::plan(&looked, &remove(&[2]), false).unwrap();
     looked.server.as_mut().unwrap().chain = vec![1, 3];
     looked.server.as_mut().unwrap().chain = vec![3, 2];
-    assert!(change.next(&looked).unwrap_err().contains("another command changes it"));
+    assert!(
+        change
+            .next(&looked)
+            .unwrap_err()
+            .contains("another command changes it")
+    );
     // The head does not state anything before the others are wired as they shall be.
     let mut looked = world(&[1, 2, 3, 4], &[]);
     looked.devices.remove(&3);
