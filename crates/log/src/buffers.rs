@@ -361,6 +361,8 @@ mod tests {
         assert_eq!(all.room(), 56);
         all.leave_to_port(16);
         assert_eq!(all.live_max(), 64 - 4 - 16);
+        let few = buffers().kept_beside_a_store(64, 16);
+        assert_eq!(few.live_max(), 16, "an entry for each");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! A QP is destroyed at the end of Draining only: drivers drop the completions of a QP that is destroyed. The sessions of a connection are
 //! bound until it is gone.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
@@ -24,7 +24,8 @@ use crate::line::{Ended, Line};
 use crate::message::{Message, Refusal};
 use crate::nic::{Completions, Nic, NicError, NicEvent, QueuePair, Receiver, SlotMemory};
 
-/// Connections of a device, at most; those that are leaving count.
+/// Connections of a device, at most; those that are leaving count. Those with a QP are also fewer than slots: if each left a slot open, none
+/// would be left to show by its message that these are open for too long.
 pub const CONNECTIONS_MAX: usize = 64;
 /// Sessions of one connection, at most.
 const SESSIONS_MAX: usize = 65_536;
@@ -36,6 +37,8 @@ const SETTLE: Nanos = SECOND / 2;
 const COMPLETIONS_MORE: u32 = 64;
 /// TCP is looked at so often, at most.
 const LOOK_EVERY: Nanos = MILLISECOND / 2;
+/// After an error of the system no client is let in for so long.
+const ACCEPT_PAUSE: Nanos = 100 * MILLISECOND;
 /// Messages of one connection that are taken in one look.
 const MESSAGES_A_LOOK: usize = 64;
 
@@ -97,6 +100,7 @@ pub struct Parts {
     pub completions: Completions,
     pub receiver: Receiver,
     pub memory: SlotMemory,
+    pub slots: usize,
     pub slot_bytes: u32,
 }
 
@@ -114,6 +118,7 @@ impl Parts {
             completions: Completions::new(nic, slots + COMPLETIONS_MORE)?,
             receiver: Receiver::new(nic, memory.clone(), slots)?,
             memory,
+            slots: usize::try_from(slots).expect("at most 32,768"),
             slot_bytes,
         })
     }
@@ -128,6 +133,8 @@ pub struct Connections {
     looked: Option<Time>,
     /// It was too early to look.
     skipped: bool,
+    /// From then on, clients may wait to be let in.
+    waiting: Option<Time>,
     clients: FxHashMap<usize, Client>,
     draining: Vec<Draining>,
     leaving: Vec<Leaving>,
@@ -167,6 +174,7 @@ impl Connections {
             events: mio::Events::with_capacity(64),
             looked: None,
             skipped: false,
+            waiting: None,
             clients: FxHashMap::default(),
             draining: Vec::new(),
             leaving: Vec::new(),
@@ -243,11 +251,12 @@ impl Connections {
         let tokens: Vec<Token> = self.events.iter().map(|event| event.token()).collect();
         for token in tokens {
             match token {
-                LISTENER => self.accept(now),
+                LISTENER => self.waiting = Some(now),
                 WAKE => {}
                 Token(client) => worked |= self.hear(now, client, node, open)?,
             }
         }
+        self.accept(now);
         while let Some(event) = self.parts.nic.next_event() {
             match event {
                 NicEvent::LastTaken(place) => {
@@ -267,10 +276,24 @@ impl Connections {
         Ok(worked)
     }
 
+    /// Lets in clients that wait: a bounded number. Further ones have their turn at the next look, without an event that says so.
     fn accept(&mut self, now: Time) {
+        if self.waiting.is_none_or(|at| now < at) {
+            return;
+        }
         for _ in 0..CONNECTIONS_MAX {
-            let Ok((mut stream, _)) = self.listener.accept() else {
-                return;
+            let mut stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.waiting = None;
+                    return;
+                }
+                Err(error) => {
+                    // No descriptor is left, for example.
+                    tracing::debug!(%error, "no client can be let in at present");
+                    self.waiting = Some(now + ACCEPT_PAUSE);
+                    return;
+                }
             };
             if self.clients.len() + self.draining.len() + self.leaving.len() >= CONNECTIONS_MAX {
                 self.counters.refused += 1;
@@ -369,6 +392,7 @@ impl Connections {
         node: &DeviceNode<M>,
         open: Result<u32, Refusal>,
     ) -> Result<(), Ended> {
+        let pairs = self.numbers().count() + self.leaving.len();
         let client = self.clients.get_mut(&token).expect("looked up by hear");
         let Message::Hello {
             shard,
@@ -399,6 +423,10 @@ impl Connections {
         let Ok(from) = client.line.stream().peer_addr() else {
             return Err(Ended::Closed);
         };
+        if pairs + 1 >= self.parts.slots {
+            self.counters.refused += 1;
+            return Err(Ended::Closed);
+        }
         let psn = u32::try_from(self.random.next_u64() & 0xff_ffff).expect("24 bits");
         let mtu = mtu.min(self.parts.nic.mtu());
         let Parts {
@@ -522,6 +550,6 @@ impl Connections {
         let settle = self.draining.iter().map(|it| it.since + SETTLE).min();
         let look = self.looked.filter(|_| self.skipped);
         let look = look.map(|at| at + LOOK_EVERY);
-        earliest(look, earliest(greeting, settle))
+        earliest(earliest(look, self.waiting), earliest(greeting, settle))
     }
 }
