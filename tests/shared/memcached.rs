@@ -428,6 +428,9 @@ impl Memcached {
                 "nobody",
                 "-t",
                 "1",
+                // Its maintainer holds on to an item that was read, for a moment: a shorter number does not get blanks then.
+                "-o",
+                "no_lru_maintainer,no_lru_crawler",
             ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -366,6 +366,25 @@ mod tests {
     }
 
     #[test]
+    fn each_change_of_a_holder_can_be_seen() {
+        let mut all = buffers();
+        assert_eq!(all.room_for_a_copy(), 1920);
+        let offset = all.copy(1).unwrap();
+        assert!(!all.is_lent(&(offset..offset + 1)), "it is live");
+        all.release(offset);
+        assert!(all.keep(offset), "what is released is free");
+        let mut all = all.kept_beside_a_store(64, 1024);
+        assert_eq!(all.room_for_a_copy(), 0, "all is live or away");
+        // Before the first one is lent, too.
+        all.release(offset);
+        let released = all.poll_released().unwrap();
+        assert_eq!(index(released), offset / 2048);
+        all.take_in(released + 1);
+        assert!(!all.is_away(released + 1));
+        assert_eq!(all.room_for_a_copy(), 1920);
+    }
+
+    #[test]
     fn two_kept_frames_in_one_buffer_are_seen() {
         let mut all = buffers();
         assert!(all.keep(4096 + 300));
