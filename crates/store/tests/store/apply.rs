@@ -319,7 +319,7 @@ fn records_changed_behind_our_back_stop_the_shard_before_anything_is_applied() {
         payload: single("SET k 3"),
         record: Some((b"r".to_vec(), Bytes::new())),
     };
-    retry(store.execute(&[request], &mut replies), "somebody else");
+    retry(store.execute(&[request], &mut replies), "another process");
     assert_eq!((redis.get("k"), replies.len()), (None, 0));
     fatal(store.load(), "older");
 
