@@ -263,7 +263,7 @@ impl<U: Upstream> Front<U> {
         self.handshakes += usize::from(shakes);
         self.shared.tracking.came(id, index);
         let mut connection = Connection::new(id, peer);
-        connection.comes(&self.shared.users);
+        connection.rights.reset(&self.shared.users);
         self.clients[index] = Some(Box::new(Client {
             connection,
             socket: Edge::new(stream),

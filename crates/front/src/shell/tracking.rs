@@ -143,7 +143,7 @@ impl<U: Upstream> Front<U> {
         if self.shared.tracking.take_news() {
             for index in 0..self.clients.len() {
                 let client = self.clients[index].as_ref();
-                if client.is_some_and(|client| client.connection.waits_for_tracking()) {
+                if client.is_some_and(|client| client.connection.tracks.waits()) {
                     self.enqueue(index);
                 }
             }

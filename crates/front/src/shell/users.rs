@@ -184,7 +184,7 @@ impl<U: Upstream> Front<U> {
         if let Some(Some(found)) = self.clients.get_mut(client)
             && found.connection.id() == question.connection
         {
-            found.connection.question_answered(question.number, answer);
+            found.connection.rights.answered(question.number, answer);
             self.enqueue(client);
         }
     }
@@ -198,8 +198,8 @@ impl<U: Upstream> Front<U> {
             let Some(Some(client)) = self.clients.get_mut(index) else {
                 continue;
             };
-            let waits = client.connection.waits_for_rights();
-            if client.connection.users_changed(&mut self.shared) {
+            let waits = client.connection.rights.waits();
+            if client.connection.rights.users_changed(&mut self.shared) {
                 self.close(index, "its user is deleted");
             } else if waits {
                 self.enqueue(index);

@@ -263,7 +263,7 @@ impl<U: Upstream> Front<U> {
     fn close_logged_in(&mut self, user: &[u8], logins: u64) {
         for index in 0..self.clients.len() {
             let connection = self.clients.get(index).and_then(Option::as_ref);
-            let login = connection.and_then(|client| client.connection.login());
+            let login = connection.and_then(|client| client.connection.rights.login());
             if login.is_some_and(|(name, number)| *name.user == *user && number <= logins) {
                 self.close(index, "Redis has closed the connections of its user");
             }
@@ -274,7 +274,7 @@ impl<U: Upstream> Front<U> {
     pub(super) fn forget_idle_users(&mut self) {
         let logins = self.clients.iter().flatten();
         let users = logins
-            .filter_map(|client| client.connection.login())
+            .filter_map(|client| client.connection.rights.login())
             .map(|(credentials, _)| &*credentials.user)
             .collect();
         self.witnesses.keep_only(&users);
