@@ -69,7 +69,7 @@ impl Connection {
         }
         tracing::warn!(
             client = self.face.peer,
-            "closing: HTTP request, possibly an attack through a browser"
+            "PM3308 closing: HTTP request, possibly an attack through a browser"
         );
         self.back.abandon(&mut self.face);
         Err(Stop::Answered)

@@ -111,7 +111,7 @@ impl MapChanger {
         *next = Some(map);
         drop(next);
         if let Err(error) = self.waker.wake() {
-            tracing::warn!(%error, "the router cannot be woken for its new map");
+            tracing::warn!(%error, "PM3321 the router cannot be woken for its new map");
         }
     }
 }
@@ -269,7 +269,7 @@ impl Router {
             return;
         };
         if map.shards() != self.common.map.shards() {
-            tracing::error!("the new map has another number of shards: it is not used");
+            tracing::error!("PM3322 the new map has another number of shards: it is not used");
             return;
         }
         let old = std::mem::replace(&mut self.common.map, map);

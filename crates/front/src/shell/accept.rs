@@ -122,12 +122,12 @@ impl Door {
                     ) => {}
                 Err(error) if is_out_of_files(&error) && self.refuse_one() => {
                     if let Some(times) = self.failed.again(now) {
-                        tracing::warn!(%error, times, "clients are refused: raise the limit of open files");
+                        tracing::warn!(%error, times, "PM3301 clients are refused: raise the limit of open files");
                     }
                 }
                 Err(error) => {
                     if let Some(times) = self.failed.again(now) {
-                        tracing::warn!(%error, times, "cannot accept connections, will try again");
+                        tracing::warn!(%error, times, "PM3302 cannot accept connections, will try again");
                     }
                     self.after = now + ACCEPT_PAUSE;
                     break;
@@ -154,7 +154,7 @@ impl Door {
     /// A client more than may agree on TLS at a time.
     pub(crate) fn note_shaking(&mut self, peer: SocketAddr, now: Time) {
         if let Some(times) = self.shaking.again(now) {
-            tracing::warn!(client = %peer, times, "too many clients agree on TLS at a time");
+            tracing::warn!(client = %peer, times, "PM3303 too many clients agree on TLS at a time");
         }
     }
 
@@ -167,7 +167,7 @@ impl Door {
         now: Time,
     ) -> std::io::Result<()> {
         if let Some(times) = self.too_many.again(now) {
-            tracing::warn!(client = %peer, limit, times, "too many clients");
+            tracing::warn!(client = %peer, limit, times, "PM3304 too many clients");
         }
         turn_away(stream, self.tls)
     }
@@ -294,7 +294,7 @@ impl<U: Upstream> Front<U> {
         let total = self.shared.counters.tls_failed;
         // Logged less and less often, so that a flood of them does not flood the log.
         if total.is_power_of_two() {
-            tracing::warn!(total, why, "no TLS with a client");
+            tracing::warn!(total, why, "PM3305 no TLS with a client");
         }
     }
 

@@ -150,7 +150,7 @@ impl<U: Upstream> Front<U> {
                 self.forget_mark();
             }
             Due::Lost => {
-                tracing::warn!("nothing was heard of the mark: what is passed through ends");
+                tracing::warn!("PM3208 nothing was heard of the mark: what is passed through ends");
                 let session = self.marks.session;
                 self.lose_mark();
                 if let Some(session) = session {

@@ -110,7 +110,7 @@ impl TrackingWire {
             Heard::Refused(why) => {
                 tracing::warn!(
                     why,
-                    "Redis does not tell of changed keys, so CLIENT TRACKING is refused"
+                    "PM3211 Redis does not tell of changed keys, so CLIENT TRACKING is refused"
                 );
                 self.patience
                     .wait_until(shared.now.saturating_add(POKE_EVERY));

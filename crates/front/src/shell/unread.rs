@@ -161,7 +161,7 @@ impl<U: Upstream> Front<U> {
                 unread_bytes = client.unread.bytes,
                 of_all_bytes = self.unread.bytes,
                 closed_unread = self.shared.counters.closed_unread,
-                "closing a client that does not read its replies (--unread-max, --unread-total-max); this is said every {} s \
+                "PM3307 closing a client that does not read its replies (--unread-max, --unread-total-max); this is said every {} s \
                  at most, closed_unread counts them all",
                 SAY_EVERY / 1_000_000_000
             );
