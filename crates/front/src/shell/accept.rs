@@ -226,7 +226,7 @@ impl<U: Upstream> Front<U> {
     }
 
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
-        if self.clients.len() - self.free.len() >= self.connections_max
+        if self.clients.count() >= self.connections_max
             && let Some(door) = &mut self.door
         {
             return door.refuse(stream, peer, self.connections_max, self.shared.now);
@@ -249,13 +249,10 @@ impl<U: Upstream> Front<U> {
         id: u64,
         peer: SocketAddr,
     ) -> std::io::Result<()> {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.clients.push(None);
-            self.clients.len() - 1
-        });
+        let index = self.clients.reserve();
         let token = Token(FIRST_CLIENT + 2 * index);
         if let Err(error) = stream.register(self.poll.registry(), token) {
-            self.free.push(index);
+            self.clients.release(index);
             return Err(error);
         }
         let handshake = stream.handshake_until(self.shared.now);
@@ -264,7 +261,7 @@ impl<U: Upstream> Front<U> {
         self.shared.tracking.came(id, index);
         let mut connection = Connection::new(id, peer);
         connection.rights.reset(&self.shared.users);
-        self.clients[index] = Some(Box::new(Client {
+        let client = Client {
             connection,
             socket: Edge::new(stream),
             handshake,
@@ -278,9 +275,9 @@ impl<U: Upstream> Front<U> {
             subscribing: None,
             ticket: None,
             stranger_bytes: 0,
-            queued: false,
             dirty: false,
-        }));
+        };
+        self.clients.put(index, client);
         if shakes {
             self.vigil.attend(self.shared.now);
         }
@@ -299,7 +296,7 @@ impl<U: Upstream> Front<U> {
     }
 
     pub(super) fn close(&mut self, index: usize, why: &str) {
-        let Some(mut client) = self.clients.get_mut(index).and_then(Option::take) else {
+        let Some(mut client) = self.clients.take(index) else {
             return;
         };
         tracing::debug!(why, "client closed");
@@ -321,7 +318,7 @@ impl<U: Upstream> Front<U> {
         if let Some(session) = client.connection.session() {
             self.up.end(self.shared.now, session);
         }
-        self.free.push(index);
+        self.clients.release(index);
         self.shared.tracking.left(client.connection.id());
         if client.connection.close_unanswered() {
             self.marks.note_unanswered(self.shared.now);

@@ -86,7 +86,7 @@ impl<U: Upstream> Front<U> {
     }
 
     fn has_clients(&self) -> bool {
-        self.clients.len() > self.free.len()
+        self.clients.count() > 0
     }
 
     /// Hands what a client wants to know to the connection for it.
@@ -181,7 +181,7 @@ impl<U: Upstream> Front<U> {
                 Answer::May(self.shared.users.take_ruling(&user, place, answer))
             }
         };
-        if let Some(Some(found)) = self.clients.get_mut(client)
+        if let Some(found) = self.clients.get_mut(client)
             && found.connection.id() == question.connection
         {
             found.connection.rights.answered(question.number, answer);
@@ -194,8 +194,8 @@ impl<U: Upstream> Front<U> {
         if !std::mem::take(&mut self.shared.users.news) {
             return;
         }
-        for index in 0..self.clients.len() {
-            let Some(Some(client)) = self.clients.get_mut(index) else {
+        for index in self.clients.indices() {
+            let Some(client) = self.clients.get_mut(index) else {
                 continue;
             };
             let waits = client.connection.rights.waits();
