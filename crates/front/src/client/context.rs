@@ -1,4 +1,4 @@
-//! What a client has access to in its turn, and why a command may have to wait for another turn.
+//! The access that a client has in its turn, and the reasons why a command waits for another turn.
 
 use super::Shared;
 use super::face::{Face, Pending};
@@ -47,13 +47,13 @@ pub(super) enum Later {
     /// The endpoint refused a call.
     Busy,
     /// Reads that were packed together, or are a batch, have no reply yet. It may be that they have to be sent again,
-    /// one by one, and then all that is behind them must come after that.
+    /// one by one, and then all later commands must come after that.
     Reads,
     /// It is not known what its client may do.
     Rights,
     /// It is to come after changes of subscriptions of other clients that are under way. `advance` asks to be woken.
     Subscriptions,
-    /// The same, and some may be there that nobody has looked at yet.
+    /// The same, and there may be changes that the front has not looked at yet.
     OthersFirst,
     /// There is a pause (CLIENT PAUSE).
     Paused,

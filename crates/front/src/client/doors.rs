@@ -13,7 +13,7 @@ use crate::tracking::Told;
 use crate::upstream::{CallId, ReadAnswer, SessionHandle, Time};
 
 impl Connection {
-    /// What CLIENT ID says.
+    /// The number that CLIENT ID answers.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.face.id

@@ -80,7 +80,7 @@ pub(crate) fn unknown_command(arguments: &Arguments<'_>) -> Bytes {
     reply::error(&parts.concat())
 }
 
-/// As much of this as Redis shows: at most so many bytes, and up to a NUL.
+/// Returns as much of this as Redis shows: at most `most` bytes, and up to a NUL.
 fn shown_text(bytes: &[u8], most: usize) -> &[u8] {
     let most = most.min(bytes.len());
     let end = bytes[..most].iter().position(|byte| *byte == 0);

@@ -21,7 +21,7 @@ pub(super) struct Selected {
 pub(super) struct Settings {
     pub(super) selected: Selected,
     pub(super) name: Bytes,
-    /// CLIENT NO-EVICT; the front evicts nobody.
+    /// CLIENT NO-EVICT; the front evicts no client.
     pub(super) no_evict: bool,
     /// CLIENT NO-TOUCH; the front's reads touch what they read.
     pub(super) no_touch: bool,
@@ -76,12 +76,12 @@ impl Settings {
     }
 }
 
-/// What a client asks for with HELLO.
+/// The wishes of a client in HELLO.
 pub(super) struct Hello<'a> {
     pub(super) protocol: Protocol,
     pub(super) login: Option<(&'a [u8], &'a [u8])>,
     pub(super) name: Option<&'a [u8]>,
-    /// The error of an option. Those in front of it count all the same, as in Redis.
+    /// The error of an option. Those before it count all the same, as in Redis.
     pub(super) wrong: Option<Bytes>,
 }
 

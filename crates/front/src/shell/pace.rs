@@ -8,7 +8,7 @@ use pmnet_client::{Clock, Spin};
 
 use crate::upstream::Time;
 
-/// What a loop has to do before anything arrives.
+/// The work of a loop before anything arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// Something, at once.
@@ -71,7 +71,7 @@ impl Pace {
         match waits {
             _ if !events.is_empty() => self.spin.active(now),
             Waits::Not => self.spin.active(now),
-            // Whoever is to answer may need this core.
+            // The process that is to answer may need this core.
             Waits::Spinning => self.spin.yield_core(&self.clock),
             Waits::Asleep(_) => {}
         }

@@ -1,4 +1,4 @@
-//! What is no early write, but a command that Redis executes: a read, by the nearest that can answer it, or a bypass.
+//! Commands that are no early writes: a read is answered by the nearest that can do it, everything else is a bypass.
 
 use super::Back;
 use super::beside::goes_beside_writes;

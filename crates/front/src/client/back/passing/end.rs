@@ -15,7 +15,7 @@ use crate::upstream::Time;
 impl Passing {
     /// Ends the passage with an error before anything of it was sent. The store's connection has not
     /// changed, so a client that is only subscribed stays subscribed.
-    pub(in crate::client) fn give_up(&mut self, face: &mut Face, error: Bytes) {
+    pub(super) fn give_up(&mut self, face: &mut Face, error: Bytes) {
         let subscriber = self.subscriptions() > 0 && !face.mode.watches();
         let watch = |passage: &Passage| passage.effect == Effect::Watch;
         if !subscriber || self.passage.as_ref().is_some_and(watch) {
@@ -27,7 +27,7 @@ impl Passing {
 
     /// Ends the passage with an error, and the client's connection. Otherwise commands after a failed WATCH
     /// would run as if the keys were watched, or half of a reply would be taken for a whole one.
-    pub(in crate::client) fn fail(&mut self, face: &mut Face, error: Bytes) {
+    pub(super) fn fail(&mut self, face: &mut Face, error: Bytes) {
         let broken = |passage: &Passage| passage.is_handed_on() || passage.effect == Effect::Watch;
         if self.passage.as_ref().is_some_and(broken) {
             face.end.cut_off();
@@ -61,14 +61,14 @@ impl Passing {
     }
 
     /// The store has answered, and the reply may be lost with it.
-    pub(in crate::client) fn unconfirmed(&mut self, face: &mut Face, why: &str) {
+    pub(super) fn unconfirmed(&mut self, face: &mut Face, why: &str) {
         self.fail(face, reply::error(&format!(
             "ERR pmnet: outcome unknown (Redis answered, and then {why}); the command may or may not have taken effect"
         )));
     }
 
     /// The store does not let the client log in on its connection.
-    pub(in crate::client) fn login_refused(&mut self, face: &mut Face, why: &str) {
+    pub(super) fn login_refused(&mut self, face: &mut Face, why: &str) {
         let name = self.passage.as_ref().map_or("", |passage| &passage.name);
         let why = why.trim_start_matches('-');
         let error = reply::error(&format!(

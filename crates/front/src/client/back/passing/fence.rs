@@ -70,7 +70,7 @@ impl Passing {
     }
 
     /// The messages before the reply that is held back are here.
-    pub(in crate::client) fn pass_fence(&mut self, pending: &mut Pending) {
+    pub(super) fn pass_fence(&mut self, pending: &mut Pending) {
         let replies = &mut pending.replies;
         let fenced = |slot: &Slot| matches!(slot, Slot::Fenced(_));
         let Some(index) = replies.slots.iter().position(fenced) else {

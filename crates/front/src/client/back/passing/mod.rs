@@ -17,7 +17,7 @@
 //!   │ Stage::Sent
 //! receive.rs    receive → value          answers to the front, messages to the client (subscription.rs, fence.rs), the reply
 //! confirm.rs    Stage::Confirm           the server confirms the reply if the store could lose it
-//! end.rs        settle, refuse, fail     the reply, an error, or the end of the client's connection
+//! end.rs        give_up, fail, lost      without a reply: an error, or the end of the client's connection
 //! ```
 //!
 //! At any stage its time can be over (deadline.rs), the mark be lost (mark.rs), or the connection (end.rs). A store that is no Redis serves WATCH and
@@ -184,7 +184,7 @@ impl Passing {
     }
 
     /// Whether the connection to the store has state that another one has not.
-    pub(in crate::client) fn stateful(&self, mode: &Mode) -> bool {
+    fn stateful(&self, mode: &Mode) -> bool {
         mode.monitors() || mode.watches() || self.subscriptions() > 0 || self.has_state()
     }
 

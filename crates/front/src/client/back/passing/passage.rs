@@ -11,7 +11,7 @@ use crate::client::face::Face;
 use crate::client::mode::Mode;
 use crate::upstream::{CallId, Time};
 
-/// What a passed command does to the state of the connection when it succeeds.
+/// The change that a passed command makes to the state of the connection when it succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     None,

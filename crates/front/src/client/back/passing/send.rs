@@ -12,7 +12,7 @@ use crate::client::mode::Mode;
 
 impl Passing {
     /// Puts the command into the store connection's outbox.
-    pub(in crate::client) fn send_passed(&mut self, face: &mut Face) {
+    pub(super) fn send_passed(&mut self, face: &mut Face) {
         let (Some(passage), Some(direct)) = (&mut self.passage, &mut self.direct) else {
             return self.fail(
                 face,
