@@ -91,7 +91,7 @@ impl Upstream for ClientNode {
             Ok((_, more)) => more,
             Err(error) => {
                 // The next datagram is a new event; what is missing is sent again.
-                tracing::warn!(%error, "receiving from the device");
+                tracing::warn!(%error, "PM3206 receiving from the device");
                 false
             }
         }
@@ -100,7 +100,7 @@ impl Upstream for ClientNode {
     fn flush(&mut self, now: Time) {
         if let Err(error) = ClientNode::flush(self, time(now)) {
             // What was not sent is sent again when its timer is due.
-            tracing::warn!(%error, "sending to the device");
+            tracing::warn!(%error, "PM3207 sending to the device");
         }
     }
 

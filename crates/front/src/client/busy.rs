@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 use super::back::calls::{Purpose, repeated};
 use super::back::passing::Passing;
+use super::command::Command;
 use super::face::Pending;
-use super::gates::Command;
 use super::mode::Mode;
 use super::replies::Slot;
 use crate::table::{Action, Facts, Local, Pass};

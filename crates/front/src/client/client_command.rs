@@ -11,19 +11,18 @@ use pmnet_resp::reply::{self, OK};
 use pmnet_resp::{Arguments, parse_integer, read, write_command};
 use pmnet_wire::command::{Form, Protocol, preamble};
 
+use super::Shared;
 use super::back::calls::{outcome_reply, question};
 use super::back::passing::Passing;
 use super::clients_asked::{self, Parsed, Which};
+use super::errors::{BAD_NAME, SYNTAX, refusal, unknown_subcommand};
 use super::face::Face;
-use super::local::{BAD_NAME, Settings, valid_name};
 use super::mode::Mode;
-use super::transaction::unknown_subcommand;
-use super::{Shared, refusal};
+use super::settings::{Settings, valid_name};
 use crate::table::{Facts, Sub};
 use crate::tracking::Tracker;
 use crate::upstream::{Outcome, Time};
 
-pub(super) const SYNTAX: &str = "ERR syntax error";
 /// The field of the commands in its MULTI, for a client that has none, as Redis shows it.
 pub(super) const NO_MULTI: &str = "-1";
 /// Why a subcommand of newer stores is refused.

@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use pmnet_wire::command::Protocol;
 
-use super::back::calls::{Context, Purpose};
+use super::back::calls::Purpose;
 use super::end::End;
 use super::hold::Hold;
-use super::local::Settings;
 use super::mode::Mode;
 use super::output::Wishes;
 use super::replies::{Replies, Slot};
+use super::settings::Settings;
 use super::times::Times;
-use super::{Env, REPLY_BYTES_EXPECTED, Shared};
+use super::{REPLY_BYTES_EXPECTED, Shared};
 use crate::upstream::CallId;
 
 /// The commands that were taken from a client and have no reply yet.
@@ -90,17 +90,6 @@ impl Face {
             pending: Pending::default(),
             end: End::default(),
             wishes: Wishes::default(),
-        }
-    }
-
-    /// Returns the access that the back has to this client and to the front.
-    pub(super) fn context<'a>(&'a mut self, env: &'a mut Env<'_>) -> Context<'a> {
-        Context {
-            up: env.up,
-            shared: env.shared,
-            pending: &mut self.pending,
-            wishes: &mut self.wishes,
-            selected: self.settings.selected,
         }
     }
 

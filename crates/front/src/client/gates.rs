@@ -3,22 +3,17 @@
 //! A gate lets a command go on, has answered it, or makes it wait. A command that waits stays in the input, and comes to the first
 //! gate again; so a gate that makes it wait has changed nothing that counts.
 
-use pmnet_resp::{Arguments, reply};
+use pmnet_resp::reply;
 
+use super::Connection;
 use super::back::pack::{Company, Kind, Part};
+use super::command::Command;
+use super::context::{Env, Later};
+use super::errors::arity_error;
 use super::mode::Mode;
 use super::rights::admit::{Admission, Applicant, REMOTE};
 use super::transaction::{Handled, Own, Queuer};
-use super::{Connection, Env, Later, arity_error};
-use crate::table::{Action, Facts, Local, MODULE, Pass, Verdict};
-
-/// A command that is being taken.
-#[derive(Clone, Copy)]
-pub(super) struct Command<'a> {
-    pub(super) arguments: &'a Arguments<'a>,
-    pub(super) frame: &'a [u8],
-    pub(super) verdict: Verdict,
-}
+use crate::table::{Action, Facts, Local, MODULE, Pass};
 
 /// Why a command goes no further.
 #[derive(Debug)]
@@ -74,7 +69,7 @@ impl Connection {
         }
         tracing::warn!(
             client = self.face.peer,
-            "closing: HTTP request, possibly an attack through a browser"
+            "PM3308 closing: HTTP request, possibly an attack through a browser"
         );
         self.back.abandon(&mut self.face);
         Err(Stop::Answered)

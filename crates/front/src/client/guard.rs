@@ -12,7 +12,7 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
 use pmnet_wire::guard::{changes_access, reaches_records, sets_guarded};
 
-use super::shown;
+use super::errors::shown;
 
 use crate::table::touches_reserved;
 

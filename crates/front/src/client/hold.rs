@@ -1,6 +1,6 @@
 //! The reasons why a client's next command is not taken yet.
 
-use super::Later;
+use super::context::Later;
 use super::shared::Subscribing;
 
 /// The event that the next command waits for.

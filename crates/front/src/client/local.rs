@@ -1,184 +1,382 @@
-//! Settings of a client's connection, and how the commands are read that change them.
+//! Commands that the front answers by itself.
 
 use bytes::Bytes;
 use pmnet_resp::reply::{self, OK};
-use pmnet_resp::{Arguments, parse_integer};
+use pmnet_resp::{Arguments, Parser, Status};
 use pmnet_wire::command::Protocol;
 
-/// Largest database number that is asked for; the store decides which it has.
-const DATABASE_MAX: u32 = 1_000_000;
+use super::Connection;
+use super::about::{ASK_TIME_MAX, About};
+use super::back::calls::{Purpose, question};
+use super::back::execute::Executed;
+use super::back::pack::{Company, Kind, Part};
+use super::client_command::{ClientsAsk, Wanted, clients_question, parse_pause, refused};
+use super::command::Command;
+use super::context::{Env, Later};
+use super::errors::SYNTAX;
+use super::mode::Mode;
+use super::replies::{Muted, Slot};
+use super::replying::Replying;
+use super::rights::admit::Admission;
+use super::settings::{Hello, parse_database};
+use super::shared::Shared;
+use super::transaction::{Rest, Transaction};
+use crate::limits::REQUESTS;
+use crate::table::{Local, Sub};
+use crate::tracking::Tracker;
+use crate::upstream::{Call, Outcome};
+use crate::users::Users;
 
-/// The version of RESP and the database that a client has selected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Selected {
-    pub(super) protocol: Protocol,
-    pub(super) database: u32,
-}
-
-/// Settings of a client's connection, which RESET sets back.
-pub(super) struct Settings {
-    pub(super) selected: Selected,
-    pub(super) name: Bytes,
-    /// CLIENT NO-EVICT; the front evicts nobody.
-    pub(super) no_evict: bool,
-    /// CLIENT NO-TOUCH; the front's reads touch what they read.
-    pub(super) no_touch: bool,
-    /// CLIENT CAPA redirect. A front redirects no client.
-    pub(super) redirects: bool,
-    /// CLIENT SETINFO: name and version of its library.
-    pub(super) library: (Bytes, Bytes),
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            selected: Selected {
-                protocol: Protocol::Resp2,
-                database: 0,
+impl Connection {
+    /// Answers a local command; its number of arguments is checked.
+    ///
+    /// # Errors
+    /// [`Later`]: it has to wait.
+    pub(super) fn local(
+        &mut self,
+        local: Local,
+        command: &Command<'_>,
+        env: &mut Env<'_>,
+    ) -> Result<(), Later> {
+        let arguments = command.arguments;
+        let answer = match local {
+            Local::Ping => match arguments.len() {
+                1 => Bytes::from_static(b"+PONG\r\n"),
+                2 => reply::bulk(arguments.get(1)),
+                _ => reply::error("ERR wrong number of arguments for 'ping' command"),
             },
-            name: Bytes::new(),
-            no_evict: false,
-            no_touch: false,
-            redirects: false,
-            library: (Bytes::new(), Bytes::new()),
-        }
-    }
-}
-
-impl Settings {
-    /// RESET.
-    pub(super) fn reset(&mut self) {
-        *self = Settings {
-            // As in Redis.
-            library: std::mem::take(&mut self.library),
-            redirects: self.redirects,
-            ..Settings::default()
+            Local::Echo => reply::bulk(arguments.get(1)),
+            Local::Hello => return self.hello(arguments, env),
+            Local::Auth => return self.auth(arguments, env),
+            Local::Select => return self.select(arguments, env),
+            Local::Quit => self.quit(),
+            Local::Reset => self.reset(&env.shared.users),
+            Local::Client => return self.client(command, env),
+            Local::Multi if self.face.mode.transaction().is_some() => {
+                reply::error("ERR MULTI calls can not be nested")
+            }
+            Local::Multi => {
+                let transaction = Transaction::new(self.face.settings.selected);
+                self.face.mode = Mode::Queueing(transaction);
+                OK
+            }
+            Local::Exec => return self.execute(env),
+            Local::Discard if self.face.mode.take_transaction().is_none() => {
+                reply::error("ERR DISCARD without MULTI")
+            }
+            Local::Discard | Local::Unwatch => {
+                self.back.passing.unwatch();
+                OK
+            }
         };
+        self.reply(answer);
+        Ok(())
     }
 
-    /// CLIENT SETINFO; its number of arguments is checked.
-    pub(super) fn set_info(&mut self, arguments: &Arguments<'_>) -> Bytes {
-        let option = String::from_utf8_lossy(arguments.get(2));
-        let own = match option.to_ascii_lowercase().as_str() {
-            "lib-name" => &mut self.library.0,
-            "lib-ver" => &mut self.library.1,
-            _ => return reply::error(&format!("ERR Unrecognized option '{option}'")),
-        };
-        if !valid_name(arguments.get(3)) {
-            return reply::error(&format!(
-                "ERR {option} cannot contain spaces, newlines or special characters."
-            ));
-        }
-        *own = Bytes::copy_from_slice(arguments.get(3));
+    /// QUIT: answers what is outstanding, then closes.
+    fn quit(&mut self) -> Bytes {
+        self.face.end.end();
+        self.back.passing.drop_direct();
         OK
     }
-}
 
-/// What a client asks for with HELLO.
-pub(super) struct Hello<'a> {
-    pub(super) protocol: Protocol,
-    pub(super) login: Option<(&'a [u8], &'a [u8])>,
-    pub(super) name: Option<&'a [u8]>,
-    /// The error of an option. Those in front of it count all the same, as in Redis.
-    pub(super) wrong: Option<Bytes>,
-}
+    /// RESET: as if freshly connected.
+    fn reset(&mut self, users: &Users) -> Bytes {
+        self.face.mode = Mode::Ordinary;
+        self.back.passing.unwatch();
+        self.back.passing.drop_direct();
+        self.face.pending.replies.mute(Muted::No);
+        self.replying = Replying::On;
+        self.face.settings.reset();
+        self.tracks.on = false;
+        self.rights.reset(users);
+        Bytes::from_static(b"+RESET\r\n")
+    }
 
-impl<'a> Hello<'a> {
-    pub(super) fn parse(arguments: &Arguments<'a>, present: Protocol) -> Result<Hello<'a>, Bytes> {
-        let mut hello = Hello {
-            protocol: present,
-            login: None,
-            name: None,
-            wrong: None,
+    /// AUTH; only the connection that it is sent on is logged in.
+    fn auth(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
+        let answer = match arguments.len() {
+            2 => self.log_in(None, arguments.get(1), env)?,
+            3 => self.log_in(Some(arguments.get(1)), arguments.get(2), env)?,
+            _ => Some(reply::error(SYNTAX)),
         };
-        if arguments.len() > 1 {
-            hello.protocol = match parse_integer(arguments.get(1)) {
-                Some(2) => Protocol::Resp2,
-                Some(3) => Protocol::Resp3,
-                Some(_) => return Err(reply::error("NOPROTO unsupported protocol version")),
-                None => {
-                    return Err(reply::error(
-                        "ERR Protocol version is not an integer or out of range",
-                    ));
-                }
-            };
+        if let Some(answer) = answer {
+            self.reply(answer);
         }
-        let mut at = 2;
-        while at < arguments.len() {
-            if arguments.is(at, "AUTH") && at + 2 < arguments.len() {
-                hello.login = Some((arguments.get(at + 1), arguments.get(at + 2)));
-                at += 3;
-            } else if arguments.is(at, "SETNAME") && at + 1 < arguments.len() {
-                if !valid_name(arguments.get(at + 1)) {
-                    hello.wrong = Some(reply::error(BAD_NAME));
-                    break;
+        Ok(())
+    }
+
+    /// AUTH, or that of HELLO: the reply; `None` if the client has one.
+    fn log_in(
+        &mut self,
+        user: Option<&[u8]>,
+        password: &[u8],
+        env: &mut Env<'_>,
+    ) -> Result<Option<Bytes>, Later> {
+        let passing = &mut self.back.passing;
+        match self.rights.log_in(user, password, passing, env.shared) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(asking) => self.await_answer(asking, None, env).map(|()| None),
+        }
+    }
+
+    fn hello(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
+        let wish = match Hello::parse(arguments, self.face.protocol()) {
+            Ok(wish) => wish,
+            Err(error) => {
+                self.reply(error);
+                return Ok(());
+            }
+        };
+        if let Some((user, password)) = wish.login {
+            match self.log_in(Some(user), password, env)? {
+                Some(answer) if answer == OK => {}
+                Some(error) => {
+                    self.reply(error);
+                    return Ok(());
                 }
-                hello.name = Some(arguments.get(at + 1));
-                at += 2;
-            } else {
-                let option = String::from_utf8_lossy(arguments.get(at));
-                let wrong = format!("ERR Syntax error in HELLO option '{option}'");
-                hello.wrong = Some(reply::error(&wrong));
-                break;
+                None => return Ok(()),
+            }
+        } else if wish.wrong.is_none() {
+            match self.rights.greets(env.shared) {
+                Admission::Answered(error) => {
+                    self.reply(error);
+                    return Ok(());
+                }
+                Admission::Awaits(asking) => return self.await_answer(asking, None, env),
+                _ => {}
             }
         }
-        Ok(hello)
-    }
-
-    /// The same; or the error of an option.
-    pub(super) fn complete(mut self) -> Result<Self, Bytes> {
-        self.wrong.take().map_or(Ok(self), Err)
-    }
-}
-
-pub(super) const BAD_NAME: &str =
-    "ERR Client names cannot contain spaces, newlines or special characters.";
-/// Longest client name, in bytes.
-const NAME_BYTES_MAX: usize = 1024;
-
-pub(super) fn valid_name(name: &[u8]) -> bool {
-    name.len() <= NAME_BYTES_MAX && name.iter().all(|byte| (b'!'..=b'~').contains(byte))
-}
-
-/// The number of a database, or the error that Redis gives.
-pub(super) fn parse_database(text: &[u8]) -> Result<u32, Bytes> {
-    let number = parse_integer(text)
-        .ok_or_else(|| reply::error("ERR value is not an integer or out of range"))?;
-    if i32::try_from(number).is_err() {
-        return Err(reply::error(
-            "ERR value is out of range, value must between -2147483648 and 2147483647",
-        ));
-    }
-    u32::try_from(number)
-        .ok()
-        .filter(|number| *number <= DATABASE_MAX)
-        .ok_or_else(|| reply::error("ERR DB index is out of range"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_that_is_no_database_has_the_error_of_redis() {
-        let range = "ERR value is out of range, value must between -2147483648 and 2147483647";
-        for (text, error) in [
-            ("x", "ERR value is not an integer or out of range"),
-            (
-                "9223372036854775808",
-                "ERR value is not an integer or out of range",
-            ),
-            ("9223372036854775807", range),
-            ("-2147483649", range),
-            ("2147483647", "ERR DB index is out of range"),
-            ("-1", "ERR DB index is out of range"),
-        ] {
-            assert_eq!(
-                parse_database(text.as_bytes()),
-                Err(reply::error(error)),
-                "{text}"
-            );
+        if let Some(wrong) = wish.wrong {
+            self.reply(wrong);
+            return Ok(());
         }
-        assert_eq!(parse_database(b"15"), Ok(15));
+        if wish.protocol != self.face.protocol() && self.back.passing.subscriptions() > 0 {
+            if let Some(name) = wish.name {
+                self.face.settings.name = Bytes::copy_from_slice(name);
+            }
+            // In RESP2 a subscriber could not ask for another protocol.
+            self.back.passing.begin_resp2(&mut self.face, arguments);
+            return Ok(());
+        }
+        if !self.ask_about(&wish, env)? {
+            let name = wish.name.map(Bytes::copy_from_slice);
+            let greeting = self.face.greet(wish.protocol, name, env.shared);
+            self.reply(greeting);
+        }
+        Ok(())
+    }
+
+    /// Asks the store for its facts if they are not known. False if the store need not, or cannot, be asked.
+    fn ask_about(&mut self, wish: &Hello<'_>, env: &mut Env<'_>) -> Result<bool, Later> {
+        let (store, now) = (env.shared.name.as_ref(), env.shared.now);
+        if !env.shared.about.is_to_be_asked(store, now) {
+            return Ok(false);
+        }
+        self.flush(env)?;
+        let payload = About::question();
+        let call = Call::question(
+            &payload,
+            now.saturating_add(env.shared.call_timeout.min(ASK_TIME_MAX)),
+        );
+        let submitted = self.back.session.submit(call, env.up, now)?;
+        if submitted.is_err() {
+            env.shared.about.learn(&Outcome::Unknown, now);
+            return Ok(false);
+        }
+        let purpose = Purpose::Hello {
+            protocol: wish.protocol,
+            name: wish.name.map(Bytes::copy_from_slice),
+        };
+        let pending = &mut self.face.pending;
+        pending.expect_first(submitted, purpose, payload.len());
+        Ok(true)
+    }
+
+    /// SELECT. A database that no client has used yet is first checked with the store: an update acknowledged
+    /// early for a database that does not exist would be lost. If the store does not answer, the connection
+    /// ends, because later commands are not meant for the previous database.
+    fn select(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
+        let database = match parse_database(arguments.get(1)) {
+            Ok(database) => database,
+            Err(error) => {
+                self.reply(error);
+                return Ok(());
+            }
+        };
+        if env.shared.databases.contains(&database) {
+            self.face.settings.selected.database = database;
+            self.reply(OK);
+            return Ok(());
+        }
+        let size = question(database, &[b"DBSIZE"]);
+        let purpose = Purpose::Select { database };
+        if !self.back.ask(size, purpose, &mut self.face.context(env))? {
+            self.face.end.cut_off();
+        }
+        Ok(())
+    }
+
+    /// EXEC.
+    fn execute(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
+        // Taken out, so that the rest of the client can change.
+        let mut mode = std::mem::take(&mut self.face.mode);
+        let executed = self.back.execute(&mut mode, &mut self.face.context(env));
+        self.face.mode = mode;
+        match executed? {
+            Executed::Sent => {}
+            Executed::Reply(answer) => self.reply(answer),
+            Executed::Alone(rest) => {
+                let answer = self.executed(rest, Vec::new(), env.shared);
+                self.reply(answer);
+            }
+        }
+        Ok(())
+    }
+
+    /// A transaction has run, with these replies. Returns the reply to its EXEC, after the front has done its part.
+    pub(super) fn executed(
+        &mut self,
+        rest: Rest,
+        theirs: Vec<&[u8]>,
+        shared: &mut Shared,
+    ) -> Bytes {
+        if let Some(database) = rest.database() {
+            self.face.settings.selected.database = database;
+        }
+        rest.merge(theirs, |frame| self.answer_own(frame, shared))
+    }
+
+    /// The reply to a command of a transaction that the front answers.
+    fn answer_own(&mut self, frame: &[u8], shared: &mut Shared) -> Bytes {
+        let mut parser = Parser::new(REQUESTS);
+        let Ok(Status::Complete) = parser.poll(frame) else {
+            return reply::error("ERR pmnet: a queued command cannot be read");
+        };
+        let arguments = parser.arguments(frame);
+        if arguments.is(0, "HELLO") {
+            return match Hello::parse(&arguments, self.face.protocol()) {
+                Ok(hello) => {
+                    let name = hello.name.map(Bytes::copy_from_slice);
+                    self.face.greet(hello.protocol, name, shared)
+                }
+                Err(error) => error,
+            };
+        }
+        match shared.table.verdict(&arguments).sub {
+            Sub::Known(sub) => self.client_alone(sub.name, &arguments, shared),
+            Sub::Unknown => self.face.settings.set_info(&arguments),
+            // UNWATCH.
+            Sub::No => OK,
+        }
+    }
+
+    /// CLIENT; its number of arguments is checked.
+    pub(super) fn client(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Later> {
+        let arguments = command.arguments;
+        match Wanted::parse(command.verdict.sub, arguments, env.shared) {
+            Wanted::Reply(answer) => self.reply(answer),
+            Wanted::Alone(name) => {
+                let answer = self.client_alone(name, arguments, env.shared);
+                if !answer.is_empty() {
+                    self.reply(answer);
+                }
+            }
+            Wanted::Tracking => {
+                let until = env.shared.deadline(self.face.pending.times.begun());
+                let tracks = &mut self.tracks;
+                let answer = match tracks.may_track(arguments, until, env.shared)? {
+                    Ok(()) => tracks.client_tracking(self.face.id, arguments, env.shared),
+                    Err(error) => error,
+                };
+                self.reply(answer);
+            }
+            Wanted::Help(frame) => {
+                let part = Part {
+                    frame: &frame,
+                    key_hash: 0,
+                    kind: Kind::Reads,
+                    company: Company::Alone,
+                    code: false,
+                };
+                self.back.pack(part, &mut self.face.context(env))?;
+            }
+            Wanted::Front(ask @ (ClientsAsk::Info | ClientsAsk::List(_)))
+                if env.shared.client_fields.is_none() =>
+            {
+                let info = question(0, &[b"CLIENT", b"INFO"]);
+                let purpose = Purpose::ClientFields(ask);
+                self.back.ask(info, purpose, &mut self.face.context(env))?;
+            }
+            Wanted::Front(ask) => {
+                self.face.pending.replies.slots.push_back(Slot::Clients);
+                self.wait_for_clients(ask);
+            }
+            Wanted::Store(conditions, ask) => {
+                let payload = clients_question(&conditions);
+                let purpose = Purpose::ClientsWhich(ask);
+                self.back
+                    .ask(payload, purpose, &mut self.face.context(env))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next commands wait until the front has answered this.
+    pub(super) fn wait_for_clients(&mut self, ask: ClientsAsk) {
+        self.face.pending.hold.for_outcome();
+        self.clients_ask = Some(ask);
+    }
+
+    /// A CLIENT that concerns only this connection; empty if there is no answer.
+    fn client_alone(
+        &mut self,
+        name: &str,
+        arguments: &Arguments<'_>,
+        shared: &mut Shared,
+    ) -> Bytes {
+        if let Some(answer) = self.face.settings.client(name, arguments) {
+            return answer;
+        }
+        let id = self.face.id;
+        match name {
+            "CLIENT|ID" => reply::integer(self.face.shown_id()),
+            "CLIENT|GETREDIR" => {
+                reply::integer(Tracker::shown_redirect(shared.tracking.client(id)))
+            }
+            "CLIENT|TRACKINGINFO" => {
+                let resp3 = self.face.protocol() == Protocol::Resp3;
+                Tracker::info(shared.tracking.client(id), resp3)
+            }
+            "CLIENT|CACHING" => Tracker::client_caching(shared.tracking.client_mut(id), arguments),
+            "CLIENT|TRACKING" => self.tracks.client_tracking(id, arguments, shared),
+            "CLIENT|REPLY" => {
+                let Some(replying) = self.replying.after(arguments) else {
+                    return reply::error(SYNTAX);
+                };
+                let was_silent = self.replying.is_silent();
+                self.replying = replying;
+                if replying.is_silent() {
+                    if !was_silent {
+                        self.face.pending.replies.mute(Muted::Yes);
+                    }
+                    return Bytes::new();
+                }
+                self.face.pending.replies.mute(Muted::No);
+                OK
+            }
+            "CLIENT|PAUSE" => match parse_pause(arguments) {
+                Ok((millis, all)) => {
+                    shared.pause.begin(millis, all, shared.now);
+                    OK
+                }
+                Err(error) => error,
+            },
+            "CLIENT|UNPAUSE" => {
+                shared.pause.end();
+                OK
+            }
+            _ => refused(arguments),
+        }
     }
 }

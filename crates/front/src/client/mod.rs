@@ -7,15 +7,18 @@
 //! It may not touch sockets or clocks.
 
 mod about;
+mod answer;
 mod arrivals;
 pub(crate) mod back;
 mod backlog;
 mod busy;
-mod carry_out;
 mod client_command;
 mod clients_asked;
-mod deadline;
+mod command;
+mod context;
+mod doors;
 mod end;
+mod errors;
 mod face;
 mod gates;
 mod guard;
@@ -29,6 +32,7 @@ mod pause;
 mod replies;
 mod replying;
 mod rights;
+mod settings;
 mod shared;
 mod times;
 mod tracking;
@@ -36,29 +40,28 @@ mod transaction;
 
 use std::net::SocketAddr;
 
-use bytes::Bytes;
 use pmnet_resp::{Arguments, ProtocolError, Status, reply};
-use pmnet_tls::ClientTls;
-use pmnet_wire::StoreName;
 
-use crate::shell::socket::Unwritten;
-use crate::store::rights::Answer;
-use crate::table::{Sub, Verdict};
-use crate::tracking::Told;
-use crate::upstream::{CallId, Calls, ReadAnswer, SessionHandle, Time};
-use crate::users::{Credentials, Users};
+use crate::table::{Action, Local, Sub};
+use crate::upstream::Calls;
+use crate::users::Users;
 pub use back::batch::{BATCH_REPLY_BYTES_MAX, Freshness, StoreRead, Unread};
-pub(crate) use back::embedded::integers;
-use back::embedded::unblocked;
+use back::pack::Company;
+pub use back::passing::HALF_CLOSED_TIMEOUT;
+pub(crate) use back::passing::embedded::integers;
+use back::reads::Kept;
 pub use back::replicas::{ReadFrom, ReplicaReads};
 use back::{Back, again};
 pub use busy::{Busy, says_busy};
+use client_command::Life;
 pub(crate) use client_command::{ClientSocket, ClientsAsk, ClientsTold};
-use client_command::{Life, Portrait};
-pub use deadline::HALF_CLOSED_TIMEOUT;
+use command::Command;
+use context::{Env, Later};
 use end::Sent;
+use errors::refusal;
+pub(crate) use errors::{EXECABORT, shown, unknown_command};
 use face::Face;
-use gates::{Command, Stop};
+use gates::Stop;
 use input::{Input, Sender};
 use output::Reported;
 pub use output::{Output, Waiting};
@@ -68,7 +71,6 @@ pub(crate) use replying::Replying;
 use rights::Rights;
 pub use shared::{Counters, Shared, lane};
 use tracking::Tracks;
-pub(crate) use transaction::{EXECABORT, unknown_command};
 
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
@@ -89,6 +91,7 @@ pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
 pub const WAITING_INPUT_BYTES_SOFT_MAX: usize = 16 * 1024 * 1024;
 /// Commands taken from one connection before the others get their turn.
 pub const COMMANDS_PER_TURN: usize = 256;
+
 /// Why [`Connection::advance`] came to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -100,39 +103,13 @@ pub enum Turn {
     Busy,
 }
 
-/// Why a command stays where it is for now.
-#[derive(Debug)]
-enum Later {
-    /// The endpoint refused a call.
-    Busy,
-    /// Reads that were packed together, or are a batch, have no reply yet. It may be that they have to be sent again,
-    /// one by one, and then all that is behind them must come after that.
-    Reads,
-    /// It is not known what its client may do.
-    Rights,
-    /// It is to come after changes of subscriptions of other clients that are under way. `advance` asks to be woken.
-    Subscriptions,
-    /// The same, and some may be there that nobody has looked at yet.
-    OthersFirst,
-    /// There is a pause (CLIENT PAUSE).
-    Paused,
-    /// Redis does not tell of changed keys now (CLIENT TRACKING).
-    Tracking,
-}
-
-/// The network, and what all connections of the front have in common, while a client takes its turn.
-struct Env<'a> {
-    up: &'a mut dyn Calls,
-    shared: &'a mut Shared,
-}
-
 /// The state of one client connection.
 pub struct Connection {
     input: Input,
     face: Face,
     back: Back,
-    rights: Rights,
-    tracks: Tracks,
+    pub(crate) rights: Rights,
+    pub(crate) tracks: Tracks,
     life: Life,
     replying: Replying,
     /// What the front has to ask its other clients for.
@@ -155,24 +132,6 @@ impl Connection {
             clients_ask: None,
             reported: Reported::default(),
         }
-    }
-
-    /// What CLIENT ID says.
-    #[must_use]
-    pub fn id(&self) -> u64 {
-        self.face.id
-    }
-
-    /// The client's address.
-    #[must_use]
-    pub fn peer(&self) -> &str {
-        &self.face.peer
-    }
-
-    /// The session of the endpoint that this connection uses now.
-    #[must_use]
-    pub fn session(&self) -> Option<SessionHandle> {
-        self.back.session.handle()
     }
 
     /// Takes in bytes from the client.
@@ -213,47 +172,12 @@ impl Connection {
         }
     }
 
-    /// Bytes to write to the client.
-    #[must_use]
-    pub fn unwritten(&self) -> &[u8] {
-        self.face.pending.replies.unwritten()
-    }
-
-    /// `count` of the unwritten bytes were written.
-    pub fn wrote(&mut self, count: usize) {
-        self.face.pending.replies.wrote(count);
-    }
-
-    /// Bytes of replies that are held for the client.
-    #[must_use]
-    pub fn held(&self) -> usize {
-        self.face.pending.replies.held()
-    }
-
-    /// Whether so many replies are unread that no further command is taken.
-    #[must_use]
-    pub fn congested(&self) -> bool {
-        self.face.pending.replies.congested()
-    }
-
-    /// Whether it is congested, and the client has sent more: it may be writing all before it reads anything.
-    #[must_use]
-    pub fn held_up(&self) -> bool {
-        self.congested() && !self.face.end.ends() && !self.input.starved()
-    }
-
     /// Whether everything is answered and written and the connection is to be closed.
     #[must_use]
     pub fn finished(&self) -> bool {
         let end = &self.face.end;
         let last = end.ends() || (end.eof() && self.input.starved());
         last && self.back.is_idle() && self.face.pending.replies.is_empty()
-    }
-
-    /// Whether the connection ends with an error, and the client may not have sent everything yet.
-    #[must_use]
-    pub fn is_cut_off(&self) -> bool {
-        self.face.end.is_cut_off()
     }
 
     /// No further command is taken; what is outstanding is answered.
@@ -498,31 +422,63 @@ impl Connection {
         }
     }
 
+    /// Carries out a command that has passed all gates: the back sends it, or the front answers it.
+    ///
+    /// # Errors
+    /// [`Later`]: it has to wait.
+    fn carry_out(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Later> {
+        match command.verdict.action {
+            Action::Update => self.back.update(command, &mut self.face.context(env)),
+            Action::Bypass {
+                read_only: true,
+                alone,
+            } => {
+                let (company, kept) = (Company::of(alone), Kept::of(self.tracks.on));
+                let cx = &mut self.face.context(env);
+                self.back.read(command, company, kept, cx)
+            }
+            Action::Bypass {
+                read_only: false,
+                alone,
+            } => {
+                let cx = &mut self.face.context(env);
+                self.back.write(command, Company::of(alone), cx)
+            }
+            Action::Local(local) => {
+                // It may change what the next command means.
+                env.shared.own_writes.forget();
+                if local == Local::Multi {
+                    self.back.make_room_for_reply(&mut self.face.context(env))?;
+                } else {
+                    self.flush(env)?;
+                }
+                self.local(local, command, env)
+            }
+            Action::Pass(kind) => {
+                // It may change a key.
+                env.shared.own_writes.forget();
+                self.flush(env)?;
+                if let Err(error) = self.back.passing.start(&mut self.face, kind, command) {
+                    self.reply(error);
+                }
+                Ok(())
+            }
+            Action::Refuse(why) => {
+                self.flush(env)?;
+                self.reply(refusal(command.arguments, why));
+                Ok(())
+            }
+        }
+    }
+
     /// Whether [`Connection::look`] has to be called now and then.
     #[must_use]
     pub fn is_timed(&self) -> bool {
         self.back.passing.is_under_way()
-            || self.waits_on_store()
+            || self.back.passing.waits_on_store(&self.face.mode)
             || self.rights.waits()
             || self.tracks.waits()
             || self.face.pending.asks_store()
-    }
-
-    /// Whether something is waited for that the store may send much later.
-    #[must_use]
-    pub fn waits_on_store(&self) -> bool {
-        self.back.passing.waits_on_store(&self.face.mode)
-    }
-
-    /// Whether it has waited long enough for the store to be busy.
-    #[must_use]
-    pub fn doubts_store(&self, now: Time) -> bool {
-        self.face.pending.doubts_store(now)
-    }
-
-    /// Whether it waits for the end of a pause.
-    pub(crate) fn is_paused(&self) -> bool {
-        self.face.pending.hold.is_paused()
     }
 
     /// Ends what has waited for too long. `shared.alive` says when the store last gave a sign of life;
@@ -549,217 +505,8 @@ impl Connection {
         overdue || refused
     }
 
-    /// The server now uses the store with this name. A command that waits for another store ends as if its
-    /// connection were lost. Returns whether anything has changed.
-    pub fn store_named(&mut self, name: &StoreName) -> bool {
-        self.back.passing.store_named(&mut self.face, name)
-    }
-
-    /// It comes now.
-    pub(crate) fn comes(&mut self, users: &Users) {
-        self.rights.reset(users);
-    }
-
-    /// As whom it has logged in, if it has; and which of all logins that was.
-    pub(crate) fn login(&self) -> Option<(&Credentials, u64)> {
-        self.rights.login()
-    }
-
-    /// Whether it waits until it is known what its client may do.
-    pub(crate) fn waits_for_rights(&self) -> bool {
-        self.rights.waits()
-    }
-
-    /// Redis has answered the question of this number.
-    pub(crate) fn question_answered(&mut self, number: u64, answer: Answer) {
-        self.rights.answered(number, answer);
-    }
-
-    /// The list of users came or changed. Whether its user is gone, and it with that.
-    pub(crate) fn users_changed(&mut self, shared: &mut Shared) -> bool {
-        self.rights.users_changed(shared)
-    }
-
-    /// Whether it waits until Redis tells the front of changed keys.
-    pub(crate) fn waits_for_tracking(&self) -> bool {
-        self.tracks.waits()
-    }
-
-    /// It is told something about keys: its own, or those of a client that has named it (`redirected`). Whether it listens.
-    pub(crate) fn told_of_keys(&mut self, told: &Told, redirected: bool) -> bool {
-        let (protocol, passing) = (self.face.protocol(), &self.back.passing);
-        let listens = self.tracks.tell(told, redirected, protocol, passing);
-        self.hand_out_told();
-        listens
-    }
-
-    /// The client is gone that it wanted to be told in its place. Whether it is told that.
-    pub(crate) fn told_of_no_redirect(&mut self, redirect: u64) -> bool {
-        let protocol = self.face.protocol();
-        let listens = self.tracks.tell_of_no_redirect(redirect, protocol);
-        self.hand_out_told();
-        listens
-    }
-
     fn hand_out_told(&mut self) {
         let replies = &mut self.face.pending.replies;
         self.tracks.hand_out(&self.back, replies);
     }
-
-    /// All of it that others can ask about.
-    pub(crate) fn portrait(&self) -> Portrait<'_> {
-        Portrait {
-            face: &self.face,
-            life: &self.life,
-            passing: &self.back.passing,
-            user: self.rights.name(),
-        }
-    }
-
-    /// Which client of Redis it is while it waits there for others.
-    pub(crate) fn blocked_as(&self) -> Option<i64> {
-        self.back.passing.blocked_as()
-    }
-
-    /// The head answered a READ, or has not in time.
-    pub fn read_answered(&mut self, call: CallId, answer: ReadAnswer, shared: &mut Shared) {
-        let (selected, pending) = (self.face.settings.selected, &mut self.face.pending);
-        let reads = &mut self.back.reads;
-        reads.answered(call, answer, selected, pending, shared);
-    }
-
-    /// The store's record, for reads that were handed out before the head had answered.
-    pub fn store_recorded(&mut self, number: u64, epoch: u32, watermark: u64, shared: &mut Shared) {
-        let (protocol, pending) = (self.face.protocol(), &mut self.face.pending);
-        let (reads, record) = (&mut self.back.reads, (epoch, watermark));
-        reads.store_recorded(number, record, protocol, pending, shared);
-    }
-
-    /// The store's reply to the next read of this batch.
-    pub fn store_replied(&mut self, number: u64, reply: Bytes, shared: &mut Shared) {
-        let (protocol, pending) = (self.face.protocol(), &mut self.face.pending);
-        let reads = &mut self.back.reads;
-        reads.store_replied(number, reply, protocol, pending, shared);
-    }
-
-    /// The rest of this batch cannot be read from the store, or from the replica that was asked.
-    pub fn store_unread(&mut self, number: u64, why: Unread, shared: &mut Shared) {
-        let protocol = self.face.protocol();
-        self.back.reads.store_unread(number, why, protocol, shared);
-    }
-
-    /// Whether something passes, or may pass, that changes the store.
-    #[must_use]
-    pub fn needs_mark(&self) -> bool {
-        self.back.passing.needs_mark(&self.face.mode)
-    }
-
-    /// Whether something was passed, and given up without an answer, since this was last asked.
-    pub fn take_unanswered(&mut self) -> bool {
-        self.back.passing.take_unanswered()
-    }
-
-    /// The client goes. Whether something that was passed has no answer.
-    pub fn close_unanswered(&mut self) -> bool {
-        self.back.passing.close_unanswered()
-    }
-
-    /// The mark is open no longer. Whether something has changed here.
-    pub fn mark_lost(&mut self) -> bool {
-        self.back.passing.mark_lost(&mut self.face)
-    }
-
-    /// The keys that it waits for at an embedded store, and until when it waits.
-    pub(crate) fn waits_for(&self) -> Option<(&[i64], Option<Time>)> {
-        self.back.passing.waits_for()
-    }
-
-    /// One of its keys may have arrived.
-    pub(crate) fn wake(&mut self) {
-        self.back.passing.wake();
-    }
-
-    /// Ends its wait with this, unless it finds something before.
-    pub(crate) fn stop_waiting(&mut self, answer: Bytes, shared: &Shared) {
-        let passing = &mut self.back.passing;
-        passing.stop_waiting(&mut self.face, answer, shared.now);
-    }
-
-    /// The reply that CLIENT UNBLOCK gives it.
-    pub(crate) fn unblocked(&self, error: bool) -> Bytes {
-        unblocked(error, self.face.protocol())
-    }
-
-    /// The address for this client's connection to the store, and the connection's number: a new number
-    /// means a new socket. `None`: there must be no connection.
-    #[must_use]
-    pub fn direct_target(&self) -> Option<(u64, SocketAddr)> {
-        self.back.passing.target()
-    }
-
-    /// How that connection speaks TLS, if it does.
-    #[must_use]
-    pub fn direct_tls(&self) -> Option<&ClientTls> {
-        self.back.passing.direct.as_ref()?.tls.as_ref()
-    }
-
-    /// Whether bytes of the store are welcome now. Messages that a subscriber does not read wait there, as without us; the
-    /// reply to a command has room.
-    #[must_use]
-    pub fn wants_direct(&self) -> bool {
-        let replies = &self.face.pending.replies;
-        let waits = self.back.passing.is_under_way() && !replies.congested();
-        waits || !replies.holds_much()
-    }
-
-    /// Bytes to be written to the store.
-    #[must_use]
-    pub fn direct_unwritten(&self) -> &[u8] {
-        let direct = self.back.passing.direct.as_ref();
-        direct
-            .map(|direct| direct.line.unwritten())
-            .unwrap_or_default()
-    }
-
-    /// `count` bytes were written to the store.
-    pub fn direct_wrote(&mut self, count: usize) {
-        if let Some(direct) = &mut self.back.passing.direct {
-            direct.used = true;
-            direct.line.wrote(count);
-        }
-    }
-
-    /// The connection to the store could not be made, or is lost.
-    pub fn direct_lost(&mut self, why: &str) {
-        self.back.passing.lost(&mut self.face, why);
-    }
-
-    /// Takes in bytes from the store.
-    pub fn direct_receive(&mut self, bytes: &[u8], shared: &Shared) {
-        self.back.passing.receive(bytes, &mut self.face, shared);
-    }
-}
-
-/// Redis' own error if the number of arguments does not fit.
-fn arity_error(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
-    let name = verdict.misfit(arguments)?.name.to_ascii_lowercase();
-    if name == "exec" {
-        return Some(transaction::EXEC_ARITY);
-    }
-    Some(reply::error(&format!(
-        "ERR wrong number of arguments for '{name}' command"
-    )))
-}
-
-fn refusal(arguments: &Arguments<'_>, why: &str) -> Bytes {
-    reply::error(&format!(
-        "ERR pmnet: {} is not possible through the front: {why}",
-        shown(arguments)
-    ))
-}
-
-/// The command's name for an error text, in capitals and cut to a sensible length.
-pub(crate) fn shown(arguments: &Arguments<'_>) -> String {
-    let name = arguments.get(0);
-    String::from_utf8_lossy(&name[..name.len().min(64)]).to_ascii_uppercase()
 }

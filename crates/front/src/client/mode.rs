@@ -1,7 +1,7 @@
 //! What a connection does with the commands of its client.
 //!
 //! Subscriptions are no mode: a RESP3 client that is subscribed may do everything else. They are counted with the
-//! connection to the store that has them ([`super::back::direct`]).
+//! connection to the store that has them ([`super::back::passing`]).
 
 use super::transaction::Transaction;
 use crate::table::{Facts, Sub, Verdict};

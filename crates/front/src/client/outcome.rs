@@ -190,7 +190,7 @@ impl Connection {
         self.reported.session_closed();
         let client = &self.face.peer;
         if let Closed::DataLoss { .. } = reason {
-            tracing::error!(client, %reason, "session closed");
+            tracing::error!(client, %reason, "PM3212 acknowledged updates of a client are lost: its session is closed");
             let error = reply::error(&format!("ERR pmnet: {reason}"));
             let replies = &mut self.face.pending.replies;
             replies.fail_unsent(&error);

@@ -1,4 +1,4 @@
-//! When the time of a connection's commands begins ([`super::deadline`]).
+//! When the time of a connection's commands begins ([`super::back::passing`]).
 
 use crate::upstream::Time;
 

@@ -9,14 +9,14 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, reply, write_bulk, write_null};
 use pmnet_wire::command::Protocol;
 
+use super::Shared;
 use super::back::Back;
-use super::back::pass::Effect;
-use super::back::passage::Passage;
 use super::back::passing::Passing;
+use super::command::Command;
+use super::context::Later;
+use super::errors::{SYNTAX, refusal};
 use super::face::Face;
-use super::gates::Command;
 use super::replies::{Replies, Slot};
-use super::{Later, Shared, refusal};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::table::{Action, Local, Pass, Sub, Verdict};
 use crate::tracking::{Access, LinkState, Told, Wish, accessed_keys};
@@ -27,7 +27,7 @@ const OVERDUE: &str = "ERR pmnet: deadline passed before Redis could be asked to
 
 /// What a connection has to do with it.
 #[derive(Default)]
-pub(super) struct Tracks {
+pub(crate) struct Tracks {
     /// CLIENT TRACKING is on.
     pub(super) on: bool,
     /// It waits until Redis tells of changed keys.
@@ -53,7 +53,7 @@ struct Queued {
 
 impl Tracks {
     /// Whether it waits until Redis tells the front of changed keys.
-    pub(super) fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         self.waits
     }
 
@@ -108,7 +108,7 @@ impl Tracks {
             return reply::OK;
         }
         if !arguments.is(2, "ON") {
-            return reply::error("ERR syntax error");
+            return reply::error(SYNTAX);
         }
         match shared.tracking.begin(id, wish) {
             Ok(()) => {
@@ -290,8 +290,7 @@ impl Tracks {
         if self.told.is_empty() || !back.packs.is_empty() || back.reads.has_batch() {
             return;
         }
-        let waits = |passage: &Passage| passage.blocks || passage.effect == Effect::Subscribe;
-        let waits = back.passing.passage.as_ref().is_some_and(waits);
+        let waits = back.passing.lets_messages_pass();
         for told in std::mem::take(&mut self.told) {
             let passage = |slot: &Slot| matches!(slot, Slot::Passage);
             let place = replies.slots.iter().position(passage);

@@ -6,20 +6,18 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, reply, write_header};
 use pmnet_wire::command::{COMMANDS_MAX, Form, PREAMBLE_LEN, Protocol};
 
-use super::back::Back;
-use super::back::calls::{Context, Purpose, head, question};
+use super::Shared;
+use super::back::calls::{Purpose, head, question};
 use super::back::pack::Kind;
 use super::back::passing::Passing;
 use super::busy::runs_code;
 use super::client_command::is_set_info;
-use super::gates::Command;
-use super::local::{Hello, Selected, parse_database};
-use super::mode::Mode;
+use super::command::Command;
+use super::errors::{EXEC_ARITY, arity_error, refusal, unknown_command, unknown_subcommand};
+use super::settings::{Hello, Selected, parse_database};
 use super::shared::Probed;
-use super::{Later, Shared, arity_error, refusal, shown};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::table::{Action, Facts, Local, MODULE, NO_MULTI, Pass, Sub, Verdict};
-use crate::upstream::{Call, Submit};
 use recheck::Recheck;
 pub(super) use recheck::not_allowed_any_more;
 
@@ -76,8 +74,43 @@ impl Transaction {
     }
 
     /// Whether it may travel with others. Code can be ended as long as nothing comes before it or after it.
-    fn packs(&self) -> bool {
+    pub(super) fn packs(&self) -> bool {
         self.is_sent() && !self.code && self.own.is_empty() && self.database.is_none()
+    }
+
+    /// Whether EXEC aborts it.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Whether nothing of it is for the store.
+    pub(super) fn is_own_alone(&self) -> bool {
+        self.commands == 0
+    }
+
+    /// The bytes of its payload.
+    pub(super) fn bytes(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// The commands for the store.
+    pub(super) fn commands(&self) -> &[u8] {
+        &self.payload[PREAMBLE_LEN..]
+    }
+
+    /// Takes out the payload, and what is left to do when it has run.
+    pub(super) fn take(&mut self) -> (Bytes, Rest) {
+        let rest = Rest {
+            own: std::mem::take(&mut self.own),
+            database: self.database,
+        };
+        (Bytes::from(std::mem::take(&mut self.payload)), rest)
+    }
+
+    /// Takes back what was taken out: it could not be sent.
+    pub(super) fn put_back(&mut self, payload: Bytes, rest: Rest) {
+        self.payload = payload.into();
+        self.own = rest.own;
     }
 
     /// Whether all of them only read.
@@ -126,11 +159,6 @@ fn may_queue_client(sub: Sub, arguments: &Arguments<'_>) -> bool {
 }
 
 const QUEUED: Bytes = Bytes::from_static(b"+QUEUED\r\n");
-pub(super) const EXEC_ARITY: Bytes = Bytes::from_static(
-    b"-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n",
-);
-pub(crate) const EXECABORT: Bytes =
-    Bytes::from_static(b"-EXECABORT Transaction discarded because of previous errors.\r\n");
 
 /// The next step of a command between MULTI and EXEC.
 pub(super) enum Handled {
@@ -400,7 +428,7 @@ impl Transaction {
 
 impl Rest {
     /// Whether the front has nothing to do when the transaction has run.
-    fn is_nothing(&self) -> bool {
+    pub(super) fn is_nothing(&self) -> bool {
         self.own.is_empty() && self.database.is_none()
     }
 
@@ -433,143 +461,10 @@ impl Rest {
     }
 }
 
-/// A transaction at its EXEC.
-pub(super) enum Executed {
-    /// It is on its way, or has its reply.
-    Sent,
-    /// It has this reply.
-    Reply(Bytes),
-    /// Nothing of it is for the store, and this is left to do.
-    Alone(Rest),
-}
-
-impl Back {
-    /// EXEC.
-    ///
-    /// # Errors
-    /// [`Later`]: it cannot be sent now.
-    pub(super) fn execute(
-        &mut self,
-        mode: &mut Mode,
-        cx: &mut Context<'_>,
-    ) -> Result<Executed, Later> {
-        let watches = self.passing.watching.is_some();
-        let (packs, bytes) = mode.transaction().map_or((false, 0), |transaction| {
-            let packs = transaction.packs() && !watches;
-            (packs, transaction.payload.len())
-        });
-        if !(packs && self.packs.has_room_for_transaction(bytes)) {
-            self.flush(cx)?;
-        }
-        let Some(mut transaction) = mode.take_transaction() else {
-            return Ok(Executed::Reply(reply::error("ERR EXEC without MULTI")));
-        };
-        if transaction.failed {
-            self.passing.unwatch();
-            return Ok(Executed::Reply(EXECABORT));
-        }
-        let rest = Rest {
-            own: std::mem::take(&mut transaction.own),
-            database: transaction.database,
-        };
-        if transaction.commands == 0 && !watches {
-            return Ok(Executed::Alone(rest));
-        }
-        if packs && self.packs.has_room_for_transaction(bytes) {
-            let commands = &transaction.payload[PREAMBLE_LEN..];
-            let kind = Kind::of(transaction.read_only);
-            let begun = cx.pending.times.begun();
-            self.packs
-                .put_transaction(commands, kind, begun, cx.selected);
-            self.packs.count_own();
-            return Ok(Executed::Sent);
-        }
-        let queued = Bytes::from(transaction.payload);
-        let payload = match &self.passing.watching {
-            Some(watching) => Bytes::from(watching.guard(&queued)),
-            None => queued.clone(),
-        };
-        let call = Call {
-            payload: &payload,
-            key_hash: 0,
-            how: Submit::Bypass {
-                read_only: transaction.read_only,
-            },
-            deadline: cx.deadline(),
-        };
-        match self.session.submit(call, cx.up, cx.shared.now) {
-            Ok(submitted) => {
-                self.passing.unwatch();
-                if rest.is_nothing() {
-                    cx.pending.expect(submitted, Purpose::one(), bytes);
-                } else {
-                    // It changes what the next command means.
-                    cx.pending
-                        .expect_first(submitted, Purpose::Exec(rest), bytes);
-                }
-                Ok(Executed::Sent)
-            }
-            Err(later) => {
-                *mode = Mode::Queueing(Transaction {
-                    payload: queued.into(),
-                    own: rest.own,
-                    ..transaction
-                });
-                Err(later)
-            }
-        }
-    }
-}
-
 /// Whether the front answers this HELLO at its place: not if it logs in, for Redis looks at passwords, and not if there are
 /// messages in the present protocol.
 fn may_queue_hello(arguments: &Arguments<'_>, by: Queuer<'_>) -> bool {
     let hello = Hello::parse(arguments, by.selected.protocol);
     let logs_in = hello.is_ok_and(|hello| hello.login.is_some());
     !logs_in && by.passing.subscriptions() == 0
-}
-
-/// Redis' own error for a subcommand that it does not know.
-pub(super) fn unknown_subcommand(arguments: &Arguments<'_>) -> Bytes {
-    let (sub, name) = (shown_text(arguments.get(1), 128), shown(arguments));
-    let name = name.as_bytes();
-    reply::error(
-        &[
-            b"ERR unknown subcommand '",
-            sub,
-            b"'. Try ",
-            name,
-            b" HELP.",
-        ]
-        .concat(),
-    )
-}
-
-/// Redis' own error for a command that it does not know.
-pub(crate) fn unknown_command(arguments: &Arguments<'_>) -> Bytes {
-    let mut beginning = Vec::new();
-    for argument in arguments.iter().skip(1) {
-        let Some(room) = 128_usize
-            .checked_sub(beginning.len())
-            .filter(|room| *room > 0)
-        else {
-            break;
-        };
-        beginning.extend_from_slice(&[b"'", shown_text(argument, room), b"' "].concat());
-    }
-    let name = shown_text(arguments.get(0), 128);
-    let parts = [
-        b"ERR unknown command '",
-        name,
-        b"', with args beginning with: ",
-        &beginning,
-    ];
-    reply::error(&parts.concat())
-}
-
-/// As much of this as Redis shows: at most so many bytes, and up to a NUL.
-fn shown_text(bytes: &[u8], most: usize) -> &[u8] {
-    let most = most.min(bytes.len());
-    let end = bytes[..most].iter().position(|byte| *byte == 0);
-    &bytes[..end.unwrap_or(most)]
 }

@@ -114,7 +114,7 @@ impl Backs {
                 Ok(())
             }
             Err(error) => {
-                tracing::warn!(%error, shard = shard + 1, "cannot connect a client to its shard");
+                tracing::warn!(%error, shard = shard + 1, "PM3324 cannot connect a client to its shard");
                 Err(Stop::Answered(reply::error(&format!(
                     "ERR pmnet: the router cannot connect to shard {} ({error}); the command was not executed. Is its limit \
                      of open files (ulimit -n) high enough?",

@@ -46,8 +46,6 @@ pub(super) struct Client {
     pub(super) subscriptions: Subscriptions,
     pub(super) transactions: Transactions,
     pub(super) end: End,
-    /// In the list of those who have a turn.
-    pub(super) queued: bool,
 }
 
 /// The use of a client's socket, with its deadline.
@@ -92,7 +90,6 @@ impl Client {
             subscriptions: Subscriptions::default(),
             transactions: Transactions::default(),
             end: End::default(),
-            queued: false,
         }
     }
 

@@ -165,7 +165,7 @@ impl Link {
             match self.scanner.poll(&self.input) {
                 Ok(found) => self.head = found,
                 Err(error) => {
-                    tracing::warn!(%error, "a front answers with something that is no reply");
+                    tracing::warn!(%error, "PM3323 a front answers with something that is no reply");
                     self.input.clear();
                     self.ended = true;
                 }

@@ -42,8 +42,6 @@ mod take;
 mod transaction;
 mod trust;
 
-use std::collections::VecDeque;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,10 +49,11 @@ use std::time::Duration;
 
 use mio::net::TcpStream;
 use mio::{Events, Poll, Token, Waker};
-use pmnet_client::{Clock, Spin};
 use pmnet_tls::ServerTls;
 
 use crate::shell::accept::{Door, HANDSHAKES_MAX, welcome};
+use crate::shell::pace::Pace;
+use crate::shell::seats::Seats;
 use crate::shell::stopper::Ending;
 use crate::shell::wire::Seen;
 use crate::shell::{Entrance, FrontError, Stopper};
@@ -111,7 +110,7 @@ impl MapChanger {
         *next = Some(map);
         drop(next);
         if let Err(error) = self.waker.wake() {
-            tracing::warn!(%error, "the router cannot be woken for its new map");
+            tracing::warn!(%error, "PM3321 the router cannot be woken for its new map");
         }
     }
 }
@@ -126,15 +125,12 @@ pub struct Router {
     next_map: Arc<Mutex<Option<SlotMap>>>,
     /// Commands without a reply that were taken before the map was changed last; `None`: it has been said that there are none left.
     taken_before: Option<usize>,
-    clock: Clock,
+    pace: Pace,
     now: Time,
-    spin: Spin,
     connections_max: usize,
     tls: Option<ServerTls>,
     keepalive: Option<Duration>,
-    clients: Vec<Option<Box<Client>>>,
-    free: Vec<usize>,
-    queue: VecDeque<usize>,
+    clients: Seats<Client>,
     clients_ever: u64,
     /// How many have to do something in time, and when they are looked at next.
     next_look: Option<Time>,
@@ -175,15 +171,12 @@ impl Router {
             stopper: Stopper(Ending::new(AtomicBool::new(false), waker)),
             next_map: Arc::default(),
             taken_before: None,
-            clock: Clock::start(),
             now: 0,
-            spin: Spin::new(config.spin_micros),
+            pace: Pace::new(config.spin_micros),
             connections_max: config.connections_max,
             tls: config.tls.clone(),
             keepalive: config.keepalive,
-            clients: Vec::new(),
-            free: Vec::new(),
-            queue: VecDeque::new(),
+            clients: Seats::new(),
             clients_ever: 0,
             next_look: None,
             scratch: vec![0; SCRATCH_BYTES],
@@ -220,28 +213,12 @@ impl Router {
     pub fn run(mut self) -> Result<u64, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         while !self.stopper.0.is_asked() {
-            let work = self.door.is_due(self.now) || !self.queue.is_empty();
-            let spinning = self.spin.is_on(pmnet_client::Time(self.now));
-            let timeout = if work || spinning {
-                Some(Duration::ZERO)
-            } else {
-                self.sleep()
+            let work = self.door.is_due(self.now) || self.clients.turns() > 0;
+            let waits = self.pace.waits(self.now, work, || self.sleep());
+            let Some(now) = self.pace.wait(&mut self.poll, &mut events, waits)? else {
+                continue;
             };
-            match self.poll.poll(&mut events, timeout) {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error.into()),
-            }
-            let now = self.clock.now();
-            self.now = now.0;
-            if events.is_empty() && !work {
-                if spinning {
-                    // Whoever is to answer may need this core.
-                    self.spin.yield_core(&self.clock);
-                }
-            } else {
-                self.spin.active(now);
-            }
+            self.now = now;
             for event in &events {
                 match event.token() {
                     LISTENER => self.door.ready = true,
@@ -252,8 +229,8 @@ impl Router {
             self.change_map();
             self.learn_commands();
             self.accept();
-            for _ in 0..self.queue.len() {
-                if let Some(index) = self.queue.pop_front() {
+            for _ in 0..self.clients.turns() {
+                if let Some(index) = self.clients.next_turn() {
                     self.serve(index);
                 }
             }
@@ -269,7 +246,7 @@ impl Router {
             return;
         };
         if map.shards() != self.common.map.shards() {
-            tracing::error!("the new map has another number of shards: it is not used");
+            tracing::error!("PM3322 the new map has another number of shards: it is not used");
             return;
         }
         let old = std::mem::replace(&mut self.common.map, map);
@@ -277,8 +254,7 @@ impl Router {
         let (moved, moving) = (old.differing(map), map.moving());
         let mut elsewhere = Vec::new();
         let mut taken = 0;
-        for (index, client) in self.clients.iter_mut().enumerate() {
-            let Some(client) = client else { continue };
+        for (index, client) in self.clients.iter_mut() {
             taken += client.note_map();
             if client.listens_elsewhere(&old, map) {
                 elsewhere.push(index);
@@ -334,7 +310,7 @@ impl Router {
             return;
         };
         let (index, socket) = (place / stride, place % stride);
-        let Some(Some(client)) = self.clients.get_mut(index) else {
+        let Some(client) = self.clients.get_mut(index) else {
             return;
         };
         let seen = Seen::of(event);
@@ -342,23 +318,13 @@ impl Router {
             return self.close(index);
         }
         client.note(socket, &seen);
-        self.enqueue(index);
-    }
-
-    fn enqueue(&mut self, index: usize) {
-        if let Some(Some(client)) = self.clients.get_mut(index)
-            && !client.queued
-        {
-            client.queued = true;
-            self.queue.push_back(index);
-        }
+        self.clients.enqueue(index);
     }
 
     fn serve(&mut self, index: usize) {
-        let Some(Some(client)) = self.clients.get_mut(index) else {
+        let Some(client) = self.clients.get_mut(index) else {
             return;
         };
-        client.queued = false;
         let before = client.taken_before();
         let turn = client.serve(&self.common, &mut self.scratch, self.now);
         let over = before.saturating_sub(client.taken_before());
@@ -367,7 +333,7 @@ impl Router {
         }
         match turn {
             Turn::Idle => {}
-            Turn::More => self.enqueue(index),
+            Turn::More => self.clients.enqueue(index),
             Turn::Closed => self.close(index),
         }
         if over > 0 {
@@ -376,13 +342,13 @@ impl Router {
     }
 
     fn close(&mut self, index: usize) {
-        let Some(client) = self.clients.get_mut(index).and_then(Option::take) else {
+        let Some(client) = self.clients.take(index) else {
             return;
         };
         // Its links end with it, which tells the fronts.
         let Who { id, peer, .. } = client.who();
         tracing::debug!(client = %peer, id, "client closed");
-        self.free.push(index);
+        self.clients.release(index);
         self.note_taken(client.taken_before());
     }
 
@@ -392,17 +358,15 @@ impl Router {
             return;
         }
         let is_late = |client: &Client| client.is_late(self.now);
-        let late: Vec<usize> = (0..self.clients.len())
-            .filter(|index| self.clients[*index].as_deref().is_some_and(is_late))
+        let late: Vec<usize> = self
+            .clients
+            .iter()
+            .filter_map(|(index, client)| is_late(client).then_some(index))
             .collect();
         for index in late {
             self.close(index);
         }
-        let timed = self
-            .clients
-            .iter()
-            .flatten()
-            .any(|client| client.is_timed());
+        let timed = self.clients.iter().any(|(_, client)| client.is_timed());
         self.next_look = timed.then_some(self.now + LOOK_EVERY);
     }
 
@@ -415,27 +379,26 @@ impl Router {
     }
 
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
-        if self.clients.len() - self.free.len() >= self.connections_max {
+        if self.clients.count() >= self.connections_max {
             return self
                 .door
                 .refuse(stream, peer, self.connections_max, self.now);
         }
         let shaking = || {
-            let clients = self.clients.iter().flatten();
-            clients.filter(|client| client.is_handshaking()).count()
+            let clients = self.clients.iter();
+            clients
+                .filter(|(_, client)| client.is_handshaking())
+                .count()
         };
         if self.tls.is_some() && shaking() >= HANDSHAKES_MAX {
             self.door.note_shaking(peer, self.now);
             return Ok(());
         }
         let mut wire = welcome(stream, self.tls.as_ref(), self.keepalive)?;
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.clients.push(None);
-            self.clients.len() - 1
-        });
+        let index = self.clients.reserve();
         let token = FIRST_CLIENT + index * (self.common.fronts.entrances.len() + 1);
         if let Err(error) = wire.register(&self.common.fronts.registry, Token(token)) {
-            self.free.push(index);
+            self.clients.release(index);
             return Err(error);
         }
         self.clients_ever += 1;
@@ -445,8 +408,8 @@ impl Router {
             local: wire.local_addr(),
         };
         let client = Client::new(who, wire, token, self.now, &self.common);
-        self.clients[index] = Some(Box::new(client));
-        self.enqueue(index);
+        self.clients.put(index, client);
+        self.clients.enqueue(index);
         Ok(())
     }
 }

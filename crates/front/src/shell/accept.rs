@@ -122,12 +122,12 @@ impl Door {
                     ) => {}
                 Err(error) if is_out_of_files(&error) && self.refuse_one() => {
                     if let Some(times) = self.failed.again(now) {
-                        tracing::warn!(%error, times, "clients are refused: raise the limit of open files");
+                        tracing::warn!(%error, times, "PM3301 clients are refused: raise the limit of open files");
                     }
                 }
                 Err(error) => {
                     if let Some(times) = self.failed.again(now) {
-                        tracing::warn!(%error, times, "cannot accept connections, will try again");
+                        tracing::warn!(%error, times, "PM3302 cannot accept connections, will try again");
                     }
                     self.after = now + ACCEPT_PAUSE;
                     break;
@@ -154,7 +154,7 @@ impl Door {
     /// A client more than may agree on TLS at a time.
     pub(crate) fn note_shaking(&mut self, peer: SocketAddr, now: Time) {
         if let Some(times) = self.shaking.again(now) {
-            tracing::warn!(client = %peer, times, "too many clients agree on TLS at a time");
+            tracing::warn!(client = %peer, times, "PM3303 too many clients agree on TLS at a time");
         }
     }
 
@@ -167,7 +167,7 @@ impl Door {
         now: Time,
     ) -> std::io::Result<()> {
         if let Some(times) = self.too_many.again(now) {
-            tracing::warn!(client = %peer, limit, times, "too many clients");
+            tracing::warn!(client = %peer, limit, times, "PM3304 too many clients");
         }
         turn_away(stream, self.tls)
     }
@@ -226,7 +226,7 @@ impl<U: Upstream> Front<U> {
     }
 
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
-        if self.clients.len() - self.free.len() >= self.connections_max
+        if self.clients.count() >= self.connections_max
             && let Some(door) = &mut self.door
         {
             return door.refuse(stream, peer, self.connections_max, self.shared.now);
@@ -249,13 +249,10 @@ impl<U: Upstream> Front<U> {
         id: u64,
         peer: SocketAddr,
     ) -> std::io::Result<()> {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.clients.push(None);
-            self.clients.len() - 1
-        });
+        let index = self.clients.reserve();
         let token = Token(FIRST_CLIENT + 2 * index);
         if let Err(error) = stream.register(self.poll.registry(), token) {
-            self.free.push(index);
+            self.clients.release(index);
             return Err(error);
         }
         let handshake = stream.handshake_until(self.shared.now);
@@ -263,8 +260,8 @@ impl<U: Upstream> Front<U> {
         self.handshakes += usize::from(shakes);
         self.shared.tracking.came(id, index);
         let mut connection = Connection::new(id, peer);
-        connection.comes(&self.shared.users);
-        self.clients[index] = Some(Box::new(Client {
+        connection.rights.reset(&self.shared.users);
+        let client = Client {
             connection,
             socket: Edge::new(stream),
             handshake,
@@ -278,9 +275,9 @@ impl<U: Upstream> Front<U> {
             subscribing: None,
             ticket: None,
             stranger_bytes: 0,
-            queued: false,
             dirty: false,
-        }));
+        };
+        self.clients.put(index, client);
         if shakes {
             self.vigil.attend(self.shared.now);
         }
@@ -294,12 +291,12 @@ impl<U: Upstream> Front<U> {
         let total = self.shared.counters.tls_failed;
         // Logged less and less often, so that a flood of them does not flood the log.
         if total.is_power_of_two() {
-            tracing::warn!(total, why, "no TLS with a client");
+            tracing::warn!(total, why, "PM3305 no TLS with a client");
         }
     }
 
     pub(super) fn close(&mut self, index: usize, why: &str) {
-        let Some(mut client) = self.clients.get_mut(index).and_then(Option::take) else {
+        let Some(mut client) = self.clients.take(index) else {
             return;
         };
         tracing::debug!(why, "client closed");
@@ -321,7 +318,7 @@ impl<U: Upstream> Front<U> {
         if let Some(session) = client.connection.session() {
             self.up.end(self.shared.now, session);
         }
-        self.free.push(index);
+        self.clients.release(index);
         self.shared.tracking.left(client.connection.id());
         if client.connection.close_unanswered() {
             self.marks.note_unanswered(self.shared.now);

@@ -33,8 +33,6 @@ pub(super) struct Client {
     pub(super) ticket: Option<u64>,
     /// What counts of it among what clients have sent that have still to log in, in bytes.
     pub(super) stranger_bytes: usize,
-    /// In the run queue.
-    pub(super) queued: bool,
     /// In the list of those to be written to.
     pub(super) dirty: bool,
 }

@@ -40,10 +40,10 @@ impl<U: Upstream> Front<U> {
                 let is = |client: &Client| {
                     i64::try_from(client.connection.id()).is_ok_and(|own| own == id)
                 };
-                let found =
-                    (0..self.clients.len()).find(|at| self.clients[*at].as_deref().is_some_and(is));
-                let blocked = |client: &Client| client.connection.blocked_as();
-                match found.and_then(|at| self.clients[at].as_deref().and_then(blocked)) {
+                let found = self.clients.iter().find(|(_, client)| is(client));
+                let blocked = found.and_then(|(_, client)| client.connection.blocked_as());
+                let found = found.map(|(at, _)| at);
+                match blocked {
                     None if found.is_some_and(|at| self.unblock_waiting(at, error)) => {
                         ClientsTold::Reply(reply::integer(1))
                     }
@@ -52,7 +52,7 @@ impl<U: Upstream> Front<U> {
                 }
             }
         };
-        if let Some(Some(client)) = self.clients.get_mut(index) {
+        if let Some(client) = self.clients.get_mut(index) {
             let connection = &mut client.connection;
             connection.clients_told(told, error, &mut self.up, &mut self.shared);
             self.enqueue(index);
@@ -65,8 +65,7 @@ impl<U: Upstream> Front<U> {
         let mut clients: Vec<&Client> = self
             .clients
             .iter()
-            .enumerate()
-            .filter_map(|(at, client)| client.as_deref().filter(|client| wanted(at, client)))
+            .filter_map(|(at, client)| wanted(at, client).then_some(client))
             .collect();
         clients.sort_by_key(|client| client.connection.id());
         clients
@@ -81,8 +80,8 @@ impl<U: Upstream> Front<U> {
     /// Closes these clients; the one at `own` when it has its reply.
     fn kill(&mut self, own: usize, wanted: impl Fn(usize, &Client, &Shared) -> bool) -> usize {
         let mut count = 0;
-        for index in 0..self.clients.len() {
-            let Some(Some(client)) = self.clients.get_mut(index) else {
+        for index in self.clients.indices() {
+            let Some(client) = self.clients.get_mut(index) else {
                 continue;
             };
             if !wanted(index, client, &self.shared) {
@@ -103,12 +102,8 @@ impl<U: Upstream> Front<U> {
         if !self.shared.pause.take_over(self.shared.now) {
             return;
         }
-        for index in 0..self.clients.len() {
-            let paused = |client: &Client| client.connection.is_paused();
-            if self.clients[index].as_deref().is_some_and(paused) {
-                self.enqueue(index);
-            }
-        }
+        self.clients
+            .enqueue_if(|client| client.connection.is_paused());
     }
 }
 

@@ -21,7 +21,7 @@ const DIRECT_KEEPALIVE: Duration = Duration::from_secs(60);
 impl<U: Upstream> Front<U> {
     /// Opens the socket to the store, or closes it.
     pub(super) fn match_direct(&mut self, index: usize, target: Option<(u64, SocketAddr)>) {
-        let Some(Some(client)) = self.clients.get_mut(index) else {
+        let Some(client) = self.clients.get_mut(index) else {
             return;
         };
         // What an earlier one still brings is about another state.
@@ -57,7 +57,7 @@ impl<U: Upstream> Front<U> {
 
     pub(super) fn expire_connecting(&mut self) {
         while let Some(&(time, index, serial)) = self.connecting.front() {
-            let direct = self.clients.get_mut(index).and_then(Option::as_mut);
+            let direct = self.clients.get_mut(index);
             let waiting = direct.filter(|client| {
                 client
                     .direct

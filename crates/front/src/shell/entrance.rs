@@ -98,7 +98,7 @@ impl<U: Upstream> Front<U> {
             let (id, peer) = (client.id, client.peer);
             let stream = Wire::pair(client.stream, client.local);
             if let Err(error) = stream.and_then(|stream| self.seat(stream, id, peer)) {
-                tracing::warn!(client = %peer, %error, "lost before it was served");
+                tracing::warn!(client = %peer, %error, "PM3309 a client was lost before it was served");
             }
         }
     }

@@ -106,7 +106,7 @@ impl<U: Upstream> Front<U> {
             if !std::mem::replace(&mut self.learning.warned, true) {
                 tracing::warn!(
                     why,
-                    "the store does not say which commands it has: commands of modules, and those that are newer than this \
+                    "PM3209 the store does not say which commands it has: commands of modules, and those that are newer than this \
                      program, run one by one; asking again"
                 );
             }

@@ -136,7 +136,7 @@ impl<U: Upstream> Front<U> {
             needed: false,
             unanswered: false,
         };
-        for client in self.clients.iter_mut().flatten() {
+        for (_, client) in self.clients.iter_mut() {
             seen.needed |= client.connection.needs_mark();
             seen.unanswered |= client.connection.take_unanswered();
         }
@@ -150,7 +150,7 @@ impl<U: Upstream> Front<U> {
                 self.forget_mark();
             }
             Due::Lost => {
-                tracing::warn!("nothing was heard of the mark: what is passed through ends");
+                tracing::warn!("PM3208 nothing was heard of the mark: what is passed through ends");
                 let session = self.marks.session;
                 self.lose_mark();
                 if let Some(session) = session {
@@ -185,13 +185,8 @@ impl<U: Upstream> Front<U> {
         }
         self.marks.confirmed = self.shared.now;
         self.shared.mark_open = true;
-        for index in 0..self.clients.len() {
-            if let Some(Some(client)) = self.clients.get(index)
-                && client.connection.needs_mark()
-            {
-                self.enqueue(index);
-            }
-        }
+        self.clients
+            .enqueue_if(|client| client.connection.needs_mark());
     }
 
     /// Takes an outcome of the mark's session, if it is that.
@@ -231,8 +226,8 @@ impl<U: Upstream> Front<U> {
     /// Nothing may go on, or be begun, as if there were a mark.
     fn lose_mark(&mut self) {
         self.forget_mark();
-        for index in 0..self.clients.len() {
-            if let Some(Some(client)) = self.clients.get_mut(index)
+        for index in self.clients.indices() {
+            if let Some(client) = self.clients.get_mut(index)
                 && client.connection.mark_lost()
             {
                 self.take_outputs(index);

@@ -20,7 +20,9 @@ pub(crate) mod lingering;
 mod marks;
 mod moving;
 mod outputs;
+pub(crate) mod pace;
 mod reads;
+pub(crate) mod seats;
 mod silence;
 pub(crate) mod socket;
 pub(crate) mod stopper;
@@ -44,7 +46,6 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
-use pmnet_client::{Clock, Spin};
 use pmnet_tls::ServerTls;
 use rustc_hash::FxHashMap;
 
@@ -63,7 +64,9 @@ use entrance::Shelf;
 use learning::Learning;
 use marks::Marks;
 pub use moving::DirectMover;
+use pace::Pace;
 use reads::{REPLICA_TOKENS, StoreReads};
+use seats::Seats;
 use silence::Watched;
 use stopper::Ending;
 pub use stopper::Stopper;
@@ -108,13 +111,10 @@ pub struct Front<U> {
     mover: DirectMover,
     /// The operator has said where the store is.
     fixed: bool,
-    clock: Clock,
-    spin: Spin,
+    pace: Pace,
     connections_max: usize,
-    clients: Vec<Option<Box<Client>>>,
-    free: Vec<usize>,
+    clients: Seats<Client>,
     sessions: FxHashMap<SessionHandle, usize>,
-    run_queue: VecDeque<usize>,
     dirty: Vec<usize>,
     /// Clients whose command the endpoint refused because it was busy, in order; each once, and
     /// perhaps some that are gone.
@@ -208,13 +208,10 @@ impl<U: Upstream> Front<U> {
             mover: DirectMover::new(stopper.0.waker()),
             stopper,
             fixed,
-            clock: Clock::start(),
-            spin: Spin::new(config.spin_micros),
+            pace: Pace::new(config.spin_micros),
             connections_max: config.connections_max,
-            clients: Vec::new(),
-            free: Vec::new(),
+            clients: Seats::new(),
             sessions: FxHashMap::default(),
-            run_queue: VecDeque::new(),
             dirty: Vec::new(),
             busy: VecDeque::new(),
             connecting: VecDeque::new(),
@@ -274,30 +271,14 @@ impl<U: Upstream> Front<U> {
                     .door
                     .as_ref()
                     .is_some_and(|door| door.is_due(self.shared.now))
-                || !self.run_queue.is_empty()
+                || self.clients.turns() > 0
                 || self.reads.has_more()
                 || self.tracking.has_more();
-            let spinning = self.spin.is_on(pmnet_client::Time(self.shared.now));
-            let timeout = if work || spinning {
-                Some(Duration::ZERO)
-            } else {
-                self.sleep()
+            let waits = self.pace.waits(self.shared.now, work, || self.sleep());
+            let Some(now) = self.pace.wait(&mut self.poll, &mut events, waits)? else {
+                continue;
             };
-            match self.poll.poll(&mut events, timeout) {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error.into()),
-            }
-            let now = self.clock.now();
-            self.shared.now = now.0;
-            if events.is_empty() && !work {
-                if spinning {
-                    // Whoever is to answer us may need this core.
-                    self.spin.yield_core(&self.clock);
-                }
-            } else {
-                self.spin.active(now);
-            }
+            self.shared.now = now;
             let mut endpoint_ready = more_from_endpoint;
             for event in &events {
                 match event.token() {
@@ -326,8 +307,8 @@ impl<U: Upstream> Front<U> {
             self.take_store_reads();
             self.take_tracking();
             self.end_pause();
-            for _ in 0..self.run_queue.len() {
-                if let Some(index) = self.run_queue.pop_front() {
+            for _ in 0..self.clients.turns() {
+                if let Some(index) = self.clients.next_turn() {
                     self.serve(index);
                 }
             }
@@ -384,7 +365,7 @@ impl<U: Upstream> Front<U> {
             return;
         };
         let index = slot / 2;
-        let Some(Some(client)) = self.clients.get_mut(index) else {
+        let Some(client) = self.clients.get_mut(index) else {
             return;
         };
         let seen = Seen::of(event);
@@ -404,10 +385,9 @@ impl<U: Upstream> Front<U> {
 
     /// One client's turn: read, serve its connection to the store, take its commands.
     fn serve(&mut self, index: usize) {
-        let Some(Some(client)) = self.clients.get_mut(index) else {
+        let Some(client) = self.clients.get_mut(index) else {
             return;
         };
-        client.queued = false;
         match client.read(&mut self.scratch) {
             Transfer::Done => {}
             Transfer::Eof => client.connection.receive_eof(),
@@ -433,7 +413,7 @@ impl<U: Upstream> Front<U> {
         }
         self.note_stranger(index);
         self.take_outputs(index);
-        if let Some(Some(client)) = self.clients.get_mut(index) {
+        if let Some(client) = self.clients.get_mut(index) {
             // What was put into the store's outbox just now.
             if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch, &self.shared) {
                 client.connection.direct_lost(&why);
@@ -465,7 +445,7 @@ impl<U: Upstream> Front<U> {
                         self.vigil_done(session, call, outcome);
                         continue;
                     };
-                    if let Some(Some(client)) = self.clients.get_mut(index) {
+                    if let Some(client) = self.clients.get_mut(index) {
                         client.connection.done(call, outcome, &mut self.shared);
                     }
                     // It may have been what others wait for.
@@ -478,7 +458,7 @@ impl<U: Upstream> Front<U> {
                     let Some(index) = self.asked.remove(&call) else {
                         continue;
                     };
-                    if let Some(Some(client)) = self.clients.get_mut(index) {
+                    if let Some(client) = self.clients.get_mut(index) {
                         let connection = &mut client.connection;
                         connection.read_answered(call, answer, &mut self.shared);
                     }
@@ -497,7 +477,7 @@ impl<U: Upstream> Front<U> {
                         self.vigil_closed(session);
                         continue;
                     };
-                    if let Some(Some(client)) = self.clients.get_mut(index) {
+                    if let Some(client) = self.clients.get_mut(index) {
                         client.session = None;
                         client.connection.session_closed(reason, &mut self.shared);
                     }
@@ -512,7 +492,7 @@ impl<U: Upstream> Front<U> {
     fn write_dirty(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
-            let Some(Some(client)) = self.clients.get_mut(index) else {
+            let Some(client) = self.clients.get_mut(index) else {
                 continue;
             };
             client.dirty = false;
@@ -523,7 +503,7 @@ impl<U: Upstream> Front<U> {
                 continue;
             }
             self.note_unread(index, held);
-            let Some(Some(client)) = self.clients.get_mut(index) else {
+            let Some(client) = self.clients.get_mut(index) else {
                 continue;
             };
             if client.connection.finished() && client.is_flushed() {
@@ -543,7 +523,7 @@ impl<U: Upstream> Front<U> {
     }
 
     fn shut_down(&mut self) {
-        for index in 0..self.clients.len() {
+        for index in self.clients.indices() {
             self.close(index, "the front ends");
         }
         self.end_vigil();

@@ -49,7 +49,7 @@ impl<U: Upstream> Front<U> {
             && let Some(store) = &mut self.shared.store
             && !now.contains(&store.address)
         {
-            tracing::warn!(from = %store.address, to = %address, "the Redis of --direct has another address now");
+            tracing::warn!(from = %store.address, to = %address, "PM3205 the Redis of --direct has another address now");
             let now = StoreAddress::at(store, address);
             *store = now;
         }

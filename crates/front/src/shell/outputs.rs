@@ -7,7 +7,7 @@ use crate::upstream::{SessionHandle, Upstream};
 impl<U: Upstream> Front<U> {
     /// Does what a client wants of the front.
     pub(super) fn take_outputs(&mut self, index: usize) {
-        while let Some(Some(client)) = self.clients.get_mut(index)
+        while let Some(client) = self.clients.get_mut(index)
             && let Some(output) = client.connection.poll_output()
         {
             match output {
@@ -34,7 +34,7 @@ impl<U: Upstream> Front<U> {
 
     /// Remembers whose session it is that a client uses now.
     fn note_session(&mut self, index: usize, session: Option<SessionHandle>) {
-        let Some(Some(client)) = self.clients.get_mut(index) else {
+        let Some(client) = self.clients.get_mut(index) else {
             return;
         };
         if let Some(old) = std::mem::replace(&mut client.session, session) {

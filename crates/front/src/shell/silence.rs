@@ -133,7 +133,7 @@ impl<U: Upstream> Upstream for Watched<U> {
                 self.listening.hear();
                 if self.listening.say_short() {
                     tracing::warn!(
-                        "no command is accepted: {} serves with copies={have}, and --copies asks for more. Lower --copies, \
+                        "PM3202 no command is accepted: {} serves with copies={have}, and --copies asks for more. Lower --copies, \
                          or bring the missing devices back",
                         self.up.peer()
                     );
@@ -148,7 +148,7 @@ impl<U: Upstream> Upstream for Watched<U> {
                 if self.listening.crowded.is_power_of_two() {
                     tracing::warn!(
                         commands = self.listening.crowded,
-                        "{why}: {} has as many sessions as it takes. Those of fronts that ended without a word make room within \
+                        "PM3203 {why}: {} has as many sessions as it takes. Those of fronts that ended without a word make room within \
                          three minutes. Are there too many clients for one shard?",
                         self.up.peer()
                     );
@@ -162,7 +162,7 @@ impl<U: Upstream> Upstream for Watched<U> {
                 if self.listening.let_go.is_power_of_two() {
                     tracing::warn!(
                         sessions = self.listening.let_go,
-                        "a session closed: {reason}"
+                        "PM3204 a session closed: {reason}"
                     );
                 }
             }
@@ -187,7 +187,7 @@ impl<U: Upstream> Upstream for Watched<U> {
         self.up.flush(now);
         if let Some(seconds) = self.listening.say(now) {
             tracing::warn!(
-                "no answer for {seconds} s by way of {}. Check that --via is the first device of the chain and \
+                "PM3201 no answer for {seconds} s by way of {}. Check that --via is the first device of the chain and \
                  --shard its shard, that this device's log says `serving`, and that the server runs",
                 self.up.peer()
             );

@@ -14,7 +14,7 @@ const FREE_BYTES: usize = 16 * 1024;
 impl<U: Upstream> Front<U> {
     /// A client had its turn: ends its connection if there is too much of all.
     pub(super) fn note_stranger(&mut self, index: usize) {
-        let Some(Some(client)) = self.clients.get_mut(index) else {
+        let Some(client) = self.clients.get_mut(index) else {
             return;
         };
         let bytes = client.connection.stranger_bytes(&self.shared.users);

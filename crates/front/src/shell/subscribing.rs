@@ -19,7 +19,7 @@ pub(super) struct Change {
 impl<U: Upstream> Front<U> {
     /// This change of a client's subscriptions is under way, or none.
     pub(super) fn note_subscribing(&mut self, index: usize, under_way: Option<u64>) {
-        let Some(Some(client)) = self.clients.get_mut(index) else {
+        let Some(client) = self.clients.get_mut(index) else {
             return;
         };
         let before = client.subscribing.take();

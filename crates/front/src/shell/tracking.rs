@@ -110,7 +110,7 @@ impl TrackingWire {
             Heard::Refused(why) => {
                 tracing::warn!(
                     why,
-                    "Redis does not tell of changed keys, so CLIENT TRACKING is refused"
+                    "PM3211 Redis does not tell of changed keys, so CLIENT TRACKING is refused"
                 );
                 self.patience
                     .wait_until(shared.now.saturating_add(POKE_EVERY));
@@ -141,12 +141,8 @@ impl<U: Upstream> Front<U> {
             self.shared.tracking.set_link(LinkState::New);
         }
         if self.shared.tracking.take_news() {
-            for index in 0..self.clients.len() {
-                let client = self.clients[index].as_ref();
-                if client.is_some_and(|client| client.connection.waits_for_tracking()) {
-                    self.enqueue(index);
-                }
-            }
+            self.clients
+                .enqueue_if(|client| client.connection.tracks.waits());
         }
         for (id, told) in self.shared.tracking.take_outbox() {
             self.tell_of_keys(id, &told);
@@ -207,14 +203,14 @@ impl<U: Upstream> Front<U> {
                 tracker.broken = true;
             }
             if let Some(own) = own
-                && let Some(Some(client)) = self.clients.get_mut(own)
+                && let Some(client) = self.clients.get_mut(own)
                 && client.connection.told_of_no_redirect(redirect)
             {
                 self.note_told(own);
             }
             return;
         };
-        if let Some(Some(client)) = self.clients.get_mut(index)
+        if let Some(client) = self.clients.get_mut(index)
             && client.connection.told_of_keys(told, redirect != 0)
         {
             self.note_told(index);
@@ -229,7 +225,7 @@ impl<U: Upstream> Front<U> {
             .unread_client_max
             .saturating_mul(UNREAD_TIMES_MAX);
         let over = |client: &super::client::Client| client.connection.held() > limit;
-        if self.clients[index].as_deref().is_some_and(over) {
+        if self.clients.get(index).is_some_and(over) {
             self.end_unread(index);
         }
     }

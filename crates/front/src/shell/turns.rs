@@ -5,16 +5,11 @@ use crate::upstream::Upstream;
 
 impl<U: Upstream> Front<U> {
     pub(super) fn enqueue(&mut self, index: usize) {
-        if let Some(Some(client)) = self.clients.get_mut(index)
-            && !client.queued
-        {
-            client.queued = true;
-            self.run_queue.push_back(index);
-        }
+        self.clients.enqueue(index);
     }
 
     pub(super) fn mark_dirty(&mut self, index: usize) {
-        if let Some(Some(client)) = self.clients.get_mut(index)
+        if let Some(client) = self.clients.get_mut(index)
             && !client.dirty
         {
             client.dirty = true;
@@ -25,7 +20,7 @@ impl<U: Upstream> Front<U> {
     /// Gives the first client that waits for the endpoint another turn.
     pub(super) fn wake_waiting(&mut self) {
         while let Some(index) = self.busy.pop_front() {
-            if let Some(Some(client)) = self.clients.get_mut(index)
+            if let Some(client) = self.clients.get_mut(index)
                 && std::mem::take(&mut client.waiting)
             {
                 client.woken = true;

@@ -75,7 +75,7 @@ impl<U: Upstream> Front<U> {
     /// A client was written to; before that, so many bytes were `held` for it.
     pub(super) fn note_unread(&mut self, index: usize, held: usize) {
         let now = self.shared.now;
-        let Some(Some(client)) = self.clients.get_mut(index) else {
+        let Some(client) = self.clients.get_mut(index) else {
             return;
         };
         let left = client.connection.held();
@@ -107,20 +107,15 @@ impl<U: Upstream> Front<U> {
             self.unread.over_since = self.shared.now;
             self.vigil.attend(self.shared.now);
         } else if was_over && !self.shared.unread_over {
-            for index in 0..self.clients.len() {
-                if let Some(Some(client)) = self.clients.get(index)
-                    && client.connection.congested()
-                {
-                    self.enqueue(index);
-                }
-            }
+            self.clients
+                .enqueue_if(|client| client.connection.congested());
         }
     }
 
     /// Ends the connection of a client that does not read, behind an error.
     pub(super) fn end_unread(&mut self, index: usize) {
         let limit = self.shared.unread_client_max;
-        let Some(Some(client)) = self.clients.get_mut(index) else {
+        let Some(client) = self.clients.get_mut(index) else {
             return;
         };
         client.connection.end_unread(limit);
@@ -137,9 +132,8 @@ impl<U: Upstream> Front<U> {
         if !self.shared.unread_over || now < patient_until {
             return None;
         }
-        let clients = self.clients.iter().enumerate();
+        let clients = self.clients.iter();
         let most = clients
-            .filter_map(|(index, client)| Some((index, client.as_deref()?)))
             .filter(|(_, client)| client.reads_nothing(now))
             .max_by_key(|(_, client)| client.unread.bytes);
         let index = most?.0;
@@ -155,13 +149,13 @@ impl<U: Upstream> Front<U> {
             return;
         }
         self.unread.say_after = now.saturating_add(SAY_EVERY);
-        if let Some(Some(client)) = self.clients.get(index) {
+        if let Some(client) = self.clients.get(index) {
             tracing::warn!(
                 client = client.connection.peer(),
                 unread_bytes = client.unread.bytes,
                 of_all_bytes = self.unread.bytes,
                 closed_unread = self.shared.counters.closed_unread,
-                "closing a client that does not read its replies (--unread-max, --unread-total-max); this is said every {} s \
+                "PM3307 closing a client that does not read its replies (--unread-max, --unread-total-max); this is said every {} s \
                  at most, closed_unread counts them all",
                 SAY_EVERY / 1_000_000_000
             );

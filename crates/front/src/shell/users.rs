@@ -86,7 +86,7 @@ impl<U: Upstream> Front<U> {
     }
 
     fn has_clients(&self) -> bool {
-        self.clients.len() > self.free.len()
+        self.clients.count() > 0
     }
 
     /// Hands what a client wants to know to the connection for it.
@@ -181,10 +181,10 @@ impl<U: Upstream> Front<U> {
                 Answer::May(self.shared.users.take_ruling(&user, place, answer))
             }
         };
-        if let Some(Some(found)) = self.clients.get_mut(client)
+        if let Some(found) = self.clients.get_mut(client)
             && found.connection.id() == question.connection
         {
-            found.connection.question_answered(question.number, answer);
+            found.connection.rights.answered(question.number, answer);
             self.enqueue(client);
         }
     }
@@ -194,12 +194,12 @@ impl<U: Upstream> Front<U> {
         if !std::mem::take(&mut self.shared.users.news) {
             return;
         }
-        for index in 0..self.clients.len() {
-            let Some(Some(client)) = self.clients.get_mut(index) else {
+        for index in self.clients.indices() {
+            let Some(client) = self.clients.get_mut(index) else {
                 continue;
             };
-            let waits = client.connection.waits_for_rights();
-            if client.connection.users_changed(&mut self.shared) {
+            let waits = client.connection.rights.waits();
+            if client.connection.rights.users_changed(&mut self.shared) {
                 self.close(index, "its user is deleted");
             } else if waits {
                 self.enqueue(index);

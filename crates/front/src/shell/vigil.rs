@@ -162,8 +162,8 @@ impl<U: Upstream> Front<U> {
         let (mut timed, mut waits) = (false, false);
         let busy = self.shared.busy.error(now).is_some();
         let mut doubts = busy;
-        for index in 0..self.clients.len() {
-            let Some(Some(client)) = self.clients.get_mut(index) else {
+        for index in self.clients.indices() {
+            let Some(client) = self.clients.get_mut(index) else {
                 continue;
             };
             if client.is_late_to_agree(now) {
@@ -290,8 +290,8 @@ impl<U: Upstream> Front<U> {
             return;
         };
         self.shared.store_named(&name);
-        for index in 0..self.clients.len() {
-            if let Some(Some(client)) = self.clients.get_mut(index)
+        for index in self.clients.indices() {
+            if let Some(client) = self.clients.get_mut(index)
                 && client.connection.store_named(&name)
             {
                 self.enqueue(index);

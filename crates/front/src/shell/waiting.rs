@@ -138,7 +138,7 @@ fn question(seen: Option<(i64, i64)>) -> Bytes {
 impl<U: Upstream> Front<U> {
     /// A client begins to wait, rests, or waits no more.
     pub(super) fn note_waiting(&mut self, index: usize, waiting: Waits) {
-        let Some(Some(client)) = self.clients.get_mut(index) else {
+        let Some(client) = self.clients.get_mut(index) else {
             return;
         };
         match (waiting, client.ticket) {
@@ -180,7 +180,7 @@ impl<U: Upstream> Front<U> {
             };
             waiter.woken = true;
             let index = waiter.client;
-            if let Some(Some(client)) = self.clients.get_mut(index) {
+            if let Some(client) = self.clients.get_mut(index) {
                 client.connection.wake();
                 self.enqueue(index);
             }
@@ -266,7 +266,7 @@ impl<U: Upstream> Front<U> {
             .collect();
         self.waiting.seen = None;
         for index in indices {
-            if let Some(Some(client)) = self.clients.get_mut(index) {
+            if let Some(client) = self.clients.get_mut(index) {
                 client.connection.stop_waiting(error.clone(), &self.shared);
                 self.enqueue(index);
                 self.mark_dirty(index);
@@ -285,7 +285,7 @@ impl<U: Upstream> Front<U> {
 
     /// CLIENT UNBLOCK of a client. Returns whether the client waited here.
     pub(super) fn unblock_waiting(&mut self, index: usize, error: bool) -> bool {
-        let Some(Some(client)) = self.clients.get_mut(index) else {
+        let Some(client) = self.clients.get_mut(index) else {
             return false;
         };
         if client.connection.waits_for().is_none() {

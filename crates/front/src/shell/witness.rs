@@ -261,9 +261,9 @@ impl<U: Upstream> Front<U> {
 
     /// Closes the clients of this user whose login was among the first so many.
     fn close_logged_in(&mut self, user: &[u8], logins: u64) {
-        for index in 0..self.clients.len() {
-            let connection = self.clients.get(index).and_then(Option::as_ref);
-            let login = connection.and_then(|client| client.connection.login());
+        for index in self.clients.indices() {
+            let client = self.clients.get(index);
+            let login = client.and_then(|client| client.connection.rights.login());
             if login.is_some_and(|(name, number)| *name.user == *user && number <= logins) {
                 self.close(index, "Redis has closed the connections of its user");
             }
@@ -272,9 +272,9 @@ impl<U: Upstream> Front<U> {
 
     /// The list of users was fetched: nothing is kept for those that nobody is logged in as.
     pub(super) fn forget_idle_users(&mut self) {
-        let logins = self.clients.iter().flatten();
-        let users = logins
-            .filter_map(|client| client.connection.login())
+        let clients = self.clients.iter();
+        let users = clients
+            .filter_map(|(_, client)| client.connection.rights.login())
             .map(|(credentials, _)| &*credentials.user)
             .collect();
         self.witnesses.keep_only(&users);

@@ -46,6 +46,22 @@ pub(super) enum Rule {
     Refuse(&'static str),
 }
 
+/// A bypass that may be repeated.
+const REPEATABLE: Action = Action::Bypass {
+    read_only: true,
+    alone: false,
+};
+/// A bypass that is executed once.
+const ONCE: Action = Action::Bypass {
+    read_only: false,
+    alone: false,
+};
+/// The same, in a pack of its own.
+const ONCE_ALONE: Action = Action::Bypass {
+    read_only: false,
+    alone: true,
+};
+
 /// A rule, and a remark for the guide.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decision {
@@ -59,30 +75,16 @@ impl Rule {
         let alone = facts.has(NOSCRIPT);
         match *self {
             Rule::Early if early_ack(arguments) => Action::Update,
-            Rule::Early => Action::Bypass {
-                read_only: false,
-                alone: false,
-            },
-            Rule::Read => Action::Bypass {
-                read_only: true,
-                alone: false,
-            },
-            Rule::Write => Action::Bypass {
-                read_only: false,
-                alone,
-            },
+            Rule::Early => ONCE,
+            Rule::Read => REPEATABLE,
+            Rule::Write if alone => ONCE_ALONE,
+            Rule::Write => ONCE,
             Rule::ReadUnless(words) => {
                 let writes =
                     (1..arguments.len()).any(|i| words.iter().any(|word| arguments.is(i, word)));
-                Action::Bypass {
-                    read_only: !writes,
-                    alone: false,
-                }
+                if writes { ONCE } else { REPEATABLE }
             }
-            Rule::Learned if matches!(sub, Sub::Unknown) => Action::Bypass {
-                read_only: false,
-                alone: true,
-            },
+            Rule::Learned if matches!(sub, Sub::Unknown) => ONCE_ALONE,
             Rule::Learned => by_facts(facts),
             Rule::Scripts { .. } if arguments.is(1, "KILL") => Action::Pass(Pass::Kill),
             Rule::Cluster { reads, refused }
@@ -91,11 +93,9 @@ impl Rule {
             {
                 let changes = sub.has(ADMIN) || sub.has(WRITE) || sub.has(INTERNAL);
                 if changes {
-                    return Action::Refuse(NODES);
-                }
-                Action::Bypass {
-                    read_only: true,
-                    alone: false,
+                    Action::Refuse(NODES)
+                } else {
+                    REPEATABLE
                 }
             }
             Rule::Container { reads, refused }
@@ -107,10 +107,7 @@ impl Rule {
                 let read_only = reads
                     .iter()
                     .any(|word| *word == "*" || arguments.is(1, word));
-                Action::Bypass {
-                    read_only,
-                    alone: !read_only,
-                }
+                if read_only { REPEATABLE } else { ONCE_ALONE }
             }
             Rule::BlockOption { from, read_only } => {
                 let blocks = (from..arguments.len())
@@ -145,7 +142,6 @@ fn is_listed(
 /// that rests on the state of its connection must not meet that of another client.
 fn by_facts(facts: &Facts) -> Action {
     let has = |flag| facts.has(flag);
-    let bypass = |read_only, alone| Action::Bypass { read_only, alone };
     let keys = facts.names_keys();
     if has(INTERNAL) {
         return Action::Refuse(FOR_ITSELF);
@@ -164,13 +160,13 @@ fn by_facts(facts: &Facts) -> Action {
         return Action::Refuse(SUBSCRIPTIONS);
     }
     if has(WRITE) {
-        return bypass(false, has(NOSCRIPT));
+        return if has(NOSCRIPT) { ONCE_ALONE } else { ONCE };
     }
     if has(NOSCRIPT) && !has(ADMIN) && !keys {
         return Action::Pass(Pass::State);
     }
     let reads = has(READONLY) && !has(MAY_REPLICATE) && !has(ADMIN);
-    bypass(reads, !reads)
+    if reads { REPEATABLE } else { ONCE_ALONE }
 }
 
 const FOR_ITSELF: &str = "the store uses it internally";
@@ -182,6 +178,64 @@ const REPLICATION: &str =
 const STREAM: &str =
     "it turns the connection into a replication stream; connect to the Redis server itself";
 
+/// Subcommands of CLUSTER that read.
+const CLUSTER_READS: &[&str] = &[
+    "INFO",
+    "MYID",
+    "NODES",
+    "SLOTS",
+    "SHARDS",
+    "LINKS",
+    "KEYSLOT",
+    "COUNTKEYSINSLOT",
+    "GETKEYSINSLOT",
+    "REPLICAS",
+    "SLAVES",
+    "COUNT-FAILURE-REPORTS",
+    "HELP",
+];
+
+/// Subcommands of CLUSTER that change nodes.
+const CLUSTER_CHANGES: &[(&str, &str)] = &[
+    ("RESET", NODES),
+    ("FORGET", NODES),
+    ("FAILOVER", NODES),
+    ("REPLICATE", NODES),
+    ("MEET", NODES),
+    ("SETSLOT", NODES),
+    ("ADDSLOTS", NODES),
+    ("ADDSLOTSRANGE", NODES),
+    ("DELSLOTS", NODES),
+    ("DELSLOTSRANGE", NODES),
+    ("FLUSHSLOTS", NODES),
+    ("BUMPEPOCH", NODES),
+    ("SET-CONFIG-EPOCH", NODES),
+    ("SAVECONFIG", NODES),
+];
+
+type Row = (Rule, &'static str);
+
+/// Answered by the front.
+const fn local(local: Local, note: &'static str) -> Row {
+    (Rule::Local(local), note)
+}
+
+/// Passed.
+const fn pass(pass: Pass, note: &'static str) -> Row {
+    (Rule::Pass(pass), note)
+}
+
+/// Refused, for this reason.
+const fn refuse(why: &'static str) -> Row {
+    (Rule::Refuse(why), "")
+}
+
+/// Repeatable with these subcommands (`*`: with all), else exactly once.
+const fn container(reads: &'static [&'static str], note: &'static str) -> Row {
+    let refused = &[];
+    (Rule::Container { reads, refused }, note)
+}
+
 /// The rule for one command.
 pub(super) fn decide(facts: &Facts) -> Decision {
     let (rule, note) = match facts.name {
@@ -189,51 +243,45 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         "MSET" => (Rule::Early, "early with one value for each key"),
         "SETEX" | "PSETEX" => (Rule::Early, "early with a valid time to live"),
 
-        "PING" => (
-            Rule::Local(Local::Ping),
+        "PING" => local(
+            Local::Ping,
             "says that the front is alive, not that the store is",
         ),
-        "ECHO" => (Rule::Local(Local::Echo), ""),
-        "HELLO" => (Rule::Local(Local::Hello), "2 and 3, AUTH, SETNAME"),
-        "AUTH" => (
-            Rule::Local(Local::Auth),
+        "ECHO" => local(Local::Echo, ""),
+        "HELLO" => local(Local::Hello, "2 and 3, AUTH, SETNAME"),
+        "AUTH" => local(
+            Local::Auth,
             "the front asks Redis whether the password is right: see [users](users-and-tls.md#users)",
         ),
-        "SELECT" => (
-            Rule::Local(Local::Select),
-            "a database is checked with the store once",
-        ),
-        "QUIT" => (Rule::Local(Local::Quit), ""),
-        "RESET" => (Rule::Local(Local::Reset), ""),
-        "CLIENT" => (
-            Rule::Local(Local::Client),
+        "SELECT" => local(Local::Select, "a database is checked with the store once"),
+        "QUIT" => local(Local::Quit, ""),
+        "RESET" => local(Local::Reset, ""),
+        "CLIENT" => local(
+            Local::Client,
             "about the clients of this front: see [clients](connections.md#clients) and [client-side caching](connections.md#client-side-caching)",
         ),
-        "MULTI" => (
-            Rule::Local(Local::Multi),
-            "commands are kept by the front until EXEC",
-        ),
-        "EXEC" => (
-            Rule::Local(Local::Exec),
+        "MULTI" => local(Local::Multi, "commands are kept by the front until EXEC"),
+        "EXEC" => local(
+            Local::Exec,
             "one atomic step, exactly once; a read if all commands are reads",
         ),
-        "DISCARD" => (Rule::Local(Local::Discard), ""),
-        "UNWATCH" => (Rule::Local(Local::Unwatch), "passed through while WATCHing"),
+        "DISCARD" => local(Local::Discard, ""),
+        "UNWATCH" => local(Local::Unwatch, "passed through while WATCHing"),
 
-        "WATCH" => (
-            Rule::Pass(Pass::Watch),
+        "WATCH" => pass(
+            Pass::Watch,
             "all commands pass through until EXEC, DISCARD or UNWATCH",
         ),
-        "WAIT" | "WAITAOF" => (
-            Rule::Pass(Pass::Wait),
+        "WAIT" | "WAITAOF" => pass(
+            Pass::Wait,
             "counts replicas that have everything acknowledged before",
         ),
-        "MONITOR" => (
-            Rule::Pass(Pass::Monitor),
+        "MONITOR" => pass(
+            Pass::Monitor,
             "shows the store's side: commands as pmnet sends them",
         ),
         "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "PUNSUBSCRIBE"
-        | "SUNSUBSCRIBE" => (Rule::Pass(Pass::Subscribe), ""),
+        | "SUNSUBSCRIBE" => pass(Pass::Subscribe, ""),
         "XREAD" => (
             Rule::BlockOption {
                 from: 1,
@@ -263,27 +311,23 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             "a write with SET or INCRBY",
         ),
 
-        "ACL" => (
-            Rule::Container {
-                reads: &[
-                    "CAT", "DRYRUN", "GENPASS", "GETUSER", "HELP", "LIST", "USERS", "WHOAMI",
-                ],
-                refused: &[],
-            },
+        _ => decide_administrative(facts),
+    };
+    Decision { rule, note }
+}
+
+/// The same for commands about the store itself, and for all that have no row.
+fn decide_administrative(facts: &Facts) -> Row {
+    match facts.name {
+        "ACL" => container(
+            &[
+                "CAT", "DRYRUN", "GENPASS", "GETUSER", "HELP", "LIST", "USERS", "WHOAMI",
+            ],
             "about Redis's users; WHOAMI says who the client is",
         ),
-        "COMMAND" => (
-            Rule::Container {
-                reads: &["*"],
-                refused: &[],
-            },
-            "",
-        ),
-        "CONFIG" => (
-            Rule::Container {
-                reads: &["GET", "HELP"],
-                refused: &[],
-            },
+        "COMMAND" => container(&["*"], ""),
+        "CONFIG" => container(
+            &["GET", "HELP"],
             "the store's configuration; what acknowledged writes rest on cannot be weakened",
         ),
         "FUNCTION" => (
@@ -293,34 +337,13 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             },
             "KILL is passed through at once",
         ),
-        "LATENCY" => (
-            Rule::Container {
-                reads: &["DOCTOR", "GRAPH", "HELP", "HISTOGRAM", "HISTORY", "LATEST"],
-                refused: &[],
-            },
+        "LATENCY" => container(
+            &["DOCTOR", "GRAPH", "HELP", "HISTOGRAM", "HISTORY", "LATEST"],
             "of the store, not of pmnet",
         ),
-        "MEMORY" => (
-            Rule::Container {
-                reads: &["DOCTOR", "HELP", "MALLOC-STATS", "STATS", "USAGE"],
-                refused: &[],
-            },
-            "",
-        ),
-        "MODULE" => (
-            Rule::Container {
-                reads: &["HELP", "LIST"],
-                refused: &[],
-            },
-            "",
-        ),
-        "OBJECT" | "PUBSUB" | "XINFO" => (
-            Rule::Container {
-                reads: &["*"],
-                refused: &[],
-            },
-            "",
-        ),
+        "MEMORY" => container(&["DOCTOR", "HELP", "MALLOC-STATS", "STATS", "USAGE"], ""),
+        "MODULE" => container(&["HELP", "LIST"], ""),
+        "OBJECT" | "PUBSUB" | "XINFO" => container(&["*"], ""),
         "SCRIPT" => (
             Rule::Scripts {
                 reads: &["EXISTS", "HELP"],
@@ -331,20 +354,8 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             },
             "KILL is passed through at once; DEBUG is refused",
         ),
-        "SLOWLOG" => (
-            Rule::Container {
-                reads: &["GET", "HELP", "LEN"],
-                refused: &[],
-            },
-            "of the store",
-        ),
-        "XGROUP" => (
-            Rule::Container {
-                reads: &["HELP"],
-                refused: &[],
-            },
-            "",
-        ),
+        "SLOWLOG" => container(&["GET", "HELP", "LEN"], "of the store"),
+        "XGROUP" => container(&["HELP"], ""),
 
         "INFO" | "ROLE" | "LASTSAVE" | "TIME" => (Rule::Read, "of the store"),
         "SAVE" | "BGSAVE" | "BGREWRITEAOF" => (
@@ -354,37 +365,8 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         "PFSELFTEST" | "LOLWUT" => (Rule::Read, ""),
         "CLUSTER" => (
             Rule::Cluster {
-                reads: &[
-                    "INFO",
-                    "MYID",
-                    "NODES",
-                    "SLOTS",
-                    "SHARDS",
-                    "LINKS",
-                    "KEYSLOT",
-                    "COUNTKEYSINSLOT",
-                    "GETKEYSINSLOT",
-                    "REPLICAS",
-                    "SLAVES",
-                    "COUNT-FAILURE-REPORTS",
-                    "HELP",
-                ],
-                refused: &[
-                    ("RESET", NODES),
-                    ("FORGET", NODES),
-                    ("FAILOVER", NODES),
-                    ("REPLICATE", NODES),
-                    ("MEET", NODES),
-                    ("SETSLOT", NODES),
-                    ("ADDSLOTS", NODES),
-                    ("ADDSLOTSRANGE", NODES),
-                    ("DELSLOTS", NODES),
-                    ("DELSLOTSRANGE", NODES),
-                    ("FLUSHSLOTS", NODES),
-                    ("BUMPEPOCH", NODES),
-                    ("SET-CONFIG-EPOCH", NODES),
-                    ("SAVECONFIG", NODES),
-                ],
+                reads: CLUSTER_READS,
+                refused: CLUSTER_CHANGES,
             },
             "a store that is not a cluster says so; the others are refused, since they would change the cluster under the log",
         ),
@@ -392,30 +374,20 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             (Rule::Read, "the store is not a cluster, and says so")
         }
 
-        "SHUTDOWN" => (
-            Rule::Refuse(
-                "it would stop the store under the log; stop the Redis server itself, pmnet waits for it",
-            ),
-            "",
+        "SHUTDOWN" => refuse(
+            "it would stop the store under the log; stop the Redis server itself, pmnet waits for it",
         ),
-        "REPLICAOF" | "SLAVEOF" | "FAILOVER" => (Rule::Refuse(REPLICATION), ""),
-        "SWAPDB" => (
-            Rule::Refuse("it would move pmnet's own records to another database"),
-            "",
-        ),
-        "DEBUG" => (
-            Rule::Refuse("it can lose or block the store; send it to the Redis server itself"),
-            "",
-        ),
-        "SYNC" | "PSYNC" | "REPLCONF" => (Rule::Refuse(STREAM), ""),
-        "RESTORE-ASKING" => (Rule::Refuse("it is internal to Redis Cluster"), ""),
+        "REPLICAOF" | "SLAVEOF" | "FAILOVER" => refuse(REPLICATION),
+        "SWAPDB" => refuse("it would move pmnet's own records to another database"),
+        "DEBUG" => refuse("it can lose or block the store; send it to the Redis server itself"),
+        "SYNC" | "PSYNC" | "REPLCONF" => refuse(STREAM),
+        "RESTORE-ASKING" => refuse("it is internal to Redis Cluster"),
 
         _ if facts.has(NEW) => (Rule::Learned, ""),
-        _ if facts.has(BLOCKING) => (Rule::Pass(Pass::Blocking), ""),
+        _ if facts.has(BLOCKING) => pass(Pass::Blocking, ""),
         _ if facts.has(WRITE) => (Rule::Write, ""),
         _ if facts.has(READONLY) => (Rule::Read, ""),
         // A command that says nothing about itself is treated as the most careful case.
         _ => (Rule::Write, ""),
-    };
-    Decision { rule, note }
+    }
 }

@@ -355,6 +355,18 @@ fn keep<T: ?Sized + Hash + Eq>(
     })
 }
 
+/// Where the facts of a command come from.
+#[derive(Clone, Copy)]
+enum Origin {
+    /// It is known by name.
+    Compiled(&'static Facts),
+    /// From the store alone.
+    Learned {
+        /// It sets or uses the state of its connection.
+        state: bool,
+    },
+}
+
 impl Kept {
     fn command(&mut self, row: &Row<'_>, subs: &[Row<'_>]) -> Option<Command> {
         let name = row.name.as_str();
@@ -365,7 +377,8 @@ impl Kept {
         }
         // If one command of a family sets a state, the others may use it.
         let state = keeps_state(name.as_bytes()) || subs.iter().any(Row::may_set_state);
-        let facts = self.facts(row, compiled, state)?;
+        let learned = Origin::Learned { state };
+        let facts = self.facts(row, compiled.map_or(learned, Origin::Compiled))?;
         let mut subcommands = Vec::with_capacity(subs.len());
         for sub in subs {
             let own = sub.name.strip_prefix(name);
@@ -374,23 +387,15 @@ impl Kept {
                 continue;
             }
             let known = compiled.and_then(|_| SUBCOMMANDS.iter().find(|f| f.name == sub.name));
-            subcommands.push(match (compiled, known) {
-                (None, _) => self.facts(sub, None, state)?,
-                (Some(_), Some(known)) => self.facts(sub, Some(known), false)?,
-                // The command is decided by name.
-                (Some(command), None) => self.facts(sub, Some(command), false)?,
-            });
+            // Without facts of its own it is decided as the command.
+            let origin = known.or(compiled).map_or(learned, Origin::Compiled);
+            subcommands.push(self.facts(sub, origin)?);
         }
         Some(Command { facts, subcommands })
     }
 
-    /// Facts of a command; `compiled`: those of one that is known by name. `state`: it sets or uses the state of its connection.
-    fn facts(
-        &mut self,
-        row: &Row<'_>,
-        compiled: Option<&'static Facts>,
-        state: bool,
-    ) -> Option<&'static Facts> {
+    /// Returns the facts of a command; `None`: there is no room for them.
+    fn facts(&mut self, row: &Row<'_>, origin: Origin) -> Option<&'static Facts> {
         let [first_key, last_key, step] = row.fixed;
         let mut facts = Facts {
             name: "",
@@ -401,17 +406,17 @@ impl Kept {
             step,
             keys: &[],
         };
-        if compiled.is_none() {
-            let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-            facts.flags = row.flags | NEW | flag(state, STATE);
+        if let Origin::Learned { state } = origin {
+            let state = if state { STATE } else { 0 };
+            facts.flags = row.flags | NEW | state;
             facts.keys = self.specs(&row.specs)?;
         }
-        facts.name = match compiled {
-            Some(known) if known.name == row.name => known.name,
+        facts.name = match origin {
+            Origin::Compiled(known) if known.name == row.name => known.name,
             _ => self.name(&row.name)?,
         };
-        match compiled {
-            Some(known) if *known == facts => Some(known),
+        match origin {
+            Origin::Compiled(known) if *known == facts => Some(known),
             _ => keep(&mut self.facts, &facts, || Box::new(facts)),
         }
     }

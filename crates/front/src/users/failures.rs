@@ -35,7 +35,7 @@ impl Failures {
         self.total += 1;
         // Logged less and less often, so that a flood of them does not flood the log.
         if self.total.is_power_of_two() {
-            tracing::warn!(total = self.total, client = %address, "a client could not log in");
+            tracing::warn!(total = self.total, client = %address, "PM3306 a client could not log in");
         }
         if self.recent.len() >= ADDRESSES_MAX && !self.recent.contains_key(&address) {
             self.recent.clear();

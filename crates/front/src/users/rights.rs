@@ -289,7 +289,7 @@ impl Users {
     /// Redis did not answer, for this reason.
     pub(crate) fn cannot_be_asked(&mut self, why: &str) {
         if self.trouble != why {
-            tracing::warn!(why, "cannot ask Redis about its users");
+            tracing::warn!(why, "PM3210 cannot ask Redis about its users");
             why.clone_into(&mut self.trouble);
         }
     }

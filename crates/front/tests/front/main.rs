@@ -33,3 +33,4 @@ mod tracking;
 mod transactions;
 mod unread;
 mod users;
+mod walks;

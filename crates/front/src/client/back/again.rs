@@ -10,9 +10,9 @@ use bytes::Bytes;
 use pmnet_resp::{scan::count, write_command};
 use pmnet_wire::command::{Commands, Form, preamble};
 
-use super::calls::{Context, Purpose, Session};
+use super::calls::{Purpose, Session};
 use super::pack::Packs;
-use crate::client::Later;
+use crate::client::context::{Context, Later};
 use crate::client::face::Pending;
 use crate::client::replies::Slot;
 use crate::upstream::{Call, Outcome, Submit};

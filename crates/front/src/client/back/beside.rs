@@ -8,7 +8,7 @@ use pmnet_wire::command::{PREAMBLE_LEN, Protocol};
 
 use super::pack::{Kind, PACK_BYTES_MAX, Packs};
 use super::reads::Reads;
-use crate::client::gates::Command;
+use crate::client::command::Command;
 use crate::upstream::Time;
 
 /// Their replies are integers, scores or names of types. The store runs them in the script of the writes (`exact` in `crates/store`).

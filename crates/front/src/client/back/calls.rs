@@ -6,11 +6,9 @@ use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, preamble};
 
 use super::pack::Packed;
 use crate::client::client_command::ClientsAsk;
-use crate::client::face::Pending;
-use crate::client::local::Selected;
-use crate::client::output::Wishes;
+use crate::client::context::Later;
+use crate::client::settings::Selected;
 use crate::client::transaction::Rest;
-use crate::client::{Later, Shared};
 use crate::upstream::{Call, CallId, Calls, Outcome, Refused, SessionHandle, Time};
 
 /// The time was up before anything was sent.
@@ -105,22 +103,6 @@ impl Purpose {
             Purpose::Bypass { again, .. } => again.is_some(),
             Purpose::Pack(_) | Purpose::Update { .. } => false,
         }
-    }
-}
-
-/// The access that the back has to the network, to the front, and to its client's commands.
-pub(in crate::client) struct Context<'a> {
-    pub(in crate::client) up: &'a mut dyn Calls,
-    pub(in crate::client) shared: &'a mut Shared,
-    pub(in crate::client) pending: &'a mut Pending,
-    pub(in crate::client) wishes: &'a mut Wishes,
-    pub(in crate::client) selected: Selected,
-}
-
-impl Context<'_> {
-    /// Returns when a command has no more time that is being taken.
-    pub(in crate::client) fn deadline(&self) -> Time {
-        self.shared.deadline(self.pending.times.begun())
     }
 }
 

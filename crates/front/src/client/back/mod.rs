@@ -5,43 +5,29 @@
 
 pub(in crate::client) mod again;
 pub(in crate::client) mod batch;
-pub(in crate::client) mod beside;
+mod beside;
 pub(in crate::client) mod calls;
-pub(in crate::client) mod confirm;
-pub(in crate::client) mod direct;
-pub(in crate::client) mod embedded;
-mod ending;
-mod fence;
-pub(in crate::client) mod mark;
-pub(in crate::client) mod own_keys;
+pub(in crate::client) mod execute;
+mod own_keys;
 pub(in crate::client) mod own_write;
 pub(in crate::client) mod pack;
-pub(in crate::client) mod pass;
-pub(in crate::client) mod passage;
 pub(in crate::client) mod passing;
+mod read;
 pub(in crate::client) mod read_before;
 pub(in crate::client) mod reads;
-mod receive;
 pub(in crate::client) mod replicas;
-mod send;
-mod subscription;
+mod update;
 
 use bytes::Bytes;
-use pmnet_wire::command::{Form, PREAMBLE_LEN};
 
-use super::Later;
+use super::context::{Context, Later};
 use super::face::{Face, Pending};
-use super::gates::Command;
 use super::replies::Replies;
-use crate::table::{early_ack, key_hash, read_keys, touches_reserved};
-use crate::upstream::{Call, Submit};
-use beside::{goes_beside_writes, may_open_pack};
-use calls::{Context, Purpose, Session, head};
-use own_keys::listing;
-use own_write::read_own_write;
-use pack::{Company, Kind, Packs, Part};
+use crate::upstream::Call;
+use calls::{Purpose, Session};
+use pack::{Packs, Part};
 use passing::Passing;
-use reads::{Kept, Read, Reads};
+use reads::Reads;
 
 /// A client's calls to the store, and its own connection there.
 #[derive(Default)]
@@ -113,126 +99,6 @@ impl Back {
         }
         self.packs.put(part, cx);
         Ok(())
-    }
-
-    /// An update: acknowledged as soon as it is durable.
-    ///
-    /// # Errors
-    /// [`Later`]: it cannot be sent now.
-    pub(in crate::client) fn update(
-        &mut self,
-        command: &Command<'_>,
-        cx: &mut Context<'_>,
-    ) -> Result<(), Later> {
-        let Command {
-            arguments,
-            frame,
-            verdict,
-        } = *command;
-        // Its turn comes when the writes before it have their replies, so it may as well go with them. An assumed
-        // command may not: its reply is always OK.
-        let packs = match self.packs.open() {
-            Some(pack) => pack.has_room(Kind::Writes, frame.len()),
-            None => may_open_pack(&self.packs, &self.reads, frame.len()),
-        };
-        if packs && early_ack(arguments) {
-            cx.shared.own_writes.forget();
-            self.pack(Part::of(command, Kind::Writes, Company::Any), cx)?;
-            self.packs.count_detour();
-            return Ok(());
-        }
-        let key_hash = verdict.facts.map_or(0, |facts| key_hash(facts, arguments));
-        self.flush(cx)?;
-        let mut payload = Vec::with_capacity(PREAMBLE_LEN + frame.len());
-        payload.extend_from_slice(&head(Form::Single, cx.selected));
-        payload.extend_from_slice(frame);
-        let bytes = payload.len();
-        let payload = Bytes::from(payload);
-        let call = Call {
-            payload: &payload,
-            key_hash,
-            how: Submit::Update,
-            deadline: cx.deadline(),
-        };
-        let submitted = self.session.submit(call, cx.up, cx.shared.now)?;
-        let call = submitted.as_ref().ok().copied();
-        cx.shared.own_writes.note(call, arguments, &payload);
-        cx.pending
-            .expect(submitted, Purpose::Update { readers: 0 }, bytes);
-        Ok(())
-    }
-
-    /// Answers a GET with what this turn has SET; false if it is none.
-    pub(in crate::client) fn read_own_write(
-        &mut self,
-        command: &Command<'_>,
-        cx: &mut Context<'_>,
-    ) -> bool {
-        // The commands of a pack or a batch have no place yet: the GET goes with them.
-        let facts = command
-            .verdict
-            .facts
-            .filter(|_| self.packs.is_empty() && !self.reads.has_batch());
-        facts.is_some_and(|facts| {
-            read_own_write(facts, command.arguments, &mut cx.pending.replies, cx.shared)
-        })
-    }
-
-    /// Sends a read with the writes before it; false if it goes alone.
-    ///
-    /// # Errors
-    /// [`Later`]: it cannot be sent now.
-    pub(in crate::client) fn read_beside_writes(
-        &mut self,
-        command: &Command<'_>,
-        company: Company,
-        cx: &mut Context<'_>,
-    ) -> Result<bool, Later> {
-        let (protocol, now) = (cx.selected.protocol, cx.shared.now);
-        if !goes_beside_writes(command, &self.packs, &self.reads, protocol, now) {
-            return Ok(false);
-        }
-        cx.shared.counters.bypassed_reads += 1;
-        self.pack(Part::of(command, Kind::Writes, company), cx)?;
-        self.packs.count_detour();
-        Ok(true)
-    }
-
-    /// Adds a read to the batch; false if it has to be a bypass.
-    ///
-    /// # Errors
-    /// [`Later`]: it has to wait for the batch.
-    pub(in crate::client) fn batch_read(
-        &mut self,
-        command: &Command<'_>,
-        kept: Kept,
-        cx: &mut Context<'_>,
-    ) -> Result<bool, Later> {
-        let Command {
-            arguments, frame, ..
-        } = *command;
-        let takes = self.reads.take(frame.len(), &self.packs, cx.shared)
-            && self.passing.subscriptions() == 0;
-        let Some(facts) = command.verdict.facts.filter(|_| takes) else {
-            return Ok(false);
-        };
-        let listing =
-            listing(facts, arguments).filter(|_| cx.shared.now >= cx.shared.listing_after);
-        let keys = read_keys(facts, arguments);
-        if (keys.is_none() && listing.is_none()) || touches_reserved(arguments) {
-            return Ok(false);
-        }
-        if !self.packs.is_empty() || self.reads.is_full() {
-            self.flush(cx)?;
-        }
-        let read = Read {
-            command,
-            facts,
-            listing,
-            kept,
-        };
-        self.reads.add(read, keys.into_iter().flatten(), cx);
-        Ok(true)
     }
 
     /// Asks the store something that the front itself needs to know. The client's later commands wait for the answer. False if it could

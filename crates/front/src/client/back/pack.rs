@@ -13,13 +13,13 @@ use pmnet_resp::{Parser, Status, read, reply, scan};
 use pmnet_wire::FRAGMENT_BYTES;
 use pmnet_wire::command::{Commands, EXEC, Form, MULTI, PREAMBLE_LEN, preamble};
 
-use super::calls::{Context, Purpose, Session, head, outcome_reply};
-use crate::client::Later;
+use super::calls::{Purpose, Session, head, outcome_reply};
 use crate::client::busy::runs_code;
+use crate::client::command::Command;
+use crate::client::context::{Context, Later};
 use crate::client::face::Pending;
-use crate::client::gates::Command;
-use crate::client::local::Selected;
 use crate::client::replies::{Replies, Slot};
+use crate::client::settings::Selected;
 use crate::limits::REQUESTS;
 use crate::table::{self, Action, Table};
 use crate::upstream::{Call, Outcome, Submit, Time};

@@ -19,14 +19,15 @@ use pmnet_resp::reply;
 use pmnet_wire::command::Protocol;
 
 use super::batch::{BATCH_REPLY_BYTES_MAX, Batch, BatchStage, Freshness, StoreRead, Unread};
-use super::calls::{Context, Session};
+use super::calls::Session;
 use super::own_keys::Listing;
 use super::pack::{Company, Kind, Packs, Part};
 use super::read_before::{Asked, Before, Missed, Progress, Version};
+use crate::client::command::Command;
+use crate::client::context::{Context, Later};
 use crate::client::face::Pending;
-use crate::client::gates::Command;
-use crate::client::local::Selected;
-use crate::client::{Later, Shared, lane};
+use crate::client::settings::Selected;
+use crate::client::{Shared, lane};
 use crate::table::{Facts, NONDETERMINISTIC};
 use crate::upstream::{CallId, ReadAnswer, Time};
 
@@ -63,6 +64,13 @@ pub(in crate::client) struct Reads {
 pub(in crate::client) enum Kept {
     No,
     Yes,
+}
+
+impl Kept {
+    /// Whether the client is told when what it reads changes.
+    pub(in crate::client) fn of(tracks: bool) -> Kept {
+        if tracks { Kept::Yes } else { Kept::No }
+    }
 }
 
 /// A read for the batch.

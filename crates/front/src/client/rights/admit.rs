@@ -6,15 +6,14 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, reply};
 
 use super::{Asking, Rights, Standing};
+use crate::client::Shared;
 use crate::client::back::passing::Passing;
 use crate::client::busy::runs_code;
-use crate::client::gates::Command;
-use crate::client::local::Selected;
+use crate::client::command::Command;
+use crate::client::errors::{shown, unknown_command, unknown_subcommand};
 use crate::client::mode::Mode;
-use crate::client::transaction::{
-    not_allowed_any_more, not_in_multi, unknown_command, unknown_subcommand,
-};
-use crate::client::{Shared, shown};
+use crate::client::settings::Selected;
+use crate::client::transaction::{not_allowed_any_more, not_in_multi};
 use crate::limits::REQUESTS;
 use crate::table::{Action, Facts, Local, MODULE, OPAQUE, Pass, Sub, Verdict, sort_options};
 use crate::users::{Access, Reads, Ruling};

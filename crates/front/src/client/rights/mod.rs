@@ -2,7 +2,7 @@
 //!
 //! A command that has to wait for an answer stays in the input, as does an `AUTH`, and everything behind it; it is looked at
 //! again when the answer is there. What passes through to the store runs on a connection that has logged in as the user,
-//! so Redis itself looks ([`super::back::direct`]). Everything else is executed by the pmnet server, which may do everything, or
+//! so Redis itself looks ([`super::back::passing`]). Everything else is executed by the pmnet server, which may do everything, or
 //! answered here: so it is looked at here. A script could do more than it says, so it needs a user with all rights.
 
 pub(super) mod admit;
@@ -18,7 +18,7 @@ use crate::upstream::Time;
 use crate::users::{Access, Credentials, DEFAULT, Ruling, Secret, Users};
 
 /// Who the client is, and what it has asked.
-pub(super) struct Rights {
+pub(crate) struct Rights {
     address: IpAddr,
     /// Who it is, if it has logged in.
     user: Option<Login>,
@@ -102,7 +102,7 @@ impl Rights {
     }
 
     /// As if freshly connected.
-    pub(super) fn reset(&mut self, users: &Users) {
+    pub(crate) fn reset(&mut self, users: &Users) {
         self.user = None;
         self.place = None;
         self.admitted = false;
@@ -128,7 +128,7 @@ impl Rights {
     }
 
     /// Whether somebody has to answer before it goes on.
-    pub(super) fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         !matches!(self.stage, Asking::Nothing | Asking::Answered(_))
     }
 
@@ -274,7 +274,7 @@ impl Rights {
 
 impl Rights {
     /// As whom it has logged in, if it has; and which of all logins that was.
-    pub(super) fn login(&self) -> Option<(&Credentials, u64)> {
+    pub(crate) fn login(&self) -> Option<(&Credentials, u64)> {
         let login = self.user.as_ref()?;
         Some((&login.credentials, login.number))
     }
@@ -296,14 +296,14 @@ impl Rights {
     }
 
     /// Redis has answered the question of this number.
-    pub(super) fn answered(&mut self, number: u64, answer: Answer) {
+    pub(crate) fn answered(&mut self, number: u64, answer: Answer) {
         if matches!(self.stage, Asking::Asked) && self.questions == number {
             self.stage = Asking::Answered(answer);
         }
     }
 
     /// The list of users came or changed. Whether its user is gone, and it with that.
-    pub(super) fn users_changed(&mut self, shared: &mut Shared) -> bool {
+    pub(crate) fn users_changed(&mut self, shared: &mut Shared) -> bool {
         if matches!(self.stage, Asking::List) {
             self.stage = Asking::Nothing;
         }

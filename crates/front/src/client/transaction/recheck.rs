@@ -7,7 +7,7 @@ use pmnet_resp::{Parser, Status, read, reply};
 use pmnet_wire::command::PREAMBLE_LEN;
 
 use super::{Own, Transaction};
-use crate::client::local::parse_database;
+use crate::client::settings::parse_database;
 use crate::limits::REQUESTS;
 
 /// How far that has come.

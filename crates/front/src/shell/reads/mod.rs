@@ -215,7 +215,7 @@ impl<U: Upstream> Front<U> {
                 continue;
             };
             let index = reader.client;
-            let Some(Some(client)) = self.clients.get_mut(index) else {
+            let Some(client) = self.clients.get_mut(index) else {
                 continue;
             };
             if client.connection.id() != reader.connection {

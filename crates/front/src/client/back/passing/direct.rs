@@ -26,29 +26,29 @@ const OWN_WRITES_VERSION: (u32, u32) = (7, 2);
 const FENCE: &str = "pmnet-fence";
 
 /// The client's own connection to the store, without its socket.
-pub(in crate::client) struct Direct {
+pub(super) struct Direct {
     /// Tells it from earlier ones of this client.
-    pub(in crate::client) serial: u64,
+    pub(super) serial: u64,
     /// Asks for the front's own commands, a few for each passage; replies to others are known by their order.
-    pub(in crate::client) line: Line<Own>,
-    pub(in crate::client) tls: Option<ClientTls>,
+    pub(super) line: Line<Own>,
+    pub(super) tls: Option<ClientTls>,
     /// Something was written since the last command was put into the outbox, so the store may have
     /// acted on that.
-    pub(in crate::client) used: bool,
-    pub(in crate::client) database: u32,
-    pub(in crate::client) protocol: Protocol,
+    pub(super) used: bool,
+    pub(super) database: u32,
+    pub(super) protocol: Protocol,
     /// Who is at the other end, once it has said so.
-    pub(in crate::client) found: Option<Found>,
+    pub(super) found: Option<Found>,
     asked: Found,
     /// Something came from it since [`Direct::proof`] was brought up to date.
-    pub(in crate::client) heard: bool,
+    pub(super) heard: bool,
     /// When the store was last known to answer.
-    pub(in crate::client) proof: Time,
+    pub(super) proof: Time,
     /// Channels and patterns.
-    pub(in crate::client) subscribed: u64,
+    pub(super) subscribed: u64,
     /// The patterns of these.
-    pub(in crate::client) patterns: u64,
-    pub(in crate::client) subscribed_sharded: u64,
+    pub(super) patterns: u64,
+    pub(super) subscribed_sharded: u64,
     /// The store's error for the write before WAIT.
     pub(super) refused: Option<Bytes>,
     /// The answer to a fence has just come.
@@ -64,7 +64,7 @@ pub(in crate::client) struct Direct {
     /// Where the server keeps its records in that store, once it was asked about them.
     records: String,
     /// A command has run on it that sets a state of its connection, as far as is known.
-    pub(in crate::client) has_state: bool,
+    pub(super) has_state: bool,
 }
 
 /// Why a connection to the store is given up.
@@ -81,7 +81,7 @@ impl From<String> for Failure {
 }
 
 impl Direct {
-    pub(in crate::client) fn new(
+    pub(super) fn new(
         store: &StoreAddress,
         serial: u64,
         now: Time,
@@ -118,12 +118,12 @@ impl Direct {
     }
 
     /// Adds a command of the front's own that must succeed.
-    pub(in crate::client) fn set<A: AsRef<[u8]>>(&mut self, command: &[A]) {
+    pub(super) fn set<A: AsRef<[u8]>>(&mut self, command: &[A]) {
         self.line.ask(Own::Setting, command);
     }
 
     /// What is added next is a command of the front's own, for which the client may have no right.
-    pub(in crate::client) fn act_as_front(&mut self) {
+    pub(super) fn act_as_front(&mut self) {
         self.tried = 0;
         if !std::mem::take(&mut self.is_client) {
             return;
@@ -139,7 +139,7 @@ impl Direct {
     }
 
     /// There may be another password of the same user by now.
-    pub(in crate::client) fn set_client(&mut self, client: &[Arc<Credentials>]) {
+    pub(super) fn set_client(&mut self, client: &[Arc<Credentials>]) {
         // Those under way are tried to their end.
         if self.tried == 0 || self.is_client {
             self.client = client.to_vec();
@@ -149,7 +149,7 @@ impl Direct {
     /// Whether what is added next runs as the client. If not, it logs in as soon as everything before that has its answer (some Redis
     /// say nothing of a wrong password where an answer is still to be sent). The answer has to be awaited: what is sent behind a login that
     /// fails would run as the front.
-    pub(in crate::client) fn acts_as_client(&mut self) -> bool {
+    pub(super) fn acts_as_client(&mut self) -> bool {
         if self.client.is_empty() || self.is_client {
             return true;
         }
@@ -171,7 +171,7 @@ impl Direct {
     }
 
     /// Adds the question who is at the other end, and who owns `records` there.
-    pub(in crate::client) fn identify(&mut self, records: &str) {
+    pub(super) fn identify(&mut self, records: &str) {
         self.act_as_front();
         records.clone_into(&mut self.records);
         if self.database != 0 {
@@ -188,7 +188,7 @@ impl Direct {
     /// Makes WAIT and WAITAOF wait for the earlier writes of other connections. Redis 7.0 waits for these if any command has
     /// run on the connection. A newer Redis waits only for writes of the connection, so a key is written and removed there.
     /// The store may refuse that write (no memory, no replicas, no right): then WAIT has that error.
-    pub(in crate::client) fn come_behind_writes(&mut self) {
+    pub(super) fn come_behind_writes(&mut self) {
         self.refused = None;
         let writes = |found: &Found| found.version >= OWN_WRITES_VERSION;
         if self.found.as_ref().is_some_and(writes) {
@@ -200,17 +200,17 @@ impl Direct {
     }
 
     /// Adds a question whose answer comes behind the messages that are there by now ([`super::fence`]).
-    pub(in crate::client) fn fence(&mut self) {
+    pub(super) fn fence(&mut self) {
         self.line.ask(Own::Fence, &[FENCE]);
     }
 
     /// Whether the answer to such a question is on its way.
-    pub(in crate::client) fn has_fence(&self) -> bool {
+    pub(super) fn has_fence(&self) -> bool {
         self.line.asked().contains(&Own::Fence)
     }
 
     /// Whether an answer about the other end is on its way.
-    pub(in crate::client) fn identifies(&self) -> bool {
+    pub(super) fn identifies(&self) -> bool {
         let asked = self.line.asked();
         asked.contains(&Own::Info) || asked.contains(&Own::Owner)
     }

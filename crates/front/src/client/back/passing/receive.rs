@@ -4,11 +4,9 @@
 use bytes::Bytes;
 use pmnet_resp::reply;
 
+use super::Passing;
 use super::direct::{Direct, Failure};
-use super::pass::Effect;
-use super::passage::Stage;
-use super::passing::Passing;
-use super::subscription::subscription;
+use super::passage::{Confirmations, Effect, Passage};
 use crate::client::Shared;
 use crate::client::face::Face;
 use crate::store::line::UNASKED;
@@ -56,27 +54,14 @@ impl Passing {
             }
             return Ok(());
         }
-        let sent = self.is_at(&Stage::Sent);
+        let sent = self.is_sent();
         // Data may look like a subscription message; it is one only where such messages can come.
         let subscribes = match &self.passage {
-            Some(passage) if sent => passage.effect == Effect::Subscribe,
+            Some(passage) if sent => passage.is_about_subscriptions(),
             _ => direct.subscribed + direct.subscribed_sharded > 0,
         };
-        if (subscribes || value.starts_with(b">"))
-            && let Some(subscription) = subscription(value)
-        {
-            if subscription.sharded {
-                direct.subscribed_sharded = subscription.remaining;
-            } else {
-                let before = direct.subscribed;
-                direct.subscribed = subscription.remaining;
-                if subscription.pattern {
-                    let patterns = direct.patterns + subscription.remaining;
-                    direct.patterns = patterns.saturating_sub(before);
-                }
-                // At the end there is none, whatever was missed.
-                direct.patterns = direct.patterns.min(subscription.remaining);
-            }
+        if subscribes || value.starts_with(b">") {
+            direct.note_subscription(value);
         }
         let Some(passage) = self.passage.as_mut().filter(|_| sent) else {
             if !(subscribes || face.mode.monitors() || value.starts_with(b">")) {
@@ -87,30 +72,48 @@ impl Passing {
             self.hand_on(value, face);
             return Ok(());
         };
-        let is_reply = match passage.effect {
+        let is_reply = match &mut passage.effect {
             // Until the sentinel: confirmations and messages, in the order of the store.
-            Effect::Subscribe => is_sentinel(value, &passage.sentinel),
+            Effect::Subscribe(Confirmations {
+                sentinel,
+                handed_on,
+            }) => {
+                let ends = is_sentinel(value, sentinel);
+                *handed_on |= !ends;
+                ends
+            }
             // A message to a RESP3 client while another command waits for its reply.
             _ => !value.starts_with(b">"),
         };
         if !is_reply {
-            passage.handed_on |= passage.effect == Effect::Subscribe;
             self.hand_on(value, face);
             return Ok(());
         }
-        let Some(mut passage) = self.passage.take() else {
-            return Ok(());
-        };
+        if let Some(passage) = self.passage.take() {
+            self.answer(passage, direct, value, face, shared);
+        }
+        Ok(())
+    }
+
+    /// The store's reply to the command.
+    fn answer(
+        &mut self,
+        mut passage: Passage,
+        direct: &mut Direct,
+        value: &Bytes,
+        face: &mut Face,
+        shared: &Shared,
+    ) {
         face.pending.times.make_way();
-        if passage.kills && value.starts_with(b"+") {
-            self.note_killed();
+        if passage.kills() && value.starts_with(b"+") {
+            self.killed = true;
         }
         let refused = direct.refused.take();
         let refused = refused.filter(|_| passage.name.starts_with("WAIT"));
         let value = refused.as_ref().unwrap_or(value);
         passage.apply(value, direct, face);
         let reply = match passage.effect {
-            Effect::Subscribe => Bytes::new(),
+            Effect::Subscribe(_) => Bytes::new(),
             Effect::Protocol if !value.starts_with(b"-") => face.hello_reply(shared),
             // A client that followed it would go past pmnet.
             _ if value.starts_with(b"-MOVED ") || value.starts_with(b"-ASK ") => reply::error(
@@ -125,7 +128,6 @@ impl Passing {
         } else {
             face.pending.settle(reply);
         }
-        Ok(())
     }
 
     /// Forwards what came from the store, in the same order: after all replies that are due before it,

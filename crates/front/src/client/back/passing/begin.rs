@@ -1,71 +1,30 @@
-//! Commands that pass through to the store on the client's own connection.
-//!
-//! Purpose: WATCH, blocking commands, WAIT, subscriptions and MONITOR depend on the state of a real
-//! connection, and so do commands of newer servers and modules that keep state in a connection: a client that has used one of these sends
-//! all commands that only the store knows on its own connection. Before each such command a barrier travels through the log, so that everything
-//! acknowledged before is applied when the store sees the command (protocol.md §2 rule 8). Only what
-//! cannot depend on that goes without one: commands between MULTI and EXEC, and those of a RESP2
-//! client that is subscribed.
-//! Invariants: one command at a time; its reply has its place in the order of replies; when the
-//! connection to the store is lost with state on it (a watch, a subscription), so is the client's,
-//! as it would be with Redis. How a command gets to the store: [`super::passage`].
+//! How a command begins to pass: what it will change, whether it needs the front's mark, and its place among the replies.
 
 use bytes::Bytes;
+use pmnet_resp::{Arguments, write_command};
 use pmnet_wire::command::Protocol;
 
+use super::Passing;
 use super::confirm::may_need;
-use super::direct::Direct;
-use super::passage::{Passage, Stage};
-use super::passing::Passing;
+use super::passage::{Confirmations, Effect, Marks, Passage, Stage};
+use crate::client::command::Command;
+use crate::client::errors::{arity_error, refusal, shown, unknown_command, unknown_subcommand};
 use crate::client::face::Face;
-use crate::client::gates::Command;
 use crate::client::guard::{names_record, objection};
-use crate::client::local::parse_database;
 use crate::client::mode::Mode;
 use crate::client::replies::Slot;
-use crate::client::transaction::{unknown_command, unknown_subcommand};
-use crate::client::{arity_error, refusal, shown};
+use crate::client::settings::parse_database;
 use crate::table::{Action, Local, MODULE, Pass, READONLY, Sub, Verdict};
-use pmnet_resp::{Arguments, write_command};
 
-/// What a passed command does to the state of the connection when it succeeds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::client) enum Effect {
-    None,
-    Watch,
-    Unwatch,
-    Multi,
-    /// EXEC or DISCARD.
-    End,
-    Select(u32),
-    Monitor,
-    /// The replies end with the sentinel's.
-    Subscribe,
-    /// HELLO 2 of a client that is subscribed.
-    Protocol,
-    /// The store may keep state for the connection.
-    State,
-}
+/// Prefix of the command that marks the end of the replies to a subscription command. Redis does not know it, and says so to
+/// everybody: any command that it knows needs a right, or is refused to a subscriber.
+const SENTINEL: &str = "pmnet-end";
 
 /// A command that begins to pass.
-#[derive(Clone, Copy)]
 struct Begins {
     effect: Effect,
     kind: Option<Pass>,
     marks: Marks,
-}
-
-/// Whether a command may change the store, and so passes under the front's mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Marks {
-    No,
-    Yes,
-}
-
-impl Marks {
-    fn of(changes: bool) -> Marks {
-        if changes { Marks::Yes } else { Marks::No }
-    }
 }
 
 impl Passing {
@@ -121,11 +80,12 @@ impl Passing {
             return Err(error);
         }
         let effect = match kind {
-            Pass::Blocking | Pass::Wait | Pass::Kill | Pass::User => Effect::None,
-            Pass::Subscribe => Effect::Subscribe,
+            Pass::Blocking | Pass::Wait | Pass::User => Effect::None,
+            Pass::Subscribe => self.subscribe(face.id),
             Pass::Monitor => Effect::Monitor,
             Pass::Watch => Effect::Watch,
             Pass::State => Effect::State,
+            Pass::Kill => Effect::Kill,
         };
         let reads = command
             .verdict
@@ -148,43 +108,45 @@ impl Passing {
             kind,
             marks,
         } = begins;
-        let sentinel = if effect == Effect::Subscribe {
-            self.new_sentinel(face.id)
-        } else {
-            Vec::new()
-        };
+        let (in_multi, subscribes) = (
+            face.mode.passed_multi(),
+            matches!(effect, Effect::Subscribe(_)),
+        );
         // Inside a passed MULTI commands are only queued; their barrier is that of EXEC.
-        let queued = face.mode.passed_multi() && effect != Effect::End;
+        let queued = in_multi && !matches!(effect, Effect::Exec { .. } | Effect::Discard);
         // A RESP2 client that is subscribed writes nothing that a barrier could wait for: its last
         // write came before its first subscription, which had one.
-        let subscribed = effect == Effect::Subscribe
+        let subscribed = subscribes
             && face.settings.selected.protocol == Protocol::Resp2
             && self.subscriptions() > 0;
-        let failed = matches!(face.mode, Mode::WatchingMulti { failed: true });
+        let goes_at_once = queued || subscribed || effect == Effect::Protocol;
         face.pending.replies.slots.push_back(Slot::Passage);
         self.passage = Some(Passage {
-            effect,
             stage: Stage::Address(None),
             begun: face.pending.times.begun(),
-            marks: marks == Marks::Yes,
+            marks,
             // Nothing blocks inside MULTI.
-            blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !face.mode.passed_multi(),
-            kills: kind == Some(Pass::Kill) && !face.mode.passed_multi(),
+            blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !in_multi,
             identified: false,
             name: shown(arguments),
             frame: frame.to_vec(),
             // A subscriber, who may not wait, may not select either.
-            fresh: kind == Some(Pass::Wait) && effect != Effect::Subscribe,
-            aborted: effect == Effect::End && failed && arguments.is(0, "EXEC"),
-            sentinel,
-            confirms: (may_need(effect, kind) && !queued).then(String::new),
-            answer: None,
-            handed_on: false,
-            waits: None,
+            fresh: kind == Some(Pass::Wait) && !subscribes,
+            confirms: (may_need(&effect, kind) && !queued).then(String::new),
+            effect,
         });
-        if queued || subscribed || effect == Effect::Protocol {
+        if goes_at_once {
             self.send_passed(face);
         }
+    }
+
+    /// A command whose replies end with a sentinel that no other command of any client has.
+    fn subscribe(&mut self, client: u64) -> Effect {
+        self.sentinels += 1;
+        Effect::Subscribe(Confirmations {
+            sentinel: format!("{SENTINEL}-{client}-{}", self.sentinels).into_bytes(),
+            handed_on: false,
+        })
     }
 
     /// A subscriber goes back to RESP2: so does its connection to the store, and messages from then on.
@@ -197,13 +159,6 @@ impl Passing {
             marks: Marks::No,
         };
         self.begin(face, begins, arguments, &frame);
-    }
-
-    /// Which change of this client's subscriptions is under way, counted since it came.
-    pub(in crate::client) fn changes_subscriptions(&self) -> Option<u64> {
-        let passage = self.passage.as_ref()?;
-        let changes = passage.effect == Effect::Subscribe && passage.name != "PING";
-        changes.then(|| self.sentinels())
     }
 
     /// Passes a command while its client watches, monitors, or (RESP2) is subscribed.
@@ -240,7 +195,7 @@ impl Passing {
                 return Err(unknown_command(arguments));
             }
             // Redis itself runs nothing then but what has to do with subscriptions.
-            _ if !face.mode.watches() => Effect::Subscribe,
+            _ if !face.mode.watches() => self.subscribe(face.id),
             Action::Local(Local::Hello | Local::Auth)
             | Action::Pass(Pass::Subscribe | Pass::Monitor) => {
                 return Err(refusal(
@@ -262,10 +217,13 @@ impl Passing {
             }
             Action::Local(Local::Multi) if alone && !face.mode.passed_multi() => Effect::Multi,
             // EXEC with arguments ends the transaction, too.
-            Action::Local(Local::Exec) if face.mode.passed_multi() => Effect::End,
-            Action::Local(Local::Discard) if alone && face.mode.passed_multi() => Effect::End,
+            Action::Local(Local::Exec) if face.mode.passed_multi() => Effect::Exec {
+                aborts: matches!(face.mode, Mode::WatchingMulti { failed: true }),
+            },
+            Action::Local(Local::Discard) if alone && face.mode.passed_multi() => Effect::Discard,
             Action::Local(Local::Unwatch) if alone && !face.mode.passed_multi() => Effect::Unwatch,
             Action::Pass(Pass::State) => Effect::State,
+            Action::Pass(Pass::Kill) if !face.mode.passed_multi() => Effect::Kill,
             _ => Effect::None,
         };
         let kind = match verdict.action {
@@ -280,38 +238,5 @@ impl Passing {
         };
         self.begin(face, begins, arguments, frame);
         Ok(())
-    }
-
-    /// Whether this client waits for something that may never come.
-    pub(in crate::client) fn endless(&self, mode: &Mode) -> bool {
-        let waits = |passage: &Passage| {
-            passage.blocks || matches!(passage.effect, Effect::Subscribe | Effect::Monitor)
-        };
-        self.passage.as_ref().is_some_and(waits) || mode.monitors() || self.subscriptions() > 0
-    }
-}
-
-impl Passage {
-    /// The store has answered the command with `reply`.
-    pub(super) fn apply(&self, reply: &[u8], direct: &mut Direct, face: &mut Face) {
-        let ok = reply.starts_with(b"+");
-        match self.effect {
-            Effect::Watch if ok => face.mode = Mode::Watching,
-            Effect::Unwatch if ok => face.mode = Mode::Ordinary,
-            Effect::Multi if ok => face.mode = Mode::WatchingMulti { failed: false },
-            // EXEC always ends the transaction and the watch. A DISCARD that Redis refuses, because of its user's rights, does not.
-            Effect::End if ok || self.name == "EXEC" => face.mode = Mode::Ordinary,
-            Effect::Select(database) if ok => {
-                face.settings.selected.database = database;
-                direct.database = database;
-            }
-            Effect::Monitor if ok => face.mode = Mode::Monitoring,
-            Effect::State => direct.has_state |= !reply.starts_with(b"-"),
-            Effect::Protocol if !reply.starts_with(b"-") => {
-                face.settings.selected.protocol = Protocol::Resp2;
-                direct.protocol = Protocol::Resp2;
-            }
-            _ => {}
-        }
     }
 }

@@ -3,15 +3,29 @@
 //! A command that may change the store and passes no device is sent only while the front's mark is open. If
 //! the mark is lost, whatever went under it ends first: the connection to the store is closed.
 
-use super::passage::Stage;
-use super::passing::Passing;
+use super::Passing;
+use super::passage::{Marks, Stage};
+use crate::client::Shared;
 use crate::client::face::Face;
 use crate::client::mode::Mode;
 
 impl Passing {
     /// Whether something passes, or may pass, that changes the store.
     pub(in crate::client) fn needs_mark(&self, mode: &Mode) -> bool {
-        mode.watches() || self.passage.as_ref().is_some_and(|passage| passage.marks)
+        let marks = matches!(&self.passage, Some(passage) if passage.marks == Marks::Yes);
+        mode.watches() || marks
+    }
+
+    /// Lets the command come to its barrier if it needs no mark, or the mark is open.
+    pub(super) fn await_mark(&mut self, face: &mut Face, shared: &Shared) {
+        let Some(passage) = &mut self.passage else {
+            return;
+        };
+        if shared.mark_open || passage.marks == Marks::No {
+            passage.stage = Stage::Barrier(None);
+        } else {
+            face.wishes.open_mark();
+        }
     }
 
     /// The client goes. Whether something that was passed has no answer.
@@ -28,8 +42,7 @@ impl Passing {
         match &mut self.passage {
             Some(passage)
                 if !face.mode.watches()
-                    && passage.stage != Stage::Sent
-                    && !passage.is_answered() =>
+                    && !matches!(passage.stage, Stage::Sent | Stage::Confirm { .. }) =>
             {
                 // Another mark, and then a barrier behind it.
                 if !matches!(passage.stage, Stage::Address(_)) {

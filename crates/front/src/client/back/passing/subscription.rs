@@ -2,20 +2,43 @@
 
 use pmnet_resp::read;
 
+use super::direct::Direct;
+
 /// What a confirmation of (un)subscription says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::client) struct Subscription {
+struct Subscription {
     /// About shard channels, which are counted apart.
-    pub(in crate::client) sharded: bool,
+    sharded: bool,
     /// About patterns.
-    pub(in crate::client) pattern: bool,
+    pattern: bool,
     /// Subscriptions that remain after it.
-    pub(in crate::client) remaining: u64,
+    remaining: u64,
+}
+
+impl Direct {
+    /// Counts the client's subscriptions, if the store says something about them.
+    pub(super) fn note_subscription(&mut self, value: &[u8]) {
+        let Some(subscription) = subscription(value) else {
+            return;
+        };
+        if subscription.sharded {
+            self.subscribed_sharded = subscription.remaining;
+            return;
+        }
+        let before = self.subscribed;
+        self.subscribed = subscription.remaining;
+        if subscription.pattern {
+            let patterns = self.patterns + subscription.remaining;
+            self.patterns = patterns.saturating_sub(before);
+        }
+        // At the end there is none, whatever was missed.
+        self.patterns = self.patterns.min(subscription.remaining);
+    }
 }
 
 /// Reads a confirmation: `subscribe`, `psubscribe`, `ssubscribe` and their opposites, as an array
 /// (RESP2) or a push (RESP3).
-pub(in crate::client) fn subscription(value: &[u8]) -> Option<Subscription> {
+fn subscription(value: &[u8]) -> Option<Subscription> {
     if !value.starts_with(b"*3\r\n") && !value.starts_with(b">3\r\n") {
         return None;
     }

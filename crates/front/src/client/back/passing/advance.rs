@@ -1,92 +1,35 @@
-//! How a passed command gets to the store: the front's mark if it may change the store, barrier, connection, command.
+//! How a passed command gets on: the front's mark if it may change the store, barrier, connection, command.
 //!
 //! The barrier's reply names the store that the server uses now. The command is sent only on a
 //! connection that leads to exactly that store ([`crate::store::identity`]). Any other connection is closed, and
 //! its state is lost: a watch fails, a subscription ends. All of this has one deadline, and so has the
-//! reply, unless the command blocks ([`crate::client::deadline`]).
+//! reply, unless the command blocks ([`super::deadline`]).
 
 use bytes::Bytes;
 use pmnet_resp::reply;
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Form, NO_ADDRESS, Protocol, preamble};
 
-use super::calls::{Session, outcome_reply};
-use super::confirm::Answer;
-use super::embedded::Waits;
-use super::pass::Effect;
-use super::passing::Passing;
+use super::Passing;
+use super::direct::Direct;
+use super::passage::{Passage, Stage};
+use crate::client::Shared;
+use crate::client::back::calls::{Session, outcome_reply};
+use crate::client::context::Later;
 use crate::client::face::Face;
-use crate::client::mode::Mode;
-use crate::client::transaction::EXECABORT;
-use crate::client::{Later, Shared};
 use crate::store::identity::{Match, store_name};
-use crate::upstream::{Call, CallId, Calls, Outcome, Submit, Time};
+use crate::upstream::{Call, CallId, Calls, Outcome, Submit};
 
 /// A barrier that changes nothing, and may be repeated.
 const READ: Submit = Submit::Bypass { read_only: true };
 /// A barrier that the server records in its store, and so finds out whether it still has it.
 const RECORDED: Submit = Submit::Bypass { read_only: false };
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::client) enum Stage {
-    /// Needs the store's name; asked for with this call.
-    Address(Option<CallId>),
-    /// Needs the front's mark to be open.
-    Mark,
-    /// Needs a connection to where the store is, and no more: a busy store would not say which it is.
-    Kill,
-    /// Needs everything acknowledged to be applied; asked for with this call.
-    Barrier(Option<CallId>),
-    /// Needs a connection that leads to the store with this name.
-    Connection(StoreName),
-    /// Needs the connection to have logged in as the client.
-    Login,
-    /// The store is no Redis: served with this call ([`super::embedded`]).
-    Embedded(Option<CallId>),
-    /// The same, and there was nothing: waits to be woken.
-    Rest,
-    /// Sent to the store.
-    Sent,
-    /// Answered by the store. Needs the server to confirm that; asked for with this call.
-    Confirm(Option<CallId>),
-}
-
-/// The command that is being passed.
-pub(in crate::client) struct Passage {
-    pub(in crate::client) effect: Effect,
-    pub(in crate::client) stage: Stage,
-    /// When its time began. When that is up it must have been sent, and answered unless it blocks.
-    pub(in crate::client) begun: Time,
-    /// It may change the store.
-    pub(in crate::client) marks: bool,
-    /// It may wait for others before it answers.
-    pub(in crate::client) blocks: bool,
-    /// It ends a script.
-    pub(in crate::client) kills: bool,
-    /// The connection was lost, made or asked anew since the barrier: the last try.
-    pub(in crate::client) identified: bool,
-    /// The command's name, for error texts.
-    pub(in crate::client) name: String,
-    pub(in crate::client) frame: Vec<u8>,
-    /// Send SELECT first even if the database is right, and what WAIT needs beside: it counts what precedes the connection's
-    /// last command, or write.
-    pub(in crate::client) fresh: bool,
-    /// An EXEC that must abort.
-    pub(in crate::client) aborted: bool,
-    pub(in crate::client) sentinel: Vec<u8>,
-    /// Its wait, at a store that is no Redis.
-    pub(in crate::client) waits: Option<Waits>,
-    /// Its reply has to be confirmed, by a server that uses the store with this `run_id` still ([`super::confirm`]). Until the
-    /// barrier has named the store: it may have to be.
-    pub(in crate::client) confirms: Option<String>,
-    /// The store's reply, which is to be confirmed.
-    pub(in crate::client) answer: Option<Answer>,
-    /// A part of its replies has been handed on, so nothing else can be its reply.
-    pub(in crate::client) handed_on: bool,
-}
-
 impl Passing {
     /// Gets the passed command on, as far as it can go now.
+    ///
+    /// # Errors
+    /// [`Later`]: a call could not be submitted now.
     pub(in crate::client) fn advance(
         &mut self,
         face: &mut Face,
@@ -94,36 +37,18 @@ impl Passing {
         up: &mut dyn Calls,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        if shared.embedded && self.is_at(&Stage::Address(None)) {
-            // It has said before that it is no Redis.
-            self.serve_embedded();
+        // In the order in which a command comes to them: it may pass several at once.
+        if let Some(Stage::Address(None)) = self.stage() {
+            self.find_store(face, session, up, shared)?;
         }
-        let Some(passage) = &mut self.passage else {
-            return Ok(());
-        };
-        let kills = passage.kills;
-        if passage.stage == Stage::Address(None) {
-            if shared.store.is_some() {
-                passage.stage = if kills { Stage::Kill } else { Stage::Mark };
-            } else {
-                let call = self.ask(session, Form::StoreAddress, READ, up, shared)?;
-                self.set_stage(face, call.map(Stage::Address));
-            }
-        }
-        if self.is_at(&Stage::Kill) {
+        if let Some(Stage::Kill) = self.stage() {
             self.send_kill(&face.mode, shared);
         }
         self.advance_embedded(face, session, up, shared)?;
-        if let Some(passage) = &mut self.passage
-            && passage.stage == Stage::Mark
-        {
-            if shared.mark_open || !passage.marks {
-                passage.stage = Stage::Barrier(None);
-            } else {
-                face.wishes.open_mark();
-            }
+        if let Some(Stage::Mark) = self.stage() {
+            self.await_mark(face, shared);
         }
-        if self.is_at(&Stage::Barrier(None)) {
+        if let Some(Stage::Barrier(None)) = self.stage() {
             if let (None, Some(store), Some(name)) = (&self.direct, &shared.store, &shared.name) {
                 // The front sees it and connects while the barrier is under way.
                 self.new_direct(store, shared.now).identify(&name.records);
@@ -131,34 +56,65 @@ impl Passing {
             let call = self.ask(session, Form::Barrier, READ, up, shared)?;
             self.set_stage(face, call.map(Stage::Barrier));
         }
-        if let Some(Passage {
-            stage: Stage::Connection(name),
-            ..
-        }) = &self.passage
-        {
+        if let Some(Stage::Connection(name)) = self.stage() {
             let name = name.clone();
             self.check_store(face, &name, shared);
         }
-        if self.is_at(&Stage::Login)
-            && let Some(direct) = &mut self.direct
-            && direct.acts_as_client()
+        if let Some(Stage::Login) = self.stage()
+            && self.direct.as_mut().is_some_and(Direct::acts_as_client)
         {
-            if kills {
+            if self.passage.as_ref().is_some_and(Passage::kills) {
                 self.send_kill(&face.mode, shared);
             } else {
                 self.send_passed(face);
             }
         }
-        if let Some(passage) = &mut self.passage
-            && passage.stage == Stage::Confirm(None)
-        {
-            passage.time_confirmation(shared.now);
-            match self.ask(session, Form::Barrier, RECORDED, up, shared)? {
-                Ok(call) => self.set_stage(face, Ok(Stage::Confirm(call))),
-                Err(error) => {
-                    let why = String::from_utf8_lossy(error.trim_ascii()).into_owned();
-                    self.unconfirmed(face, why.trim_start_matches("-ERR pmnet: "));
+        if let Some(Stage::Confirm { call: None, .. }) = self.stage() {
+            self.ask_for_confirmation(face, session, up, shared)?;
+        }
+        Ok(())
+    }
+
+    /// Asks where the store is, unless that is known.
+    fn find_store(
+        &mut self,
+        face: &mut Face,
+        session: &mut Session,
+        up: &mut dyn Calls,
+        shared: &Shared,
+    ) -> Result<(), Later> {
+        // If it has said before that it is no Redis, it serves the command itself.
+        if shared.embedded && self.serve_embedded() {
+            return Ok(());
+        }
+        if shared.store.is_none() {
+            let call = self.ask(session, Form::StoreAddress, READ, up, shared)?;
+            self.set_stage(face, call.map(Stage::Address));
+        } else if let Some(passage) = &mut self.passage {
+            passage.store_found();
+        }
+        Ok(())
+    }
+
+    fn ask_for_confirmation(
+        &mut self,
+        face: &mut Face,
+        session: &mut Session,
+        up: &mut dyn Calls,
+        shared: &Shared,
+    ) -> Result<(), Later> {
+        self.time_confirmation(shared.now);
+        match self.ask(session, Form::Barrier, RECORDED, up, shared)? {
+            Ok(asked) => {
+                if let Some(passage) = &mut self.passage
+                    && let Stage::Confirm { call, .. } = &mut passage.stage
+                {
+                    *call = asked;
                 }
+            }
+            Err(error) => {
+                let why = String::from_utf8_lossy(error.trim_ascii()).into_owned();
+                self.unconfirmed(face, why.trim_start_matches("-ERR pmnet: "));
             }
         }
         Ok(())
@@ -220,13 +176,11 @@ impl Passing {
                     let Some(passage) = &mut self.passage else {
                         return true;
                     };
-                    passage.stage = if at_barrier {
-                        Stage::Connection(name)
-                    } else if passage.kills {
-                        Stage::Kill
+                    if at_barrier {
+                        passage.stage = Stage::Connection(name);
                     } else {
-                        Stage::Mark
-                    };
+                        passage.store_found();
+                    }
                 }
                 Err(why) => {
                     let name = self.passage.as_ref().map_or("", |passage| &passage.name);
@@ -251,14 +205,15 @@ impl Passing {
 
     /// The session closed: calls of the passage are lost.
     pub(in crate::client) fn session_closed(&mut self, face: &mut Face) {
-        let stage = self.passage.as_ref().map(|passage| &passage.stage);
-        if let Some(Stage::Address(Some(_)) | Stage::Barrier(Some(_))) = stage {
-            self.give_up(
+        match self.stage() {
+            Some(Stage::Address(Some(_)) | Stage::Barrier(Some(_))) => self.give_up(
                 face,
                 reply::error("ERR pmnet: the session closed; the command was not executed"),
-            );
-        } else if let Some(Stage::Confirm(Some(_))) = stage {
-            self.unconfirmed(face, "the session closed");
+            ),
+            Some(Stage::Confirm { call: Some(_), .. }) => {
+                self.unconfirmed(face, "the session closed");
+            }
+            _ => {}
         }
         self.embedded_session_closed(face);
     }
@@ -323,41 +278,15 @@ impl Passing {
             passage.identified = true;
         }
     }
+}
 
-    /// The connection does not lead to the store, and cannot be replaced.
-    fn lose_store(&mut self, face: &mut Face, name: &StoreName) {
-        let Some(passage) = &self.passage else {
-            return;
+impl Passage {
+    /// It is known where the store is.
+    fn store_found(&mut self) {
+        self.stage = if self.kills() {
+            Stage::Kill
+        } else {
+            Stage::Mark
         };
-        let effect = passage.effect;
-        let is_exec = effect == Effect::End && passage.name == "EXEC";
-        if is_exec || matches!(effect, Effect::End | Effect::Unwatch) {
-            // A watch on another store is worth nothing: EXEC fails, as if a key had been changed.
-            let answer = match face.settings.selected.protocol {
-                _ if !is_exec => reply::OK,
-                _ if passage.aborted => EXECABORT,
-                Protocol::Resp2 => Bytes::from_static(b"*-1\r\n"),
-                Protocol::Resp3 => Bytes::from_static(b"_\r\n"),
-            };
-            tracing::debug!(client = face.peer, store = %name, "the store is another one: the watch is lost");
-            self.passage = None;
-            face.pending.times.make_way();
-            if self.has_state() {
-                // It is lost as well, and only the end of its connection says that.
-                face.end.cut_off();
-            }
-            self.drop_direct();
-            face.mode = Mode::Ordinary;
-            return face.pending.settle(answer);
-        }
-        let address = self
-            .direct
-            .as_ref()
-            .map_or(name.address, |direct| direct.line.address);
-        self.refuse(face, reply::error(&format!(
-            "ERR pmnet: the Redis at {address} is not the store that the pmnet server uses (run_id {}); the command was \
-             not executed",
-            name.run_id
-        )));
     }
 }

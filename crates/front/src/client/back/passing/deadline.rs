@@ -4,7 +4,7 @@
 //! client, when the one before it was answered; so a pipeline may be long. Once a command had no
 //! answer in time, later commands that have waited as long fail with it and are not sent: their
 //! times do not add up. Time spent waiting for a command that blocks, or for a client that does not
-//! read its replies, is not counted ([`super::arrivals`]).
+//! read its replies, is not counted ([`crate::client::arrivals`]).
 //!
 //! A passed command has a deadline until it is sent and, unless it blocks, until it is answered. A
 //! blocking command, a subscriber and a monitor may wait for as long as the store is alive: until the
@@ -13,11 +13,11 @@
 
 use pmnet_wire::StoreName;
 
-use super::Shared;
-use super::back::passage::{Passage, Stage};
-use super::back::passing::Passing;
-use super::face::Face;
-use super::mode::Mode;
+use super::Passing;
+use super::passage::{Passage, Stage};
+use crate::client::Shared;
+use crate::client::face::Face;
+use crate::client::mode::Mode;
 use crate::upstream::Time;
 
 /// How long a client that has closed its sending side, and may be gone, still waits for an answer, in
@@ -26,32 +26,54 @@ pub const HALF_CLOSED_TIMEOUT: Time = 1_000_000_000;
 
 impl Passing {
     /// Whether something is waited for that the store may send much later.
-    pub(super) fn waits_on_store(&self, mode: &Mode) -> bool {
-        let blocked = |passage: &Passage| passage.blocks && passage.stage == Stage::Sent;
+    pub(in crate::client) fn waits_on_store(&self, mode: &Mode) -> bool {
+        let blocked = |passage: &Passage| passage.blocks && matches!(passage.stage, Stage::Sent);
         mode.monitors() || self.subscriptions() > 0 || self.passage.as_ref().is_some_and(blocked)
     }
 
     /// Whether the time is over for the passed command, or for a silent store. `shared.alive` says when the store last gave a sign of
     /// life; `pardon`: this process could not have noticed one.
-    pub(super) fn is_overdue(&mut self, mode: &Mode, shared: &Shared, pardon: bool) -> bool {
+    pub(in crate::client) fn is_overdue(
+        &mut self,
+        mode: &Mode,
+        shared: &Shared,
+        pardon: bool,
+    ) -> bool {
         let waits = self.waits_on_store(mode);
         let overdue = self.passage.as_ref().is_some_and(|passage| {
-            let open_end = passage.blocks && passage.stage == Stage::Sent;
-            // A call has its own deadline, and who waits at an embedded store has no other.
-            let embedded =
-                passage.waits.is_some() || matches!(passage.stage, Stage::Embedded(Some(_)));
-            !open_end
-                && !embedded
-                && !passage.is_just_answered()
-                && shared.now >= shared.deadline(passage.begun)
+            let open_end = match &passage.stage {
+                Stage::Sent => passage.blocks,
+                // A call has its own deadline, and who waits at an embedded store has no other.
+                Stage::Embedded { call, waits } => call.is_some() || waits.is_some(),
+                Stage::Rest(_) => true,
+                _ => passage.is_just_answered(),
+            };
+            !open_end && shared.now >= shared.deadline(passage.begun)
         });
         overdue | (self.is_silent(shared, pardon) && waits)
+    }
+
+    /// Whether the store has not been known to answer for a command's time. `pardon`: this process could not have noticed a sign of
+    /// life.
+    fn is_silent(&mut self, shared: &Shared, pardon: bool) -> bool {
+        let Some(direct) = &mut self.direct else {
+            return false;
+        };
+        if std::mem::take(&mut direct.heard) || pardon {
+            direct.proof = shared.now;
+        }
+        if let (Some((run_id, at)), Some(found)) = (&shared.alive, &direct.found)
+            && *run_id == found.run_id
+        {
+            direct.proof = direct.proof.max(*at);
+        }
+        shared.now >= direct.proof.saturating_add(shared.call_timeout)
     }
 
     /// The server now uses the store with this name. What waits for another store ends as if its
     /// connection were lost. An idle connection with state on it (a watch) fails when it is used.
     /// Returns whether anything has changed.
-    pub(super) fn store_named(&mut self, face: &mut Face, name: &StoreName) -> bool {
+    pub(in crate::client) fn store_named(&mut self, face: &mut Face, name: &StoreName) -> bool {
         let other = self
             .direct
             .as_ref()

@@ -2,23 +2,20 @@
 
 use bytes::Bytes;
 use pmnet_resp::reply;
+use pmnet_wire::StoreName;
 
-use super::pass::Effect;
-use super::passage::{Passage, Stage};
-use super::passing::Passing;
+use super::Passing;
+use super::embedded::nothing;
+use super::passage::{Effect, Passage, Stage};
+use crate::client::errors::EXECABORT;
 use crate::client::face::Face;
 use crate::client::mode::Mode;
 use crate::upstream::Time;
 
 impl Passing {
-    /// Whether the connection to the store has state that another one has not.
-    pub(in crate::client) fn stateful(&self, mode: &Mode) -> bool {
-        mode.monitors() || mode.watches() || self.subscriptions() > 0 || self.has_state()
-    }
-
     /// Ends the passage with an error before anything of it was sent. The store's connection has not
     /// changed, so a client that is only subscribed stays subscribed.
-    pub(in crate::client) fn give_up(&mut self, face: &mut Face, error: Bytes) {
+    pub(super) fn give_up(&mut self, face: &mut Face, error: Bytes) {
         let subscriber = self.subscriptions() > 0 && !face.mode.watches();
         let watch = |passage: &Passage| passage.effect == Effect::Watch;
         if !subscriber || self.passage.as_ref().is_some_and(watch) {
@@ -30,8 +27,8 @@ impl Passing {
 
     /// Ends the passage with an error, and the client's connection. Otherwise commands after a failed WATCH
     /// would run as if the keys were watched, or half of a reply would be taken for a whole one.
-    pub(in crate::client) fn fail(&mut self, face: &mut Face, error: Bytes) {
-        let broken = |passage: &Passage| passage.handed_on || passage.effect == Effect::Watch;
+    pub(super) fn fail(&mut self, face: &mut Face, error: Bytes) {
+        let broken = |passage: &Passage| passage.is_handed_on() || passage.effect == Effect::Watch;
         if self.passage.as_ref().is_some_and(broken) {
             face.end.cut_off();
         }
@@ -58,20 +55,20 @@ impl Passing {
     /// for another whole deadline, unless the command blocked: then it made them wait.
     fn end_unanswered(&mut self, face: &mut Face) -> Option<Passage> {
         let passage = self.drop_passage()?;
-        let waited = passage.stage == Stage::Sent || passage.is_answered();
+        let waited = matches!(passage.stage, Stage::Sent | Stage::Confirm { .. });
         face.pending.times.give_up(passage.blocks && waited);
         Some(passage)
     }
 
     /// The store has answered, and the reply may be lost with it.
-    pub(in crate::client) fn unconfirmed(&mut self, face: &mut Face, why: &str) {
+    pub(super) fn unconfirmed(&mut self, face: &mut Face, why: &str) {
         self.fail(face, reply::error(&format!(
             "ERR pmnet: outcome unknown (Redis answered, and then {why}); the command may or may not have taken effect"
         )));
     }
 
     /// The store does not let the client log in on its connection.
-    pub(in crate::client) fn login_refused(&mut self, face: &mut Face, why: &str) {
+    pub(super) fn login_refused(&mut self, face: &mut Face, why: &str) {
         let name = self.passage.as_ref().map_or("", |passage| &passage.name);
         let why = why.trim_start_matches('-');
         let error = reply::error(&format!(
@@ -88,7 +85,7 @@ impl Passing {
             Some(passage) if passage.is_answered() => {
                 return self.unconfirmed(face, "the pmnet server did not confirm it in time");
             }
-            Some(passage) if passage.stage != Stage::Sent => {
+            Some(passage) if !matches!(passage.stage, Stage::Sent) => {
                 return self.give_up(face, reply::error(
                     "ERR pmnet: deadline passed before the store could be asked; the command was not executed",
                 ));
@@ -121,8 +118,8 @@ impl Passing {
                 passage.identified = true;
             }
             // The store's part is done.
-            Some(Passage { stage: Stage::Confirm(_), .. }) if !stateful => {}
-            Some(Passage { stage: Stage::Confirm(_), .. }) => self.unconfirmed(face, why),
+            Some(Passage { stage: Stage::Confirm { .. }, .. }) if !stateful => {}
+            Some(Passage { stage: Stage::Confirm { .. }, .. }) => self.unconfirmed(face, why),
             Some(Passage { stage: Stage::Sent, .. }) if used => self.fail(face, reply::error(&format!(
                 "ERR pmnet: the connection to the store was lost ({why}); the command may or may not have taken effect"
             ))),
@@ -133,11 +130,46 @@ impl Passing {
         }
     }
 
+    /// The connection does not lead to the store, and cannot be replaced.
+    pub(super) fn lose_store(&mut self, face: &mut Face, name: &StoreName) {
+        let Some(passage) = &self.passage else {
+            return;
+        };
+        // A watch on another store is worth nothing: EXEC fails, as if a key had been changed.
+        let answer = match passage.effect {
+            Effect::Exec { aborts: true } => Some(EXECABORT),
+            Effect::Exec { aborts: false } => Some(nothing(face.protocol())),
+            Effect::Discard | Effect::Unwatch => Some(reply::OK),
+            _ => None,
+        };
+        if let Some(answer) = answer {
+            tracing::debug!(client = face.peer, store = %name, "the store is another one: the watch is lost");
+            self.passage = None;
+            face.pending.times.make_way();
+            if self.has_state() {
+                // It is lost as well, and only the end of its connection says that.
+                face.end.cut_off();
+            }
+            self.drop_direct();
+            face.mode = Mode::Ordinary;
+            return face.pending.settle(answer);
+        }
+        let address = self
+            .direct
+            .as_ref()
+            .map_or(name.address, |direct| direct.line.address);
+        self.refuse(face, reply::error(&format!(
+            "ERR pmnet: the Redis at {address} is not the store that the pmnet server uses (run_id {}); the command was \
+             not executed",
+            name.run_id
+        )));
+    }
+
     /// The command has its reply.
     pub(super) fn end_wait(&mut self, face: &mut Face, reply: Bytes, now: Time) {
         let waited = self
             .drop_passage()
-            .is_some_and(|passage| passage.waits.is_some());
+            .is_some_and(|passage| passage.waits().is_some());
         // Later commands have waited for this one, and not for the store.
         if waited {
             face.pending.times.make_way();

@@ -1,18 +1,18 @@
 //! How a command that passes through is put into the outbox of its client's own connection to the store.
 
-use pmnet_resp::{reply, write_command};
+use pmnet_resp::reply;
 use pmnet_wire::command::Protocol;
 
+use super::Passing;
 use super::direct::Direct;
-use super::passage::Stage;
-use super::passing::Passing;
+use super::passage::{Effect, Stage};
 use crate::client::Shared;
 use crate::client::face::Face;
 use crate::client::mode::Mode;
 
 impl Passing {
     /// Puts the command into the store connection's outbox.
-    pub(in crate::client) fn send_passed(&mut self, face: &mut Face) {
+    pub(super) fn send_passed(&mut self, face: &mut Face) {
         let (Some(passage), Some(direct)) = (&mut self.passage, &mut self.direct) else {
             return self.fail(
                 face,
@@ -42,18 +42,11 @@ impl Passing {
             passage.stage = Stage::Login;
             return;
         }
-        if passage.aborted {
+        if passage.effect == (Effect::Exec { aborts: true }) {
             // A command that Redis does not know makes it abort the transaction; DISCARD would need a right.
             direct.fence();
         }
-        direct.line.outbox().append(&mut passage.frame);
-        if !passage.sentinel.is_empty() {
-            write_command(direct.line.outbox(), &[&passage.sentinel]);
-        }
-        direct.used = false;
-        // From now on it has time to answer.
-        direct.heard = true;
-        passage.stage = Stage::Sent;
+        passage.put_into(direct);
     }
 
     /// Puts SCRIPT KILL into the store connection's outbox. Nothing that a busy store would refuse may come before it, so the
@@ -72,9 +65,6 @@ impl Passing {
             passage.stage = Stage::Login;
             return;
         }
-        direct.line.outbox().append(&mut passage.frame);
-        direct.used = false;
-        direct.heard = true;
-        passage.stage = Stage::Sent;
+        passage.put_into(direct);
     }
 }

@@ -9,14 +9,14 @@ use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, parse_integer, read, reply, write_command};
 use pmnet_wire::command::{Form, PREAMBLE_LEN, Protocol, UNCHANGED, WATCH, arrival};
 
-use super::calls::{Session, head, outcome_reply};
-use super::pass::Effect;
-use super::passage::{Passage, Stage};
-use super::passing::Passing;
+use super::Passing;
+use super::passage::{Effect, Marks, Passage, Stage};
+use crate::client::Shared;
+use crate::client::back::calls::{Session, head, outcome_reply};
+use crate::client::context::Later;
 use crate::client::face::Face;
 use crate::client::mode::Mode;
 use crate::client::output::Waiting;
-use crate::client::{Later, Shared};
 use crate::limits::REQUESTS;
 use crate::upstream::{Call, CallId, Calls, Outcome, Submit, Time};
 
@@ -27,7 +27,7 @@ const WATCHED_BYTES_MAX: usize = 256 * 1024;
 
 /// Keys that a client watches.
 #[derive(Debug)]
-pub(in crate::client) struct Watching {
+pub(super) struct Watching {
     /// The store's process.
     start: i64,
     /// Database, version, name.
@@ -39,7 +39,7 @@ pub(in crate::client) struct Watching {
 
 impl Watching {
     /// The payload of a transaction of a client that watches keys: it says under which versions it may run.
-    pub(in crate::client) fn guard(&self, payload: &[u8]) -> Vec<u8> {
+    fn guard(&self, payload: &[u8]) -> Vec<u8> {
         // A number that no process has.
         let start = if self.broken {
             "-"
@@ -61,8 +61,8 @@ impl Watching {
 }
 
 /// The wait of a blocking command.
-#[derive(Debug)]
-pub(in crate::client) struct Waits {
+#[derive(Debug, Default)]
+pub(super) struct Waits {
     /// As [`arrival`] has it.
     keys: Vec<i64>,
     /// Until when; `None`: for ever.
@@ -71,6 +71,25 @@ pub(in crate::client) struct Waits {
     again: bool,
     /// If the next try finds nothing, the wait ends with this reply.
     ended: Option<Bytes>,
+}
+
+impl Waits {
+    /// The wait of a blocking command, which begins now; `None`: its time is no number.
+    fn of(arguments: &Arguments<'_>, database: u32, shared: &Shared) -> Option<Waits> {
+        let (keys, time) = layout(arguments)?;
+        let sorted = arguments
+            .get(0)
+            .get(1)
+            .is_some_and(|byte| byte.eq_ignore_ascii_case(&b'Z'));
+        Some(Waits {
+            keys: keys
+                .map(|at| arrival(database, sorted, arguments.get(at)))
+                .collect(),
+            until: end_of(arguments.get(time), shared.now)?,
+            again: false,
+            ended: None,
+        })
+    }
 }
 
 /// Where the keys of a blocking command are, and its time.
@@ -135,9 +154,12 @@ impl Passing {
             return false;
         }
         // It goes through the devices as any other command.
-        passage.marks = false;
+        passage.marks = Marks::No;
         passage.confirms = None;
-        passage.stage = Stage::Embedded(None);
+        passage.stage = Stage::Embedded {
+            call: None,
+            waits: None,
+        };
         true
     }
 
@@ -153,21 +175,19 @@ impl Passing {
         let Some(passage) = &mut self.passage else {
             return Ok(());
         };
-        match (&passage.stage, &passage.waits) {
-            (Stage::Rest, Some(waits)) if waits.until.is_some_and(|until| shared.now >= until) => {
+        // A command that waits has a whole deadline for each try.
+        let begun = match &passage.stage {
+            Stage::Rest(waits) if waits.until.is_some_and(|until| shared.now >= until) => {
                 self.end_wait(face, nothing(protocol), shared.now);
                 return Ok(());
             }
-            (Stage::Embedded(None), _) => {}
+            Stage::Embedded { call: None, waits } => match waits {
+                Some(_) => shared.now,
+                None => passage.begun,
+            },
             _ => return Ok(()),
-        }
-        let watches = passage.effect == Effect::Watch;
-        // A command that waits has a whole deadline for each try.
-        let begun = if passage.waits.is_some() {
-            shared.now
-        } else {
-            passage.begun
         };
+        let watches = passage.effect == Effect::Watch;
         let mut selected = face.settings.selected;
         if watches {
             selected.protocol = Protocol::Resp2;
@@ -196,9 +216,9 @@ impl Passing {
             deadline: shared.deadline(begun),
         };
         match session.submit(call, up, shared.now)? {
-            Ok(call) => {
-                if let Some(passage) = &mut self.passage {
-                    passage.stage = Stage::Embedded(Some(call));
+            Ok(submitted) => {
+                if let Stage::Embedded { call, .. } = &mut passage.stage {
+                    *call = Some(submitted);
                 }
             }
             Err(error) => self.give_up(face, error),
@@ -217,7 +237,7 @@ impl Passing {
         let Some(passage) = &self.passage else {
             return false;
         };
-        if passage.stage != Stage::Embedded(Some(call)) {
+        if !matches!(passage.stage, Stage::Embedded { call: Some(mine), .. } if mine == call) {
             return false;
         }
         let watches = passage.effect == Effect::Watch;
@@ -235,7 +255,7 @@ impl Passing {
     /// The session closed while the command was under way.
     pub(super) fn embedded_session_closed(&mut self, face: &mut Face) {
         let Some(Passage {
-            stage: Stage::Embedded(Some(_)),
+            stage: Stage::Embedded { call: Some(_), .. },
             effect,
             ..
         }) = &self.passage
@@ -300,27 +320,18 @@ impl Passing {
     fn nothing_yet(&mut self, face: &mut Face, shared: &Shared) {
         let nothing = nothing(face.settings.selected.protocol);
         let database = face.settings.selected.database;
-        let Some(passage) = &mut self.passage else {
+        let Some(Passage {
+            stage: Stage::Embedded { call, waits },
+            frame,
+            ..
+        }) = &mut self.passage
+        else {
             return;
         };
-        if passage.waits.is_none() {
-            let waits = with_arguments(&passage.frame, |arguments| {
-                let (keys, time) = layout(arguments)?;
-                let sorted = arguments
-                    .get(0)
-                    .get(1)
-                    .is_some_and(|byte| byte.eq_ignore_ascii_case(&b'Z'));
-                Some(Waits {
-                    keys: keys
-                        .map(|at| arrival(database, sorted, arguments.get(at)))
-                        .collect(),
-                    until: end_of(arguments.get(time), shared.now)?,
-                    again: false,
-                    ended: None,
-                })
-            });
-            match waits.flatten() {
-                Some(waits) if waits.keys.len() <= KEYS_MAX => passage.waits = Some(waits),
+        if waits.is_none() {
+            let wait = with_arguments(frame, |arguments| Waits::of(arguments, database, shared));
+            match wait.flatten() {
+                Some(wait) if wait.keys.len() <= KEYS_MAX => *waits = Some(wait),
                 Some(_) => {
                     let error = format!("ERR pmnet: a command can wait for {KEYS_MAX} keys");
                     return self.end_wait(face, reply::error(&error), shared.now);
@@ -334,25 +345,27 @@ impl Passing {
                 }
             }
         }
-        let Some(waits) = &mut passage.waits else {
+        let Some(wait) = waits else {
             return;
         };
-        if let Some(ended) = waits.ended.take() {
+        if let Some(ended) = wait.ended.take() {
             return self.end_wait(face, ended, shared.now);
         }
-        if waits.until.is_some_and(|until| shared.now >= until) {
+        if wait.until.is_some_and(|until| shared.now >= until) {
             return self.end_wait(face, nothing, shared.now);
         }
-        passage.stage = if std::mem::take(&mut waits.again) {
-            Stage::Embedded(None)
-        } else {
-            Stage::Rest
-        };
+        *call = None;
+        if !std::mem::take(&mut wait.again) {
+            let rests = Stage::Rest(std::mem::take(wait));
+            if let Some(passage) = &mut self.passage {
+                passage.stage = rests;
+            }
+        }
     }
 
     /// The keys that it waits for at an embedded store, and until when it waits.
     pub(in crate::client) fn waits_for(&self) -> Option<(&[i64], Option<Time>)> {
-        let waits = self.passage.as_ref()?.waits.as_ref()?;
+        let waits = self.passage.as_ref()?.waits()?;
         Some((&waits.keys, waits.until))
     }
 
@@ -367,18 +380,23 @@ impl Passing {
 
     /// Whether it has found nothing and was not woken since.
     fn rests(&self) -> bool {
-        self.is_at(&Stage::Rest)
+        matches!(self.stage(), Some(Stage::Rest(_)))
     }
 
     /// One of its keys may have arrived.
     pub(in crate::client) fn wake(&mut self) {
-        if let Some(passage) = &mut self.passage
-            && let Some(waits) = &mut passage.waits
-        {
-            match passage.stage {
-                Stage::Rest => passage.stage = Stage::Embedded(None),
-                _ => waits.again = true,
+        let Some(passage) = &mut self.passage else {
+            return;
+        };
+        match &mut passage.stage {
+            Stage::Rest(waits) => {
+                let waits = Some(std::mem::take(waits));
+                passage.stage = Stage::Embedded { call: None, waits };
             }
+            Stage::Embedded {
+                waits: Some(waits), ..
+            } => waits.again = true,
+            _ => {}
         }
     }
 
@@ -387,10 +405,12 @@ impl Passing {
         if self.rests() {
             return self.end_wait(face, answer, now);
         }
-        if let Some(waits) = self
-            .passage
-            .as_mut()
-            .and_then(|passage| passage.waits.as_mut())
+        if let Some(Passage {
+            stage: Stage::Embedded {
+                waits: Some(waits), ..
+            },
+            ..
+        }) = &mut self.passage
         {
             waits.ended = Some(answer);
         }
@@ -403,7 +423,20 @@ impl Passing {
 
     /// Whether it watches keys, here or at a Redis.
     pub(in crate::client) fn watches_keys(&self, mode: &Mode) -> bool {
-        self.watching.is_some() || mode.watches()
+        self.watches_here() || mode.watches()
+    }
+
+    /// Whether it watches keys at a store that is no Redis.
+    pub(in crate::client) fn watches_here(&self) -> bool {
+        self.watching.is_some()
+    }
+
+    /// Returns the payload of a transaction, with the versions under which it may run if its client watches keys.
+    pub(in crate::client) fn guarded(&self, payload: &Bytes) -> Bytes {
+        match &self.watching {
+            Some(watching) => Bytes::from(watching.guard(payload)),
+            None => payload.clone(),
+        }
     }
 }
 
@@ -416,7 +449,7 @@ pub(in crate::client) fn unblocked(error: bool, protocol: Protocol) -> Bytes {
 }
 
 /// The reply for a client whose time is over.
-fn nothing(protocol: Protocol) -> Bytes {
+pub(super) fn nothing(protocol: Protocol) -> Bytes {
     match protocol {
         Protocol::Resp2 => Bytes::from_static(b"*-1\r\n"),
         Protocol::Resp3 => Bytes::from_static(b"_\r\n"),

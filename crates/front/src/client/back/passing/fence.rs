@@ -7,16 +7,28 @@
 //! of the reply in either case.
 
 use bytes::Bytes;
+use pmnet_resp::read;
 use pmnet_wire::command::Form;
 
-use super::calls::{Context, Purpose, Session, head};
+use super::Passing;
 use super::direct::Direct;
-use super::passing::Passing;
-use crate::client::Later;
+use crate::client::back::calls::{Purpose, Session, head};
+use crate::client::command::Command;
+use crate::client::context::{Context, Later};
 use crate::client::face::Pending;
-use crate::client::gates::Command;
 use crate::client::replies::Slot;
 use crate::upstream::{Call, Submit};
+
+/// The first Redis that sends the reply to a PUBLISH before the message, if a RESP3 client is subscribed to what it publishes.
+const REPLY_FIRST: (u32, u32) = (7, 2);
+
+/// A PUBLISH that is under way.
+pub(super) struct Published {
+    channel: Vec<u8>,
+    message: Vec<u8>,
+    /// The message has come to the client itself: later messages follow the reply, too.
+    came: bool,
+}
 
 impl Passing {
     /// PUBLISH of a client that is subscribed.
@@ -58,7 +70,7 @@ impl Passing {
     }
 
     /// The messages before the reply that is held back are here.
-    pub(in crate::client) fn pass_fence(&mut self, pending: &mut Pending) {
+    pub(super) fn pass_fence(&mut self, pending: &mut Pending) {
         let replies = &mut pending.replies;
         let fenced = |slot: &Slot| matches!(slot, Slot::Fenced(_));
         let Some(index) = replies.slots.iter().position(fenced) else {
@@ -79,5 +91,48 @@ impl Passing {
         if pending.hold.is_for_outcome() && !has_fence {
             self.pass_fence(pending);
         }
+    }
+
+    /// The client publishes this.
+    fn publishes(&mut self, channel: &[u8], message: &[u8]) {
+        let found = self
+            .direct
+            .as_ref()
+            .and_then(|direct| direct.found.as_ref());
+        self.published = found
+            .filter(|found| found.version >= REPLY_FIRST)
+            .map(|_| Published {
+                channel: channel.to_vec(),
+                message: message.to_vec(),
+                came: false,
+            });
+    }
+
+    /// The client has the reply to what it published.
+    pub(in crate::client) fn has_published(&mut self) {
+        self.published = None;
+    }
+
+    /// Whether this message belongs after the reply to the client's PUBLISH.
+    pub(super) fn is_behind_reply(&mut self, value: &[u8]) -> bool {
+        let Some(published) = &mut self.published else {
+            return false;
+        };
+        published.came = published.came
+            || message_of(value).is_some_and(|(channel, message)| {
+                published.channel == channel && published.message == message
+            });
+        published.came
+    }
+}
+
+/// Channel and text, if this is a message to a subscriber.
+fn message_of(value: &[u8]) -> Option<(&[u8], &[u8])> {
+    let parts = read::elements(value)?;
+    let bulk = |at: usize| read::bulk(parts.get(at)?);
+    match (bulk(0)?, parts.len()) {
+        (b"message" | b"smessage", 3) => Some((bulk(1)?, bulk(2)?)),
+        (b"pmessage", 4) => Some((bulk(2)?, bulk(3)?)),
+        _ => None,
     }
 }

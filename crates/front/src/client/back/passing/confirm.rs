@@ -7,72 +7,68 @@
 
 use bytes::Bytes;
 
-use super::calls::outcome_reply;
-use super::pass::Effect;
-use super::passage::{Passage, Stage};
-use super::passing::Passing;
+use super::Passing;
+use super::passage::{Effect, Passage, Stage};
 use crate::client::Shared;
+use crate::client::back::calls::outcome_reply;
 use crate::client::face::Face;
 use crate::store::identity::store_name;
 use crate::table::Pass;
 use crate::upstream::{CallId, Outcome, Time};
 
 /// The store's reply, until the server has confirmed it.
-pub(in crate::client) struct Answer {
+pub(super) struct Answer {
     reply: Bytes,
     /// Its time has begun.
     timed: bool,
 }
 
 /// Whether the replies to such a command may show, or say, something that can be lost.
-pub(in crate::client) fn may_need(effect: Effect, kind: Option<Pass>) -> bool {
-    matches!(effect, Effect::None | Effect::End | Effect::State)
+pub(super) fn may_need(effect: &Effect, kind: Option<Pass>) -> bool {
+    let ends = matches!(effect, Effect::Exec { .. } | Effect::Discard);
+    (ends || matches!(effect, Effect::None | Effect::State))
         && matches!(kind, None | Some(Pass::Blocking | Pass::State | Pass::User))
 }
 
 /// Whether this reply shows nothing, and nothing has happened: an error, nothing within the time, a transaction that was given up.
-fn says_nothing(effect: Effect, reply: &[u8]) -> bool {
+fn says_nothing(effect: &Effect, reply: &[u8]) -> bool {
     matches!(reply, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
         || reply.starts_with(b"-")
-        || effect == Effect::End && reply.starts_with(b"+")
+        || matches!(effect, Effect::Exec { .. } | Effect::Discard) && reply.starts_with(b"+")
 }
 
 impl Passage {
     /// Whether `reply`, the store's, has to wait for the server's word.
-    pub(in crate::client) fn needs_confirmation(&self, reply: &[u8]) -> bool {
-        self.confirms.is_some() && !says_nothing(self.effect, reply)
+    pub(super) fn needs_confirmation(&self, reply: &[u8]) -> bool {
+        self.confirms.is_some() && !says_nothing(&self.effect, reply)
     }
 
     /// The store has answered. The reply is kept.
-    pub(in crate::client) fn await_confirmation(&mut self, reply: Bytes) {
-        self.stage = Stage::Confirm(None);
-        self.answer = Some(Answer {
+    pub(super) fn await_confirmation(&mut self, reply: Bytes) {
+        let answer = Answer {
             reply,
             timed: false,
-        });
-    }
-
-    /// The time for the server's word begins, however long the command waited before.
-    pub(in crate::client) fn time_confirmation(&mut self, now: Time) {
-        if let Some(answer) = &mut self.answer
-            && !std::mem::replace(&mut answer.timed, true)
-        {
-            self.begun = now;
-        }
+        };
+        self.stage = Stage::Confirm { call: None, answer };
     }
 
     /// Whether the server's word is to be waited for, and its time has not begun.
-    pub(in crate::client) fn is_just_answered(&self) -> bool {
-        self.answer.as_ref().is_some_and(|answer| !answer.timed)
-    }
-
-    /// Whether the store has answered, and the server's word is waited for.
-    pub(in crate::client) fn is_answered(&self) -> bool {
-        self.answer.is_some()
+    pub(super) fn is_just_answered(&self) -> bool {
+        matches!(&self.stage, Stage::Confirm { answer, .. } if !answer.timed)
     }
 }
 
 impl Passing {
+    /// The time for the server's word begins, however long the command waited before.
+    pub(super) fn time_confirmation(&mut self, now: Time) {
+        if let Some(passage) = &mut self.passage
+            && let Stage::Confirm { answer, .. } = &mut passage.stage
+            && !std::mem::replace(&mut answer.timed, true)
+        {
+            passage.begun = now;
+        }
+    }
+
     /// Whether `call` asked for a confirmation; if so, the client gets the reply, or hears that nobody knows.
     pub(super) fn confirm(
         &mut self,
@@ -82,7 +78,9 @@ impl Passing {
         shared: &mut Shared,
     ) -> bool {
         let Some(Passage {
-            stage: Stage::Confirm(Some(mine)),
+            stage: Stage::Confirm {
+                call: Some(mine), ..
+            },
             confirms: Some(run_id),
             ..
         }) = &self.passage
@@ -109,7 +107,7 @@ impl Passing {
 
     fn confirmed(&mut self, face: &mut Face) {
         if let Some(passage) = self.passage.take()
-            && let Some(answer) = passage.answer
+            && let Stage::Confirm { answer, .. } = passage.stage
         {
             face.pending.times.make_way();
             face.pending.settle(answer.reply);

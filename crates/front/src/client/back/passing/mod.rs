@@ -1,0 +1,212 @@
+//! A command that passes through: it depends on the state of a real connection, and so goes to the store on the client's own.
+//!
+//! These are WATCH and what follows it, blocking commands, WAIT, subscriptions, MONITOR, SCRIPT KILL, and commands of newer servers and modules
+//! that keep state in a connection: a client that has used one of these sends all commands that only the store knows on its own
+//! connection. One command at a time passes; later commands of its client wait, and its reply has its place in the order of replies.
+//!
+//! The path of such a command, from file to file:
+//!
+//! ```text
+//! begin.rs      start, pass_command      which effect it will have, whether it needs the mark; its slot among the replies
+//!   │ Stage::Address                     (between MULTI and EXEC, and for a RESP2 subscriber: directly to send.rs)
+//! advance.rs    advance, done            asks the server for the store's name: Address → Mark, or Kill
+//! mark.rs       Stage::Mark              waits for the front's mark if it may change the store
+//!   │ Stage::Barrier                     everything acknowledged before is applied when this call has its answer
+//! advance.rs    check_store              Stage::Connection: the connection must lead to the store that the answer names
+//! send.rs       send_passed, send_kill   into the outbox of `Direct` (direct.rs), as the client's user (Stage::Login)
+//!   │ Stage::Sent
+//! receive.rs    receive → value          answers to the front, messages to the client (subscription.rs, fence.rs), the reply
+//! confirm.rs    Stage::Confirm           the server confirms the reply if the store could lose it
+//! end.rs        give_up, fail, lost      without a reply: an error, or the end of the client's connection
+//! ```
+//!
+//! At any stage its time can be over (deadline.rs), the mark be lost (mark.rs), or the connection (end.rs). A store that is no Redis serves WATCH and
+//! blocking commands by calls instead: `Stage::Embedded` and `Stage::Rest` (embedded.rs).
+//!
+//! Invariants: before each command a barrier travels through the log, so that everything acknowledged before is applied when the store
+//! sees the command (protocol.md §2 rule 8). Only what cannot depend on that goes without one: commands between MULTI and EXEC, and those
+//! of a RESP2 client that is subscribed. When the connection to the store is lost with state on it (a watch, a subscription), so is
+//! the client's, as it would be with Redis.
+
+mod advance;
+mod begin;
+mod confirm;
+mod deadline;
+mod direct;
+pub(in crate::client) mod embedded;
+mod end;
+mod fence;
+mod mark;
+mod passage;
+mod receive;
+mod send;
+mod subscription;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use pmnet_tls::ClientTls;
+
+use crate::client::mode::Mode;
+use crate::shell::socket::Unwritten;
+use crate::store::StoreAddress;
+use crate::upstream::Time;
+use crate::users::Credentials;
+pub use deadline::HALF_CLOSED_TIMEOUT;
+use direct::Direct;
+use embedded::Watching;
+use fence::Published;
+use passage::{Effect, Marks, Passage, Stage};
+
+/// The command of a client that is being passed, and the client's own connection to the store.
+#[derive(Default)]
+pub(in crate::client) struct Passing {
+    passage: Option<Passage>,
+    direct: Option<Direct>,
+    /// As whom the next connection to the store logs in for its client's commands.
+    acts_as: Vec<Arc<Credentials>>,
+    /// How many connections to the store there were.
+    directs: u64,
+    /// Number of the next sentinel.
+    sentinels: u64,
+    /// Something was passed that may have changed the store, and given up without an answer.
+    unanswered: bool,
+    /// A script was killed.
+    killed: bool,
+    /// Keys that it watches at a store that is no Redis.
+    watching: Option<Watching>,
+    /// The PUBLISH of a client that is subscribed, where the reply comes before the message.
+    published: Option<Published>,
+}
+
+impl Passing {
+    /// Begins a connection to the store; the front sees it and connects.
+    fn new_direct(&mut self, store: &StoreAddress, now: Time) -> &mut Direct {
+        self.directs += 1;
+        let direct = Direct::new(store, self.directs, now, self.acts_as.clone());
+        self.direct.insert(direct)
+    }
+
+    /// As whom connections to the store log in for its client's commands, tried in this order; none: as the front.
+    pub(in crate::client) fn set_acts_as(&mut self, acts_as: Vec<Arc<Credentials>>) {
+        if let Some(direct) = &mut self.direct {
+            direct.set_client(&acts_as);
+        }
+        self.acts_as = acts_as;
+    }
+
+    /// The address of the store for its client's own connection, and the connection's number.
+    pub(in crate::client) fn target(&self) -> Option<(u64, SocketAddr)> {
+        let direct = self.direct.as_ref()?;
+        Some((direct.serial, direct.line.address))
+    }
+
+    /// How that connection speaks TLS, if it does.
+    pub(in crate::client) fn tls(&self) -> Option<&ClientTls> {
+        self.direct.as_ref()?.tls.as_ref()
+    }
+
+    /// Bytes to be written to the store.
+    pub(in crate::client) fn unwritten(&self) -> &[u8] {
+        let direct = self.direct.as_ref();
+        direct
+            .map(|direct| direct.line.unwritten())
+            .unwrap_or_default()
+    }
+
+    /// `count` bytes were written to the store.
+    pub(in crate::client) fn wrote(&mut self, count: usize) {
+        if let Some(direct) = &mut self.direct {
+            direct.used = true;
+            direct.line.wrote(count);
+        }
+    }
+
+    /// Whether a command is being passed.
+    pub(in crate::client) fn is_under_way(&self) -> bool {
+        self.passage.is_some()
+    }
+
+    /// The stage of the command that is being passed.
+    fn stage(&self) -> Option<&Stage> {
+        self.passage.as_ref().map(|passage| &passage.stage)
+    }
+
+    /// Whether the store has the command, and has not answered it.
+    fn is_sent(&self) -> bool {
+        matches!(self.stage(), Some(Stage::Sent))
+    }
+
+    /// Ends the connection to the store, with all the state on it.
+    pub(in crate::client) fn drop_direct(&mut self) {
+        self.direct = None;
+    }
+
+    /// Which client of Redis it is while it waits there for others.
+    pub(in crate::client) fn blocked_as(&self) -> Option<i64> {
+        let blocked = self.passage.as_ref()?.blocks && self.is_sent();
+        let direct = self.direct.as_ref().filter(|_| blocked)?;
+        direct.found.as_ref()?.client
+    }
+
+    /// How many channels, patterns and shard channels it is subscribed to.
+    pub(in crate::client) fn subscribed(&self) -> [u64; 3] {
+        self.direct.as_ref().map_or([0; 3], |direct| {
+            let channels = direct.subscribed.saturating_sub(direct.patterns);
+            [channels, direct.patterns, direct.subscribed_sharded]
+        })
+    }
+
+    /// Subscriptions that this client has.
+    pub(in crate::client) fn subscriptions(&self) -> u64 {
+        self.direct.as_ref().map_or(0, |direct| {
+            direct.subscribed.saturating_add(direct.subscribed_sharded)
+        })
+    }
+
+    /// Which change of this client's subscriptions is under way, counted since it came.
+    pub(in crate::client) fn changes_subscriptions(&self) -> Option<u64> {
+        let passage = self.passage.as_ref()?;
+        let changes = passage.is_about_subscriptions() && passage.name != "PING";
+        changes.then_some(self.sentinels)
+    }
+
+    /// Whether messages to the client come before the reply to the command that is being passed.
+    pub(in crate::client) fn lets_messages_pass(&self) -> bool {
+        let lets = |passage: &Passage| passage.blocks || passage.is_about_subscriptions();
+        self.passage.as_ref().is_some_and(lets)
+    }
+
+    /// Whether this client waits for something that may never come.
+    pub(in crate::client) fn endless(&self, mode: &Mode) -> bool {
+        let monitors = matches!(&self.passage, Some(passage) if passage.effect == Effect::Monitor);
+        self.lets_messages_pass() || monitors || mode.monitors() || self.subscriptions() > 0
+    }
+
+    /// Whether the connection to the store has state that another one has not.
+    fn stateful(&self, mode: &Mode) -> bool {
+        mode.monitors() || mode.watches() || self.subscriptions() > 0 || self.has_state()
+    }
+
+    /// Whether the store keeps something for its connection that pmnet does not know.
+    pub(in crate::client) fn has_state(&self) -> bool {
+        self.direct.as_ref().is_some_and(|direct| direct.has_state)
+    }
+
+    /// Gives the passed command up: the store may still execute it.
+    pub(in crate::client) fn drop_passage(&mut self) -> Option<Passage> {
+        let passage = self.passage.take()?;
+        self.unanswered |= passage.marks == Marks::Yes && matches!(passage.stage, Stage::Sent);
+        Some(passage)
+    }
+
+    /// Whether a script was killed since this was last asked.
+    pub(in crate::client) fn take_killed(&mut self) -> bool {
+        std::mem::take(&mut self.killed)
+    }
+
+    /// Whether something was given up without an answer since this was last asked.
+    pub(in crate::client) fn take_unanswered(&mut self) -> bool {
+        std::mem::take(&mut self.unanswered)
+    }
+}

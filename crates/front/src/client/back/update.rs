@@ -1,0 +1,62 @@
+//! An early write: an update, acknowledged as soon as it is durable in the devices.
+
+use bytes::Bytes;
+use pmnet_wire::command::{Form, PREAMBLE_LEN};
+
+use super::Back;
+use super::beside::may_open_pack;
+use super::calls::{Purpose, head};
+use super::pack::{Company, Kind, Part};
+use crate::client::command::Command;
+use crate::client::context::{Context, Later};
+use crate::table::{early_ack, key_hash};
+use crate::upstream::{Call, Submit};
+
+impl Back {
+    /// An update: acknowledged as soon as it is durable.
+    ///
+    /// # Errors
+    /// [`Later`]: it cannot be sent now.
+    pub(in crate::client) fn update(
+        &mut self,
+        command: &Command<'_>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Later> {
+        let Command {
+            arguments,
+            frame,
+            verdict,
+        } = *command;
+        // Its turn comes when the writes before it have their replies, so it may as well go with them. An assumed
+        // command may not: its reply is always OK.
+        let packs = match self.packs.open() {
+            Some(pack) => pack.has_room(Kind::Writes, frame.len()),
+            None => may_open_pack(&self.packs, &self.reads, frame.len()),
+        };
+        if packs && early_ack(arguments) {
+            cx.shared.own_writes.forget();
+            self.pack(Part::of(command, Kind::Writes, Company::Any), cx)?;
+            self.packs.count_detour();
+            return Ok(());
+        }
+        let key_hash = verdict.facts.map_or(0, |facts| key_hash(facts, arguments));
+        self.flush(cx)?;
+        let mut payload = Vec::with_capacity(PREAMBLE_LEN + frame.len());
+        payload.extend_from_slice(&head(Form::Single, cx.selected));
+        payload.extend_from_slice(frame);
+        let bytes = payload.len();
+        let payload = Bytes::from(payload);
+        let call = Call {
+            payload: &payload,
+            key_hash,
+            how: Submit::Update,
+            deadline: cx.deadline(),
+        };
+        let submitted = self.session.submit(call, cx.up, cx.shared.now)?;
+        let call = submitted.as_ref().ok().copied();
+        cx.shared.own_writes.note(call, arguments, &payload);
+        cx.pending
+            .expect(submitted, Purpose::Update { readers: 0 }, bytes);
+        Ok(())
+    }
+}

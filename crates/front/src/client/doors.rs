@@ -1,0 +1,234 @@
+//! The doors of a client that lead straight to one of its parts.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use pmnet_tls::ClientTls;
+use pmnet_wire::StoreName;
+
+use super::back::passing::embedded::unblocked;
+use super::client_command::Portrait;
+use super::{Connection, Shared, Unread};
+use crate::tracking::Told;
+use crate::upstream::{CallId, ReadAnswer, SessionHandle, Time};
+
+impl Connection {
+    /// The number that CLIENT ID answers.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.face.id
+    }
+
+    /// The client's address.
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        &self.face.peer
+    }
+
+    /// The session of the endpoint that this connection uses now.
+    #[must_use]
+    pub fn session(&self) -> Option<SessionHandle> {
+        self.back.session.handle()
+    }
+
+    /// Bytes to write to the client.
+    #[must_use]
+    pub fn unwritten(&self) -> &[u8] {
+        self.face.pending.replies.unwritten()
+    }
+
+    /// `count` of the unwritten bytes were written.
+    pub fn wrote(&mut self, count: usize) {
+        self.face.pending.replies.wrote(count);
+    }
+
+    /// Bytes of replies that are held for the client.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.face.pending.replies.held()
+    }
+
+    /// Whether so many replies are unread that no further command is taken.
+    #[must_use]
+    pub fn congested(&self) -> bool {
+        self.face.pending.replies.congested()
+    }
+
+    /// Whether it is congested, and the client has sent more: it may be writing all before it reads anything.
+    #[must_use]
+    pub fn held_up(&self) -> bool {
+        self.congested() && !self.face.end.ends() && !self.input.starved()
+    }
+
+    /// Whether the connection ends with an error, and the client may not have sent everything yet.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.face.end.is_cut_off()
+    }
+
+    /// Whether something is waited for that the store may send much later.
+    #[must_use]
+    pub fn waits_on_store(&self) -> bool {
+        self.back.passing.waits_on_store(&self.face.mode)
+    }
+
+    /// Whether it has waited long enough for the store to be busy.
+    #[must_use]
+    pub fn doubts_store(&self, now: Time) -> bool {
+        self.face.pending.doubts_store(now)
+    }
+
+    /// Whether it waits for the end of a pause.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.face.pending.hold.is_paused()
+    }
+
+    /// It is told something about keys: its own, or those of a client that has named it (`redirected`). Whether it listens.
+    pub(crate) fn told_of_keys(&mut self, told: &Told, redirected: bool) -> bool {
+        let (protocol, passing) = (self.face.protocol(), &self.back.passing);
+        let listens = self.tracks.tell(told, redirected, protocol, passing);
+        self.hand_out_told();
+        listens
+    }
+
+    /// The client is gone that it wanted to be told in its place. Whether it is told that.
+    pub(crate) fn told_of_no_redirect(&mut self, redirect: u64) -> bool {
+        let protocol = self.face.protocol();
+        let listens = self.tracks.tell_of_no_redirect(redirect, protocol);
+        self.hand_out_told();
+        listens
+    }
+
+    /// All of it that others can ask about.
+    pub(crate) fn portrait(&self) -> Portrait<'_> {
+        Portrait {
+            face: &self.face,
+            life: &self.life,
+            passing: &self.back.passing,
+            user: self.rights.name(),
+        }
+    }
+
+    /// Which client of Redis it is while it waits there for others.
+    pub(crate) fn blocked_as(&self) -> Option<i64> {
+        self.back.passing.blocked_as()
+    }
+
+    /// The head answered a READ, or has not in time.
+    pub fn read_answered(&mut self, call: CallId, answer: ReadAnswer, shared: &mut Shared) {
+        let (selected, pending) = (self.face.settings.selected, &mut self.face.pending);
+        let reads = &mut self.back.reads;
+        reads.answered(call, answer, selected, pending, shared);
+    }
+
+    /// The store's record, for reads that were handed out before the head had answered.
+    pub fn store_recorded(&mut self, number: u64, epoch: u32, watermark: u64, shared: &mut Shared) {
+        let (protocol, pending) = (self.face.protocol(), &mut self.face.pending);
+        let (reads, record) = (&mut self.back.reads, (epoch, watermark));
+        reads.store_recorded(number, record, protocol, pending, shared);
+    }
+
+    /// The store's reply to the next read of this batch.
+    pub fn store_replied(&mut self, number: u64, reply: Bytes, shared: &mut Shared) {
+        let (protocol, pending) = (self.face.protocol(), &mut self.face.pending);
+        let reads = &mut self.back.reads;
+        reads.store_replied(number, reply, protocol, pending, shared);
+    }
+
+    /// The rest of this batch cannot be read from the store, or from the replica that was asked.
+    pub fn store_unread(&mut self, number: u64, why: Unread, shared: &mut Shared) {
+        let protocol = self.face.protocol();
+        self.back.reads.store_unread(number, why, protocol, shared);
+    }
+
+    /// Whether something passes, or may pass, that changes the store.
+    #[must_use]
+    pub fn needs_mark(&self) -> bool {
+        self.back.passing.needs_mark(&self.face.mode)
+    }
+
+    /// Whether something was passed, and given up without an answer, since this was last asked.
+    pub fn take_unanswered(&mut self) -> bool {
+        self.back.passing.take_unanswered()
+    }
+
+    /// The client goes. Whether something that was passed has no answer.
+    pub fn close_unanswered(&mut self) -> bool {
+        self.back.passing.close_unanswered()
+    }
+
+    /// The mark is open no longer. Whether something has changed here.
+    pub fn mark_lost(&mut self) -> bool {
+        self.back.passing.mark_lost(&mut self.face)
+    }
+
+    /// The keys that it waits for at an embedded store, and until when it waits.
+    pub(crate) fn waits_for(&self) -> Option<(&[i64], Option<Time>)> {
+        self.back.passing.waits_for()
+    }
+
+    /// One of its keys may have arrived.
+    pub(crate) fn wake(&mut self) {
+        self.back.passing.wake();
+    }
+
+    /// Ends its wait with this, unless it finds something before.
+    pub(crate) fn stop_waiting(&mut self, answer: Bytes, shared: &Shared) {
+        let passing = &mut self.back.passing;
+        passing.stop_waiting(&mut self.face, answer, shared.now);
+    }
+
+    /// The reply that CLIENT UNBLOCK gives it.
+    pub(crate) fn unblocked(&self, error: bool) -> Bytes {
+        unblocked(error, self.face.protocol())
+    }
+
+    /// The address for this client's connection to the store, and the connection's number: a new number
+    /// means a new socket. `None`: there must be no connection.
+    #[must_use]
+    pub fn direct_target(&self) -> Option<(u64, SocketAddr)> {
+        self.back.passing.target()
+    }
+
+    /// How that connection speaks TLS, if it does.
+    #[must_use]
+    pub fn direct_tls(&self) -> Option<&ClientTls> {
+        self.back.passing.tls()
+    }
+
+    /// Whether bytes of the store are welcome now. Messages that a subscriber does not read wait there, as without us; the
+    /// reply to a command has room.
+    #[must_use]
+    pub fn wants_direct(&self) -> bool {
+        let replies = &self.face.pending.replies;
+        let waits = self.back.passing.is_under_way() && !replies.congested();
+        waits || !replies.holds_much()
+    }
+
+    /// Bytes to be written to the store.
+    #[must_use]
+    pub fn direct_unwritten(&self) -> &[u8] {
+        self.back.passing.unwritten()
+    }
+
+    /// `count` bytes were written to the store.
+    pub fn direct_wrote(&mut self, count: usize) {
+        self.back.passing.wrote(count);
+    }
+
+    /// The connection to the store could not be made, or is lost.
+    pub fn direct_lost(&mut self, why: &str) {
+        self.back.passing.lost(&mut self.face, why);
+    }
+
+    /// Takes in bytes from the store.
+    pub fn direct_receive(&mut self, bytes: &[u8], shared: &Shared) {
+        self.back.passing.receive(bytes, &mut self.face, shared);
+    }
+
+    /// The server now uses the store with this name. A command that waits for another store ends as if its
+    /// connection were lost. Returns whether anything has changed.
+    pub fn store_named(&mut self, name: &StoreName) -> bool {
+        self.back.passing.store_named(&mut self.face, name)
+    }
+}

@@ -1,0 +1,88 @@
+//! Texts of errors that several places give, as Redis has them, and pmnet's own refusal.
+
+use bytes::Bytes;
+use pmnet_resp::{Arguments, reply};
+
+use crate::table::Verdict;
+
+/// Redis' own error for options that it cannot read.
+pub(super) const SYNTAX: &str = "ERR syntax error";
+/// Redis' own error for a client's name that it does not take.
+pub(super) const BAD_NAME: &str =
+    "ERR Client names cannot contain spaces, newlines or special characters.";
+/// Redis' own error for an EXEC with arguments, which ends the transaction.
+pub(super) const EXEC_ARITY: Bytes = Bytes::from_static(
+    b"-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n",
+);
+/// Redis' own error for the EXEC of a transaction that has failed.
+pub(crate) const EXECABORT: Bytes =
+    Bytes::from_static(b"-EXECABORT Transaction discarded because of previous errors.\r\n");
+
+/// Redis' own error if the number of arguments does not fit.
+pub(super) fn arity_error(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
+    let name = verdict.misfit(arguments)?.name.to_ascii_lowercase();
+    if name == "exec" {
+        return Some(EXEC_ARITY);
+    }
+    Some(reply::error(&format!(
+        "ERR wrong number of arguments for '{name}' command"
+    )))
+}
+
+pub(super) fn refusal(arguments: &Arguments<'_>, why: &str) -> Bytes {
+    reply::error(&format!(
+        "ERR pmnet: {} is not possible through the front: {why}",
+        shown(arguments)
+    ))
+}
+
+/// The command's name for an error text, in capitals and cut to a sensible length.
+pub(crate) fn shown(arguments: &Arguments<'_>) -> String {
+    let name = arguments.get(0);
+    String::from_utf8_lossy(&name[..name.len().min(64)]).to_ascii_uppercase()
+}
+
+/// Redis' own error for a subcommand that it does not know.
+pub(super) fn unknown_subcommand(arguments: &Arguments<'_>) -> Bytes {
+    let (sub, name) = (shown_text(arguments.get(1), 128), shown(arguments));
+    let name = name.as_bytes();
+    reply::error(
+        &[
+            b"ERR unknown subcommand '",
+            sub,
+            b"'. Try ",
+            name,
+            b" HELP.",
+        ]
+        .concat(),
+    )
+}
+
+/// Redis' own error for a command that it does not know.
+pub(crate) fn unknown_command(arguments: &Arguments<'_>) -> Bytes {
+    let mut beginning = Vec::new();
+    for argument in arguments.iter().skip(1) {
+        let Some(room) = 128_usize
+            .checked_sub(beginning.len())
+            .filter(|room| *room > 0)
+        else {
+            break;
+        };
+        beginning.extend_from_slice(&[b"'", shown_text(argument, room), b"' "].concat());
+    }
+    let name = shown_text(arguments.get(0), 128);
+    let parts = [
+        b"ERR unknown command '",
+        name,
+        b"', with args beginning with: ",
+        &beginning,
+    ];
+    reply::error(&parts.concat())
+}
+
+/// Returns as much of this as Redis shows: at most `most` bytes, and up to a NUL.
+fn shown_text(bytes: &[u8], most: usize) -> &[u8] {
+    let most = most.min(bytes.len());
+    let end = bytes[..most].iter().position(|byte| *byte == 0);
+    &bytes[..end.unwrap_or(most)]
+}

@@ -1,0 +1,80 @@
+//! How a loop waits for its next turn: it sleeps, or polls without sleeping for a while after activity.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use mio::{Events, Poll};
+use pmnet_client::{Clock, Spin};
+
+use crate::upstream::Time;
+
+/// The work of a loop before anything arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// Something, at once.
+    Not,
+    /// Nothing, but something arrived a moment ago.
+    Spinning,
+    /// Nothing for so long; `None`: for ever.
+    Asleep(Option<Duration>),
+}
+
+/// A loop's clock, and when it last had something to do.
+pub(crate) struct Pace {
+    clock: Clock,
+    spin: Spin,
+}
+
+impl Pace {
+    /// `spin_micros`: how long it polls without sleeping after activity.
+    pub(crate) fn new(spin_micros: u64) -> Pace {
+        Pace {
+            clock: Clock::start(),
+            spin: Spin::new(spin_micros),
+        }
+    }
+
+    /// How it waits at this time; `asleep`: how long it may sleep.
+    pub(crate) fn waits(
+        &self,
+        now: Time,
+        has_work: bool,
+        asleep: impl FnOnce() -> Option<Duration>,
+    ) -> Waits {
+        match has_work {
+            true => Waits::Not,
+            false if self.spin.is_on(pmnet_client::Time(now)) => Waits::Spinning,
+            false => Waits::Asleep(asleep()),
+        }
+    }
+
+    /// Waits for events. Returns the time then; `None`: it was interrupted, and is to wait again.
+    ///
+    /// # Errors
+    /// Of the operating system.
+    pub(crate) fn wait(
+        &mut self,
+        poll: &mut Poll,
+        events: &mut Events,
+        waits: Waits,
+    ) -> std::io::Result<Option<Time>> {
+        let timeout = match waits {
+            Waits::Not | Waits::Spinning => Some(Duration::ZERO),
+            Waits::Asleep(timeout) => timeout,
+        };
+        match poll.poll(events, timeout) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let now = self.clock.now();
+        match waits {
+            _ if !events.is_empty() => self.spin.active(now),
+            Waits::Not => self.spin.active(now),
+            // The process that is to answer may need this core.
+            Waits::Spinning => self.spin.yield_core(&self.clock),
+            Waits::Asleep(_) => {}
+        }
+        Ok(Some(now.0))
+    }
+}
