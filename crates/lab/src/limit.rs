@@ -25,7 +25,7 @@ pub const VALUE_BYTES_MAX: usize = 16 << 20;
 const CONNECTIONS_MAX: usize = 10_000;
 /// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
-/// Nothing more is read from a client that leaves so many bytes of replies unread.
+/// Nothing more is read from a client that leaves this many bytes of replies unread.
 const UNREAD_BYTES_MAX: usize = 4 << 20;
 /// Events taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;

@@ -1,6 +1,6 @@
 //! Who has each frame, and what lies in it (`docs/spec/packet-store.md` §6). All of it is derived: recovery counts it anew.
 //!
-//! Invariants: a frame with a record in it is never free; a frame that is lent belongs to whoever moves packets; ordinary
+//! Invariants: a frame with a record in it is never free; a frame that is lent belongs to the packet loop; ordinary
 //! puts never take the last [`Frames::reserve`] free frames; a frame that is lent has no line on the medium that points into it.
 //! May not: see a byte of a frame.
 
@@ -8,10 +8,10 @@ use crate::geometry::{Geometry, index, to_u64};
 
 /// No frame, no slot.
 pub(crate) const NONE: u32 = u32::MAX;
-/// One in so many frames, and at least [`RESERVE_MIN`], is the reserve ([`Room`]).
+/// One frame in this many, and at least [`RESERVE_MIN`], is the reserve ([`Room`]).
 const RESERVE_FRACTION: u32 = 8;
 const RESERVE_MIN: u32 = 8;
-/// Frames that can be packed are sorted by their live bytes into so many classes.
+/// Frames that can be packed are sorted by their live bytes into this many classes.
 const CLASSES: usize = 16;
 /// Frames of these classes are sparse: less than three quarters of them are live.
 const CLASSES_SPARSE: usize = 12;
@@ -28,7 +28,7 @@ const UNUSED_SCARCE_MAX: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// Whoever moves packets has it.
+    /// The packet loop has it.
     Lent,
     /// Records are copied into it.
     Open,
@@ -560,7 +560,7 @@ impl Frames {
         self.free() < self.reserve + self.records + self.ahead
     }
 
-    /// Keeps so many frames for records of the protocol alone.
+    /// Keeps this many frames for records of the protocol alone.
     pub fn keep_for_records(&mut self, frames: usize) {
         self.records = frames;
     }
@@ -570,7 +570,7 @@ impl Frames {
         self.free() < Room::another(self.reserve, self.records)
     }
 
-    /// Wants so many frames free besides the reserve.
+    /// Wants this many frames free besides the reserve.
     pub fn keep_ahead(&mut self, frames: usize) {
         self.ahead = frames;
     }

@@ -432,7 +432,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// The same, by whoever knows the log.
+    /// The same, by a caller that knows the log.
     pub(crate) fn repair_in_region(self) -> Result<PacketStore<M>, OpenError> {
         match self.loss() {
             Some(loss) => Err(OpenError::Damaged(Box::new(loss))),

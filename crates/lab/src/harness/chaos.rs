@@ -272,7 +272,7 @@ pub fn drained(endpoint: SocketAddr) -> anyhow::Result<()> {
     answered(endpoint, SETTLE_MAX, &["DBSIZE"], is_count).context("the log does not drain")
 }
 
-/// Waits until `endpoint` gives the right answer to `command`, for so long.
+/// Waits until `endpoint` gives the right answer to `command`, for this long.
 ///
 /// # Errors
 /// The last answer, or why there was none.

@@ -37,7 +37,7 @@ pub enum Verb {
     Add,
     /// Stores if there is an item.
     Replace,
-    /// Adds data behind an item's.
+    /// Adds data after an item's.
     Append,
     /// Adds data in front of an item's.
     Prepend,

@@ -1,4 +1,4 @@
-//! One medium for a log and a store: whoever is at work has it.
+//! One medium for a log and a store: the one at work has it.
 
 use std::ops::Range;
 use std::os::fd::RawFd;

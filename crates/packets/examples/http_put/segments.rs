@@ -31,7 +31,7 @@ pub struct Segments {
     pub region: Region,
     burst: Vec<Packet>,
     incoming: VecDeque<Packet>,
-    /// The segment that the TCP looks at, if nobody will keep it.
+    /// The segment that the TCP looks at, if it will not be kept.
     seen: Option<Packet>,
     streams: HashMap<SocketAddr, Stream>,
     /// What the TCP sends.
@@ -92,7 +92,7 @@ impl Segments {
         }
     }
 
-    /// Whoever begins connections and has none does not fill the memory.
+    /// A peer that begins connections and completes none does not fill the memory.
     pub fn end_others(&mut self, is_known: impl Fn(&SocketAddr) -> bool) {
         if self.streams.len() > STREAMS_MAX {
             let all: Vec<SocketAddr> = self.streams.keys().copied().collect();

@@ -30,7 +30,7 @@ use crate::load::HistoryFile;
 
 /// Clients of a run.
 const CLIENTS: u64 = 8;
-/// The clients go on for so long after the repair.
+/// The clients go on for this long after the repair.
 const AFTER: Duration = Duration::from_millis(500);
 /// Operations that must be acknowledged, or the run goes on: fewer show little.
 const ACKNOWLEDGED_MIN: u64 = 400;
