@@ -11,7 +11,7 @@ use pmnet_proto::time::{Nanos, SECOND};
 
 use crate::etcd::{Etcd, EtcdError};
 
-/// A controller that compacts notes so often which revision there is.
+/// A controller that compacts notes at these intervals which revision there is.
 const NOTED_EVERY: Nanos = 60 * SECOND;
 /// Time for which it keeps the history.
 const KEPT: Nanos = 300 * SECOND;

@@ -376,7 +376,7 @@ impl<M: Media> Scan<M> {
         to_u64(lines.filter(Line::is_in_packet).count())
     }
 
-    /// What takes how much room.
+    /// Returns which part takes how much room.
     #[must_use]
     pub fn stat(&self) -> Stat {
         let reader = self.reader();
@@ -440,7 +440,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// The same, and if records are missing, goes on without them. What is damaged is erased for good.
+    /// The same, and if records are missing, goes on without them. Damaged records are erased for good.
     ///
     /// # Errors
     /// [`OpenError::Region`], [`OpenError::Media`].

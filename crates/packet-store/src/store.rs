@@ -70,7 +70,7 @@ pub struct PacketStore<M> {
     lines_ahead: usize,
     /// Lines that are for records of the protocol alone.
     lines_records: usize,
-    /// What the next persist must cover.
+    /// Part of the image that the next persist must cover.
     pub(crate) dirty: Vec<Range<usize>>,
     pub(crate) undo: Vec<Undo>,
     /// Keys whose newest version is deleted, and by which commit.
@@ -586,7 +586,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// What takes how much room.
+    /// Returns which part takes how much room.
     #[must_use]
     pub fn stat(&self) -> Stat {
         let [frames_free, frames_lent, frames_used] = self.frames.counts();
@@ -608,7 +608,7 @@ impl<M: Media> PacketStore<M> {
     }
 }
 
-/// What takes how much room in a store.
+/// Room that each part of a store takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Records.

@@ -147,7 +147,7 @@ pub struct Region {
 const DEVICE: u32 = 0;
 
 impl Region {
-    /// Opens a region by its name, or makes it, and binds to every queue of the interfaces. What a crash left half is gone;
+    /// Opens a region by its name, or makes it, and binds to every queue of the interfaces. A datagram that a crash left half is gone;
     /// what was persisted is there.
     ///
     /// # Errors
@@ -290,7 +290,7 @@ impl Region {
         Ok(self.log.durable())
     }
 
-    /// What is kept and durable up to this order is needed no longer. Its buffers are received into again after one or two more calls of
+    /// Lets go of kept and durable datagrams up to this order. Their buffers are received into again after one or two more calls of
     /// [`Region::persist`].
     pub fn forget(&mut self, upto: u64) {
         self.log.reclaim(upto);

@@ -76,7 +76,7 @@ impl Socket {
     /// the same port and the kernel spreads the flows over them.
     ///
     /// # Errors
-    /// Whatever the system says, with the address in the text.
+    /// The error of the system, with the address in the text.
     pub fn bind(address: Peer, shared: bool) -> io::Result<Socket> {
         let explain = |error: io::Error| explained(address, &error);
         let mut socket = bound(address, shared).map_err(explain)?;
@@ -185,7 +185,7 @@ impl Socket {
         }
     }
 
-    /// The paths to these carry packets of ours with so much payload: what is longer is sent to them as IP fragments.
+    /// The paths to these carry packets of ours with this much payload: longer ones are sent to them as IP fragments.
     pub fn set_limits(&mut self, paths: impl IntoIterator<Item = (Peer, FragmentSize)>) {
         self.limits.clear();
         let small = paths
@@ -209,7 +209,7 @@ impl Socket {
     /// Returns the address that the socket is bound to.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system.
     pub fn local_address(&self) -> io::Result<Peer> {
         self.io.local_addr()
     }
@@ -298,7 +298,7 @@ impl Socket {
     }
 
     /// Sends every packet of the outbox, neighbours of one size to one address in one call.
-    /// What the kernel has no room for, or does not accept, is dropped and counted: the protocol sends
+    /// Datagrams for which the kernel has no room, or that it does not accept, are dropped and counted: the protocol sends
     /// it again. No received packet may end the process that answers it.
     pub fn send(&mut self, out: &Outbox) {
         let segments_max = self.state.max_gso_segments();

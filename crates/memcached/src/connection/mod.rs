@@ -198,7 +198,7 @@ impl Connection {
         &self.out[self.written..]
     }
 
-    /// So much of them was written.
+    /// Notes that this much of them was written.
     pub fn wrote(&mut self, count: usize) {
         self.written += count;
         // A client that always leaves something unread must not make what it has read stay.

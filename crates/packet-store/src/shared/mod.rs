@@ -76,8 +76,8 @@ impl<M: Media> Shared<M> {
         self.log.take_back(log);
     }
 
-    /// From now on the store wants room free for what the log may hold: a frame or two, and two lines, for each of its frames. What was
-    /// acknowledged may take a quarter of the reserve besides ([`Room::Acknowledged`](crate::Room)). In a region of less than about six times
+    /// From now on the store wants room free for what the log may hold: a frame or two, and two lines, for each of its frames. Acknowledged
+    /// updates may take a quarter of the reserve besides ([`Room::Acknowledged`](crate::Room)). In a region of less than about six times
     /// the log it is half of what the log leaves.
     pub fn keep_ahead(&mut self) {
         let log = index(self.log_frames);
@@ -259,7 +259,7 @@ impl<M: Media> Shared<M> {
         self.log.wants_buffers()
     }
 
-    /// The next buffer that neither the log nor the store needs, as [`Log::poll_released`]. What the store has a record in
+    /// The next buffer that neither the log nor the store needs, as [`Log::poll_released`]. A buffer in which the store has a record
     /// stays with it.
     pub fn poll_released(&mut self) -> Option<u32> {
         loop {

@@ -17,7 +17,7 @@ const MTU: usize = 1500;
 /// Streams at the same time. Above that, those that no connection came of are forgotten.
 const STREAMS_MAX: usize = 256;
 
-/// What of a connection's stream has come.
+/// The part of a connection's stream that has come.
 #[derive(Default)]
 struct Stream {
     /// Number of the next byte.
@@ -70,7 +70,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Lets go what the TCP has sent. What cannot be sent is lost; TCP sends it again.
+    /// Lets go what the TCP has sent. A packet that cannot be sent is lost; TCP sends it again.
     pub fn flush(&mut self) -> Result<(), Error> {
         for packet in self.out.drain(..) {
             if let Some((to, _, _)) = read(&packet, false) {
