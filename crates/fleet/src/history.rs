@@ -11,7 +11,7 @@ use pmnet_proto::time::{Nanos, SECOND};
 
 use crate::etcd::{Etcd, EtcdError};
 
-/// A controller that compacts notes at these intervals which revision there is.
+/// Time after which a controller that compacts notes the present revision again.
 const NOTED_EVERY: Nanos = 60 * SECOND;
 /// Time for which it keeps the history.
 const KEPT: Nanos = 300 * SECOND;
