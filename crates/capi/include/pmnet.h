@@ -204,7 +204,7 @@ struct pmnet_client_options {
          */
         uint32_t copies_min;
         /**
-         * Each call ends within so many milliseconds. Default: 10,000.
+         * Each call ends within this many milliseconds. Default: 10,000.
          */
         uint32_t timeout_ms;
         /**

@@ -47,7 +47,7 @@ pub struct pmnet_client_options {
     pub devices: *const c_char,
     /// An acknowledgement by fewer devices than this closes the session with PMNET_E_COPIES. Default: 1.
     pub copies_min: u32,
-    /// Each call ends within so many milliseconds. Default: 10,000.
+    /// Each call ends within this many milliseconds. Default: 10,000.
     pub timeout_ms: u32,
     /// Calls that may be under way at once. Default: 4,096.
     pub calls_max: u32,

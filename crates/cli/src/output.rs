@@ -60,7 +60,7 @@ pub(crate) fn failure() -> Option<ErrorKind> {
     *FAILURE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes all of it, unless there is no room for so long. The number of bytes that were written before an error.
+/// Writes all of it, unless there is no room for this long. The number of bytes that were written before an error.
 fn put(to: BorrowedFd<'_>, bytes: &[u8], patience: &Timespec) -> Result<(), (usize, Errno)> {
     let mut done = 0;
     while done < bytes.len() {

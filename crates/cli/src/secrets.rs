@@ -8,7 +8,7 @@ use crate::files::bounded_text;
 
 /// Longest file with a password, in bytes.
 const FILE_BYTES_MAX: u64 = 1024;
-/// Permissions of everybody but the owner.
+/// Permissions of all users but the owner.
 const OTHERS: u32 = 0o077;
 
 /// Returns the password in the first line of this file. Warns if others may read the file.
@@ -34,7 +34,7 @@ pub fn password(flag: &str, path: &Path) -> Result<String, ConfigError> {
     Ok(line.to_owned())
 }
 
-/// Warns if this URL has a password, which everybody on this machine can then see in the process list. `instead`: where it
+/// Warns if this URL has a password, which every user of this machine can then see in the process list. `instead`: where it
 /// belongs.
 pub fn warn_of_password(flag: &str, url: &str, instead: &str) {
     let credentials = url.rsplit_once('@').map(|(before, _)| before);

@@ -2,7 +2,7 @@
 //!
 //! A lease of the protocol is a lease of etcd *that is granted anew each time*, and the key `alive/ID` that goes with it. One
 //! transaction puts that key under the new lease if the word about the device, its last lease and its process are what the agent has
-//! just read. So a lease, and that nobody declared the device stopped, are agreed on in one step, and a step that arrives
+//! just read. So a lease, and that the device was not declared stopped, are agreed on in one step, and a step that arrives
 //! late does nothing. The device's deadline is counted from before the grant was sent.
 
 mod told;
@@ -63,7 +63,7 @@ pub struct Facts {
     pub incarnation: u32,
 }
 
-/// An agent at work. It ends when this is dropped; the lease then ends by itself.
+/// An agent at work. It ends when this is dropped; the lease then runs out.
 #[derive(Debug)]
 pub struct Agent {
     shared: Arc<Shared>,
@@ -165,7 +165,7 @@ impl Agent {
     /// Returns the lease back. **The device has ended**: it answers nothing by this lease any more.
     ///
     /// # Errors
-    /// A sentence: etcd does not answer. The lease then ends by itself.
+    /// A sentence: etcd does not answer. The lease then runs out.
     pub fn give_back(mut self) -> Result<(), String> {
         // Nobody asks for another one.
         self.finish();

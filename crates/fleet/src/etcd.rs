@@ -2,7 +2,7 @@
 //!
 //! Four calls are all that a lease needs: read a range (linearizable), grant a lease, end one, and one transaction that compares
 //! revisions and puts. All go through the agreement of etcd's members. The keep-alive of etcd does not: a member that
-//! believes to be the leader renews by itself. So it is used only for what is there for people to see ([`Etcd::keep_alive`]).
+//! believes to be the leader renews alone. So it is used only for what is there for people to see ([`Etcd::keep_alive`]).
 //! The rest is about what etcd keeps ([`History`](crate::History)).
 
 use std::time::Duration;
@@ -276,7 +276,7 @@ impl Etcd {
         Ok(answer["succeeded"] == true)
     }
 
-    /// Seconds that a lease has left; `None`: it is gone. For people only: one member of etcd answers by itself.
+    /// Seconds that a lease has left; `None`: it is gone. For people only: one member of etcd answers alone.
     ///
     /// # Errors
     /// [`EtcdError`].

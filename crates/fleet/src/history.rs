@@ -1,7 +1,7 @@
 //! The history that etcd keeps.
 //!
 //! etcd keeps every value that a key ever had until its history is *compacted*, and takes no writes when its database has reached its quota.
-//! Each renewal of a lease is a new value. So either etcd compacts by itself (`--auto-compaction-retention`), or a controller does it when told to:
+//! Each renewal of a lease is a new value. So either etcd compacts automatically (`--auto-compaction-retention`), or a controller does it when told to:
 //! compaction is for all users of an etcd. A controller without that order looks whether etcd compacts, and warns if it does not.
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use pmnet_proto::time::{Nanos, SECOND};
 
 use crate::etcd::{Etcd, EtcdError};
 
-/// A controller that compacts notes so often which revision there is.
+/// Time after which a controller that compacts notes the present revision again.
 const NOTED_EVERY: Nanos = 60 * SECOND;
 /// Time for which it keeps the history.
 const KEPT: Nanos = 300 * SECOND;

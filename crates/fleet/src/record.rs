@@ -36,7 +36,7 @@ impl Names {
     /// Those of this shard.
     ///
     /// # Errors
-    /// A sentence: the fleet cannot be called so.
+    /// Returns a message if the fleet's name is not allowed.
     pub fn new(fleet: &str, shard: u32) -> Result<Names, String> {
         let usual = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if fleet.is_empty() || fleet.len() > NAME_MAX || !fleet.chars().all(usual) {

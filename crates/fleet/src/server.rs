@@ -248,7 +248,7 @@ impl Keeper {
         )
     }
 
-    /// That this process is there, in a new lease.
+    /// States that this process is there, in a new lease.
     fn alive(&mut self) -> Result<Put, String> {
         let lease = self.etcd.grant(self.config.seconds);
         Ok(Put {

@@ -1,7 +1,7 @@
 //! `pmnet-lab resp-limit`: a server that answers every `SET` and `GET` at once and keeps nothing.
 //!
-//! Purpose: the bound of what a server of Redis's protocol can do on a machine, with the same client. Whatever a
-//! real one does besides reading commands and writing replies, it does on top of this. One thread, in turns: it takes in
+//! Purpose: the bound of what a server of Redis's protocol can do on a machine, with the same client. A
+//! real one reads commands and writes replies, too; all else that it does comes on top. One thread, in turns: it takes in
 //! all commands that are there, then writes to each client once. So its clients, too, find several replies at a time
 //! when there are many of them. It sleeps when nothing is there, unless told to poll for a while. May not: be taken for
 //! a database.
@@ -25,7 +25,7 @@ pub const VALUE_BYTES_MAX: usize = 16 << 20;
 const CONNECTIONS_MAX: usize = 10_000;
 /// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
-/// Nothing more is read from a client that leaves so many bytes of replies unread.
+/// Nothing more is read from a client that leaves this many bytes of replies unread.
 const UNREAD_BYTES_MAX: usize = 4 << 20;
 /// Events taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;
@@ -43,7 +43,7 @@ pub struct Limit {
     listener: TcpListener,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
-    /// Who is to be written to when all that is ready has been taken in.
+    /// Clients that are to be written to when all that is ready has been taken in.
     dirty: Vec<usize>,
     spin: Duration,
     answers: Answers,
@@ -59,7 +59,7 @@ struct Connection {
     output: Vec<u8>,
 }
 
-/// What is answered.
+/// The reply.
 struct Answers {
     /// The reply to every `GET`.
     value: Vec<u8>,
@@ -111,7 +111,7 @@ impl Limit {
     /// Serves until it is stopped.
     ///
     /// # Errors
-    /// Sockets cannot be polled. What is wrong with one connection ends that one.
+    /// Sockets cannot be polled. An error of one connection ends only that one.
     pub fn run(&mut self) -> anyhow::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut active = Instant::now();

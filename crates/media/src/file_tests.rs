@@ -1,4 +1,4 @@
-//! The writers of a file behind each other's back: each one leaves the same bytes.
+//! Two writers of one file that do not know of each other: each one leaves the same bytes.
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;

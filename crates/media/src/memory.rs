@@ -1,8 +1,8 @@
 //! The memory of an image, which a network interface may share: its packet buffers are the log's frames
 //! (`docs/spec/ordered-log.md` §11).
 //!
-//! Invariants: as soon as it is shared, no reference to the whole of it is made any more, but only to parts that
-//! have one holder: entries, frames of the log, and what was received and not given back yet. May not: know which parts
+//! Invariants: once the memory is shared, the code makes references only to parts with a single holder (entries, frames of
+//! the log, and what was received and not given back yet), never to the whole. May not: know which parts
 //! these are; the log does.
 
 #![allow(unsafe_code)]
@@ -78,7 +78,7 @@ impl Memory {
     /// Returns all of it.
     ///
     /// # Panics
-    /// Somebody else has it too.
+    /// Another process has it too.
     pub(crate) fn whole(&self) -> &[u8] {
         assert_eq!(
             Arc::strong_count(&self.0),

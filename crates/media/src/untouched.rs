@@ -18,7 +18,7 @@ pub(crate) struct Untouched {
     /// Whether each block is untouched.
     blocks: Vec<bool>,
     left: usize,
-    /// Zeros, at the beginning of a page. Nobody writes to them, so they take no memory.
+    /// Zeros, at the beginning of a page. No code writes to them, so they take no memory.
     zeros: MmapMut,
 }
 

@@ -166,7 +166,7 @@ fn put(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Packets that lie in lent frames already, with a checksum that somebody else computed.
+/// Packets that lie in lent frames already, with a checksum that another program computed.
 fn in_place(store: &mut PacketStore<AnyMedia>, value: &[u8], keys: u64) -> Result<(), Failure> {
     let mut random = 3;
     let count = 10_000;

@@ -1,6 +1,6 @@
-//! Who has each frame, and what lies in it (`docs/spec/packet-store.md` §6). All of it is derived: recovery counts it anew.
+//! The holder of each frame, and its content (`docs/spec/packet-store.md` §6). All of it is derived: recovery counts it anew.
 //!
-//! Invariants: a frame with a record in it is never free; a frame that is lent belongs to whoever moves packets; ordinary
+//! Invariants: a frame with a record in it is never free; a frame that is lent belongs to the packet loop; ordinary
 //! puts never take the last [`Frames::reserve`] free frames; a frame that is lent has no line on the medium that points into it.
 //! May not: see a byte of a frame.
 
@@ -8,14 +8,14 @@ use crate::geometry::{Geometry, index, to_u64};
 
 /// No frame, no slot.
 pub(crate) const NONE: u32 = u32::MAX;
-/// One in so many frames, and at least [`RESERVE_MIN`], is the reserve ([`Room`]).
+/// One frame in this many, and at least [`RESERVE_MIN`], is the reserve ([`Room`]).
 const RESERVE_FRACTION: u32 = 8;
 const RESERVE_MIN: u32 = 8;
-/// Frames that can be packed are sorted by their live bytes into so many classes.
+/// Frames that can be packed are sorted by their live bytes into this many classes.
 const CLASSES: usize = 16;
 /// Frames of these classes are sparse: less than three quarters of them are live.
 const CLASSES_SPARSE: usize = 12;
-/// Frames of these classes can be packed when frames are scarce. What may be put in place of something when all else is refused is half of
+/// Frames of these classes can be packed when frames are scarce. When all else is refused, records may still replace others in half of
 /// the reserve, a 16th of all frames; so there is such a frame before that is used up.
 const CLASSES_SCARCE: usize = 15;
 /// Records that are copied in begin at a multiple of this, in bytes: words of two records are never torn together.
@@ -28,7 +28,7 @@ const UNUSED_SCARCE_MAX: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// Whoever moves packets has it.
+    /// The packet loop has it.
     Lent,
     /// Records are copied into it.
     Open,
@@ -80,7 +80,7 @@ pub(crate) struct Place {
     pub len: usize,
 }
 
-/// Who asks for room.
+/// The part that asks for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// Data of a client: leaves the reserve alone.
@@ -140,9 +140,9 @@ pub(crate) struct Frames {
     classes: [u32; CLASSES],
     live: u64,
     reserve: usize,
-    /// So many more are for records of the protocol alone.
+    /// Further frames for records of the protocol alone.
     records: usize,
-    /// So many more are wanted free: with fewer, frames are packed, and the store is short.
+    /// Further frames that are wanted free: with fewer, frames are packed, and the store is short.
     ahead: usize,
     /// See [`UNUSED_MAX`].
     unused_max: usize,
@@ -382,7 +382,7 @@ impl Frames {
         true
     }
 
-    /// What died so far is erased, durably: no line on the medium points into a free frame.
+    /// Notes that the records that died so far are erased, durably: no line on the medium points into a free frame.
     pub fn cool(&mut self) {
         self.cold.append(&mut self.warm);
         for frame in std::mem::take(&mut self.left) {
@@ -476,7 +476,7 @@ impl Frames {
         }
     }
 
-    /// What was taken out of packing can be packed again; nothing if the frame is free meanwhile.
+    /// Lets a frame that was taken out of packing be packed again; does nothing if the frame is free meanwhile.
     pub fn set_closed(&mut self, frame: u32) {
         if self.frames[index(frame)].state == State::Apart {
             self.frames[index(frame)].state = State::Closed;
@@ -484,7 +484,7 @@ impl Frames {
         }
     }
 
-    /// What is in it is not packed, until [`Frames::set_closed`].
+    /// Takes the frame out of packing, until [`Frames::set_closed`].
     pub fn set_apart(&mut self, frame: u32) {
         if self.frames[index(frame)].state == State::Closed {
             self.leave_class(frame);
@@ -560,7 +560,7 @@ impl Frames {
         self.free() < self.reserve + self.records + self.ahead
     }
 
-    /// Keeps so many frames for records of the protocol alone.
+    /// Keeps this many frames for records of the protocol alone.
     pub fn keep_for_records(&mut self, frames: usize) {
         self.records = frames;
     }
@@ -570,7 +570,7 @@ impl Frames {
         self.free() < Room::another(self.reserve, self.records)
     }
 
-    /// Wants so many frames free besides the reserve.
+    /// Wants this many frames free besides the reserve.
     pub fn keep_ahead(&mut self, frames: usize) {
         self.ahead = frames;
     }

@@ -31,7 +31,7 @@ pub const LINES_MAX: u32 = 1 << 30;
 pub const FRAMES_MIN: u32 = 32;
 /// Most frames of a store.
 pub const FRAMES_MAX: u32 = 1 << 30;
-/// In a store whose size alone is given, there is one line for so many bytes of frames.
+/// In a store whose size alone is given, there is one line for this many bytes of frames.
 const FRAME_BYTES_PER_LINE: u64 = 256;
 
 const COMMITS: usize = 2 * BLOCK_BYTES;
@@ -75,7 +75,7 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// The largest store with so many lines that fits into `bytes`.
+    /// The largest store with this many lines that fits into `bytes`.
     ///
     /// # Errors
     /// [`OpenError::Geometry`] if that is no possible store.

@@ -21,7 +21,7 @@ const PIECE: usize = 4 << 20;
 /// Bytes of frames for which there is a line at least.
 const FRAME_BYTES_PER_LINE: u64 = 256;
 
-/// An image that is looked at, and belongs to somebody else.
+/// An image that is looked at, and belongs to another holder.
 struct View<'a>(&'a [u8]);
 
 impl Media for View<'_> {

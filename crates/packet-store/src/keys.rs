@@ -3,8 +3,8 @@
 //!
 //! Invariants: the list has every key once, in the order of `memcmp`; each link says how many keys that count it passes over, so
 //! that the place of a key, and the key at a place, are found as a key is; the directory has a key, or its bucket counts it as
-//! left out. A bucket never grows, so whatever keys somebody chooses, a search takes no longer than in the list.
-//! The bytes of the keys are not here: whoever calls compares.
+//! left out. A bucket never grows, so whatever keys a client chooses, a search takes no longer than in the list.
+//! The bytes of the keys are not here: the caller compares.
 
 use std::cmp::Ordering;
 
@@ -91,7 +91,7 @@ fn entry(bucket: &Bucket, at: usize) -> Option<(u32, u32)> {
 struct Link {
     /// The key it leads to, or [`NONE`].
     to: u32,
-    /// Keys that count, from behind where it begins up to where it leads, that one included.
+    /// Keys that count, from after the place where it begins up to where it leads, that one included.
     width: u32,
 }
 

@@ -10,7 +10,7 @@ use crate::line::Form;
 use crate::store::PacketStore;
 use crate::transaction::Transaction;
 
-/// A packet that is longer than one in so many parts of a frame is moved as a copied record, which can go on in another frame. As they
+/// A packet that is longer than a frame divided by this is moved as a copied record, which can go on in another frame. As they
 /// are, packets of this length would leave more than a third of their frames unused, and be moved again for that, without end.
 const PACKET_FRACTION: usize = 3;
 /// Most frames that one step empties.

@@ -138,7 +138,7 @@ impl<'a, M: Media> Reader<'a, M> {
         }
     }
 
-    /// What can be said of a line that is not whole, or whose record is not.
+    /// Returns what is known of a line that is not whole, or whose record is not.
     pub fn damage(&self, slot: u32, why: &'static str) -> Error {
         Error::Damaged(Box::new(self.damage_of(slot, why)))
     }

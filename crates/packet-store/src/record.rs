@@ -12,7 +12,7 @@ use crate::reader::Reader;
 pub struct Meta {
     /// What the value is.
     pub kind: u8,
-    /// When it ends, in milliseconds since 1970; 0: never. A record whose time is over stays until somebody removes it.
+    /// When it ends, in milliseconds since 1970; 0: never. A record whose time is over stays until it is removed.
     pub expires_at_ms: u64,
     /// Order of the write in the log; 0: it came another way.
     pub order: u64,

@@ -376,7 +376,7 @@ impl<M: Media> Scan<M> {
         to_u64(lines.filter(Line::is_in_packet).count())
     }
 
-    /// What takes how much room.
+    /// Returns which part takes how much room.
     #[must_use]
     pub fn stat(&self) -> Stat {
         let reader = self.reader();
@@ -432,7 +432,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// The same, by whoever knows the log.
+    /// The same, by a caller that knows the log.
     pub(crate) fn repair_in_region(self) -> Result<PacketStore<M>, OpenError> {
         match self.loss() {
             Some(loss) => Err(OpenError::Damaged(Box::new(loss))),
@@ -440,7 +440,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// The same, and if records are missing, goes on without them. What is damaged is erased for good.
+    /// The same, and if records are missing, goes on without them. Damaged records are erased for good.
     ///
     /// # Errors
     /// [`OpenError::Region`], [`OpenError::Media`].

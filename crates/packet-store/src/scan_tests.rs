@@ -1,4 +1,4 @@
-//! Images that only somebody who knows the checksums could make.
+//! Images that only a program which knows the checksums could make.
 
 use super::*;
 use crate::geometry::LINE_BYTES;

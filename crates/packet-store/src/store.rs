@@ -22,7 +22,7 @@ use crate::reader::{Pieces, Reader};
 use crate::record::Record;
 use crate::superblock::Identity;
 
-/// One in so many lines is the reserve ([`Room`]); in a small store it is [`LINES_RESERVE_MIN`], but at most one in
+/// One line in this many is the reserve ([`Room`]); in a small store it is [`LINES_RESERVE_MIN`], but at most one in
 /// [`LINES_RESERVE_FRACTION_MAX`]: a session and its reply take a line each.
 const LINES_RESERVE_FRACTION: u32 = 16;
 const LINES_RESERVE_MIN: u32 = 2048;
@@ -70,14 +70,14 @@ pub struct PacketStore<M> {
     lines_ahead: usize,
     /// Lines that are for records of the protocol alone.
     lines_records: usize,
-    /// What the next persist must cover.
+    /// Part of the image that the next persist must cover.
     pub(crate) dirty: Vec<Range<usize>>,
     pub(crate) undo: Vec<Undo>,
     /// Keys whose newest version is deleted, and by which commit.
     pub(crate) gone: FxHashMap<u32, u64>,
     /// Deleted keys whose older versions go first.
     later: Vec<u32>,
-    /// Commits that somebody reads at, and how many do.
+    /// Commits at which transactions read, and how many do.
     snapshots: BTreeMap<u64, u32>,
     /// Keys with versions that only snapshots need.
     chained: FxHashSet<u32>,
@@ -274,7 +274,7 @@ impl<M: Media> PacketStore<M> {
         Snapshot { at }
     }
 
-    /// Nobody reads at this commit any more.
+    /// No transaction reads at this commit any more.
     pub fn release(&mut self, snapshot: Snapshot) {
         if let Some(count) = self.snapshots.get_mut(&snapshot.at) {
             *count -= 1;
@@ -287,7 +287,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Commits that somebody reads at.
+    /// Commits at which transactions read.
     pub(crate) fn has_snapshots(&self) -> bool {
         !self.snapshots.is_empty()
     }
@@ -310,7 +310,7 @@ impl<M: Media> PacketStore<M> {
         self.older.resize(index(fresh), NONE);
     }
 
-    /// From now on so many frames and lines are wanted free besides the reserve, for what was acknowledged and is not here yet. Half
+    /// From now on this many frames and lines are wanted free besides the reserve, for what was acknowledged and is not here yet. Half
     /// of what an empty store has at most.
     pub fn keep_ahead(&mut self, frames: usize, lines: usize) {
         let reserve = self.frames.reserve();
@@ -443,7 +443,7 @@ impl<M: Media> PacketStore<M> {
         Ok(())
     }
 
-    /// Lets go of the versions of a key that nobody needs. A deleted newest version goes last, by a commit of its own: as
+    /// Lets go of the versions of a key that are not needed. A deleted newest version goes last, by a commit of its own: as
     /// long as an older one may be on the medium, it says that the key is deleted. So it goes only at the end of a commit,
     /// which has erased what was let go before.
     fn settle(&mut self, key: u32, committed: bool) {
@@ -586,7 +586,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// What takes how much room.
+    /// Returns which part takes how much room.
     #[must_use]
     pub fn stat(&self) -> Stat {
         let [frames_free, frames_lent, frames_used] = self.frames.counts();
@@ -608,7 +608,7 @@ impl<M: Media> PacketStore<M> {
     }
 }
 
-/// What takes how much room in a store.
+/// Room that each part of a store takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Records.
@@ -627,7 +627,7 @@ pub struct Stat {
     pub frame_bytes: u32,
     /// Frames without a record.
     pub frames_free: u32,
-    /// Frames that whoever moves packets has.
+    /// Frames that the packet loop has.
     pub frames_lent: u32,
     /// Frames with records.
     pub frames_used: u32,

@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// The version is the first number behind the magic number.
+    /// The version is the first number after the magic number.
     fn with_version(geometry: &Geometry, version: u8) -> Result<bool, OpenError> {
         let mut image = vec![0; geometry.image_bytes()];
         let mut block = encode(&IDENTITY, geometry);

@@ -1,6 +1,6 @@
 //! Transactions: many changes, one durable step (`docs/spec/packet-store.md` §4, §5).
 //!
-//! Changes are stored where nothing is that counts, and can be seen at once by whoever has the transaction. Until the commit
+//! Changes are stored where nothing is that counts, and can be seen at once by the holder of the transaction. Until the commit
 //! they count for nothing on the medium, so a transaction that is dropped needs no store to be undone.
 
 use std::ops::Range;
@@ -43,7 +43,7 @@ impl<M: Media> Drop for Transaction<'_, M> {
 pub struct InPlace {
     /// Its key, as a range of the payload.
     pub key: Range<usize>,
-    /// Its value, as a range of the payload, behind the key.
+    /// Its value, as a range of the payload, after the key.
     pub value: Range<usize>,
     /// What is kept with it.
     pub meta: Meta,
@@ -61,7 +61,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Whether it lies in a frame of so many bytes, and there are records, all inside its payload.
+    /// Whether it lies in a frame of this many bytes, and there are records, all inside its payload.
     pub(crate) fn fits(&self, records: &[InPlace], frame_len: usize) -> bool {
         let fits = |record: &InPlace| {
             record.key.start <= record.key.end
@@ -495,7 +495,7 @@ impl<M: Media> PacketStore<M> {
         self.frames.keep_promises();
     }
 
-    /// Lends a free frame to whoever moves packets; none if only the reserve is left. A packet in it can be kept by
+    /// Lends a free frame to the packet loop; none if only the reserve is left. A packet in it can be kept by
     /// [`Transaction::put_in_place`].
     pub fn lend_frame(&mut self) -> Option<u32> {
         self.frames.lend()

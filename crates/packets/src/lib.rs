@@ -9,7 +9,7 @@
 //! | PASTE says | here |
 //! |---|---|
 //! | packet buffers on a named NVMM region | [`Region::open`] with a path |
-//! | DMA to the region | AF_XDP; the driver stores by itself, or the kernel copies once ([`Region::is_zero_copy`]) |
+//! | DMA to the region | AF_XDP; the driver stores directly, or the kernel copies once ([`Region::is_zero_copy`]) |
 //! | zero-copy API: swap a buffer out of the ring | [`Region::keep`] takes the buffer; the ring gets another one |
 //! | flush only what must persist | [`Region::persist`] flushes the lines of the kept datagrams and their entries; [`Region::keep_part`] keeps a part only |
 //! | find the data again after a crash | [`Region::kept`] |
@@ -147,7 +147,7 @@ pub struct Region {
 const DEVICE: u32 = 0;
 
 impl Region {
-    /// Opens a region by its name, or makes it, and binds to every queue of the interfaces. What a crash left half is gone;
+    /// Opens a region by its name, or makes it, and binds to every queue of the interfaces. A datagram that a crash left half is gone;
     /// what was persisted is there.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Whether every driver stores packets into the region by itself. Otherwise the kernel copies each of them once.
+    /// Whether every driver stores packets into the region directly. Otherwise the kernel copies each of them once.
     #[must_use]
     pub fn is_zero_copy(&self) -> bool {
         self.sockets.is_zero_copy()
@@ -290,13 +290,13 @@ impl Region {
         Ok(self.log.durable())
     }
 
-    /// What is kept and durable up to this order is needed no longer. Its buffers are received into again after one or two more calls of
+    /// Lets go of kept and durable datagrams up to this order. Their buffers are received into again after one or two more calls of
     /// [`Region::persist`].
     pub fn forget(&mut self, upto: u64) {
         self.log.reclaim(upto);
     }
 
-    /// Sends a datagram to somebody who has sent one (and whose datagram was kept, released or [heard](Region::heard)) within
+    /// Sends a datagram to a peer that has sent one (and whose datagram was kept, released or [heard](Region::heard)) within
     /// the last second. It leaves with the next
     /// [`Region::flush`]. False: the way there is not known.
     ///

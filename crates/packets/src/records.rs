@@ -59,7 +59,7 @@ impl Buffers for Exchange {
 }
 
 impl Records {
-    /// Opens a region by its name, or makes it, and binds to every queue of the interfaces. What was persisted is there: in the
+    /// Opens a region by its name, or makes it, and binds to every queue of the interfaces. The records that were persisted are there: in the
     /// store, or [waiting](Records::waiting) to be applied.
     ///
     /// # Errors

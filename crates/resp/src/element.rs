@@ -104,7 +104,7 @@ pub(crate) fn element(
     Ok(Some(element))
 }
 
-/// The line at `at` behind its marker, without its end.
+/// The line at `at` after its marker, without its end.
 #[inline]
 fn line(
     buffer: &[u8],

@@ -1,4 +1,4 @@
-//! Inline commands: one line of words, as somebody types them.
+//! Inline commands: one line of words, as typed in a terminal.
 
 use crate::request::ProtocolError;
 

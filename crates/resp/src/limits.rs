@@ -4,7 +4,7 @@
 pub const ARGUMENTS_MAX: usize = 1024 * 1024;
 /// Longest inline command with the end of its line, in bytes, as in Redis.
 pub const INLINE_BYTES_MAX: usize = 64 * 1024;
-/// Longest `*…` or `$…` line of a request behind its marker, in bytes. No number that is acceptable needs more.
+/// Longest `*…` or `$…` line of a request after its marker, in bytes. No number that is acceptable needs more.
 pub const LENGTH_BYTES_MAX: usize = 32;
 /// Most arguments of one command of a client that has still to log in, as in Redis.
 pub const STRANGER_ARGUMENTS_MAX: usize = 10;

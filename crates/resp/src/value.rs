@@ -74,7 +74,7 @@ impl Reply {
     }
 }
 
-/// Reads the value at `at`, which moves behind it.
+/// Reads the value at `at`, which moves after it.
 fn parse(
     bytes: &[u8],
     at: &mut usize,

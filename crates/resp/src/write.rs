@@ -62,7 +62,7 @@ pub fn write_null(out: &mut Vec<u8>, resp3: bool) {
     out.extend_from_slice(if resp3 { b"_\r\n" } else { b"$-1\r\n" });
 }
 
-/// What is in memory has a length of at most 64 bits.
+/// A text in memory has a length of at most 64 bits.
 fn length(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }

@@ -106,7 +106,7 @@ impl<S: Store> ServerNode<S> {
         } else if self.look_at.is_some_and(|at| now >= at) {
             self.look_at = Some(now + LOOK_EVERY);
             if self.store.is_gone() {
-                // Nobody had anything to do for it, or it would have been noticed.
+                // The store had no work; otherwise the failure would have been noticed already.
                 tracing::info!("the store has closed its connection: the records are read again");
                 self.machine.failed();
             }
@@ -207,7 +207,7 @@ impl<S: Store> ServerNode<S> {
         Ok(())
     }
 
-    /// Returns when [`ServerNode::step`] has something to do again by itself.
+    /// Returns when [`ServerNode::step`] has something to do again without a packet.
     pub fn next_timeout(&self) -> Option<Time> {
         let next = self.tidy_at.into_iter().chain(self.look_at).min();
         self.resume_at.or(next)

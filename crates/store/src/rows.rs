@@ -21,7 +21,7 @@ pub struct Row<'a> {
     pub value: &'a [u8],
 }
 
-/// An update that runs, and whose payload lies in the log as it is: whoever has the log, too, can keep a value where it lies.
+/// An update that runs, and whose payload lies in the log as it is: a store that has the log, too, can keep a value where it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
     /// The entry of the log.

@@ -31,7 +31,7 @@ pub struct StoreDevice<M: Media> {
     port_has_buffers: bool,
 }
 
-/// What a port exchanges buffers with.
+/// The part with which a port exchanges buffers.
 struct Exchange<'r, M: Media>(&'r mut Shared<M>);
 
 impl<M: Media> Buffers for Exchange<'_, M> {
@@ -100,7 +100,7 @@ impl<M: Media + Send> StoreDevice<M> {
         done
     }
 
-    /// What the log has released, and the store has no record in, goes back to where entries are copied to.
+    /// Returns buffers that the log has released, and in which the store has no record, to those into which entries are copied.
     fn recycle(&mut self) {
         if self.device.log().has_released() {
             self.with_region(|server, _| {

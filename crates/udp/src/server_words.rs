@@ -45,7 +45,7 @@ impl ServerWords {
         self.wake_agent();
     }
 
-    /// What the loop said last.
+    /// Last word of the loop.
     pub fn on_record(&self) -> OnRecord {
         let place = self.on_record.lock();
         place.unwrap_or_else(PoisonError::into_inner).clone()

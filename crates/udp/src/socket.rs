@@ -24,7 +24,7 @@ const BURST_BYTES_MAX: usize = 60_000;
 /// The system's usual number of hops for a datagram: -1 in the kernel's interface.
 const HOPS_USUAL: u32 = u32::MAX;
 
-/// A port that is taken is waited for so long: another program's socket may have it for a moment.
+/// A port that is taken is waited for this long: another program's socket may have it for a moment.
 const PORT_WAIT: Duration = Duration::from_secs(10);
 /// Between two tries.
 const PORT_LOOK: Duration = Duration::from_millis(200);
@@ -38,7 +38,7 @@ pub struct SocketCounters {
     pub send_dropped: u64,
     /// Errors reported for earlier datagrams (an unreachable next hop, mostly).
     pub send_errors: u64,
-    /// Datagrams from port 0, which nobody can answer.
+    /// Datagrams from port 0, which cannot be answered.
     pub from_nowhere: u64,
     /// Datagrams that were longer than their path carries, and were sent as IP fragments.
     pub fragmented: u64,
@@ -62,7 +62,7 @@ pub struct Socket {
     drained: bool,
 }
 
-/// Which address answers carry as their source; the receivers that get the real one, and what everybody gets under it.
+/// Which address answers carry as their source; the receivers that get the real one, and what all others get under it.
 #[derive(Clone, Copy, Debug)]
 struct SpeaksFor {
     address: IpAddr,
@@ -76,7 +76,7 @@ impl Socket {
     /// the same port and the kernel spreads the flows over them.
     ///
     /// # Errors
-    /// Whatever the system says, with the address in the text.
+    /// The error of the system, with the address in the text.
     pub fn bind(address: Peer, shared: bool) -> io::Result<Socket> {
         let explain = |error: io::Error| explained(address, &error);
         let mut socket = bound(address, shared).map_err(explain)?;
@@ -148,7 +148,7 @@ impl Socket {
     }
 
     /// From now on packets carry `address` as their source, except those to `except`, and those of which `is_own` says that
-    /// this socket says them for itself: a device in a switch sends to clients under the address of the server behind it.
+    /// this socket says them for itself: a device in a switch sends to clients under the address of the server after it.
     /// IPv4 only.
     ///
     /// # Errors
@@ -178,14 +178,14 @@ impl Socket {
         Ok(())
     }
 
-    /// A socket that [speaks for](Socket::speak_for) another address speaks for itself to this peer, too.
+    /// Sends to this peer from the socket's own address, although [`speak_for`](Socket::speak_for) gave it another.
     pub const fn speak_as_itself_to(&mut self, peer: Option<Peer>) {
         if let Some(other) = &mut self.speaks_for {
             other.before = peer;
         }
     }
 
-    /// The paths to these carry packets of ours with so much payload: what is longer is sent to them as IP fragments.
+    /// The paths to these carry packets of ours with this much payload: longer ones are sent to them as IP fragments.
     pub fn set_limits(&mut self, paths: impl IntoIterator<Item = (Peer, FragmentSize)>) {
         self.limits.clear();
         let small = paths
@@ -209,7 +209,7 @@ impl Socket {
     /// Returns the address that the socket is bound to.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system.
     pub fn local_address(&self) -> io::Result<Peer> {
         self.io.local_addr()
     }
@@ -298,7 +298,7 @@ impl Socket {
     }
 
     /// Sends every packet of the outbox, neighbours of one size to one address in one call.
-    /// What the kernel has no room for, or does not accept, is dropped and counted: the protocol sends
+    /// Datagrams for which the kernel has no room, or that it does not accept, are dropped and counted: the protocol sends
     /// it again. No received packet may end the process that answers it.
     pub fn send(&mut self, out: &Outbox) {
         let segments_max = self.state.max_gso_segments();
@@ -349,7 +349,7 @@ impl Socket {
         (!itself).then_some(other.address)
     }
 
-    /// One foreign datagram that may make so many hops, or a burst of our own.
+    /// One foreign datagram that may make this many hops, or a burst of our own.
     fn transmit(
         &mut self,
         (to, source): (Peer, Option<IpAddr>),

@@ -61,7 +61,7 @@ impl Spin {
     pub fn is_on(&self, now: Time) -> bool {
         now.since(self.last_activity) < self.limit && !self.rest.lasts(now)
     }
-    /// Gives the core to whoever waits for it, and rests afterwards if that was for long. Call it after a look that found
+    /// Gives the core to a thread that waits for it, and rests afterwards if that was for long. Call it after a look that found
     /// nothing.
     pub fn yield_core(&mut self, clock: &Clock) {
         let before = clock.now();
@@ -92,7 +92,7 @@ impl Rest {
         now < self.until
     }
 
-    /// A yield that ended `now` has taken so long. Soon after a rest it means that the core was wanted all the time.
+    /// A yield that ended `now` has taken this long. Soon after a rest it means that the core was wanted all the time.
     fn yielded(&mut self, now: Time, took: Nanos) {
         if took < WANTED {
             return;

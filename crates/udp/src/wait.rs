@@ -85,7 +85,7 @@ impl Stop {
     /// Returns a stop and its trigger.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system.
     pub fn new() -> io::Result<(Stop, StopTrigger)> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
@@ -95,7 +95,7 @@ impl Stop {
     /// Another handle to the same stop.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system.
     pub fn try_clone(&self) -> io::Result<Stop> {
         self.0.try_clone().map(Stop)
     }
@@ -103,7 +103,7 @@ impl Stop {
     /// Waits this long. Returns whether it was asked to end.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system.
     pub fn within(&self, wait: Duration) -> io::Result<bool> {
         let mut poll = mio::Poll::new()?;
         self.register(poll.registry())?;
@@ -117,7 +117,7 @@ impl Stop {
     /// Registers with a poll under [`STOP_TOKEN`]; an event there means: end.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The error of the system.
     pub fn register(&self, registry: &mio::Registry) -> io::Result<()> {
         use std::os::fd::AsRawFd;
         registry.register(

@@ -31,13 +31,13 @@ pub const CONNECTIONS_MAX: usize = 64;
 const SESSIONS_MAX: usize = 65_536;
 /// A client that has connected must say HELLO within this.
 const GREETING: Nanos = 2 * SECOND;
-/// A NIC has so long to say that a broken QP took its last slot. Some never say it: then this much silence is the sign.
+/// A NIC has this long to say that a broken QP took its last slot. Some never say it: then this much silence is the sign.
 const SETTLE: Nanos = SECOND / 2;
 /// Completions that are there beside those of slots, at most.
 const COMPLETIONS_MORE: u32 = 64;
 /// TCP is looked at so often, at most.
 const LOOK_EVERY: Nanos = MILLISECOND / 2;
-/// After an error of the system no client is let in for so long.
+/// After an error of the system no client is let in for this long.
 const ACCEPT_PAUSE: Nanos = 100 * MILLISECOND;
 /// Messages of one connection that are taken in one look.
 const MESSAGES_A_LOOK: usize = 64;

@@ -1,4 +1,4 @@
-//! A device whose clients' messages a NIC acknowledges by itself: a [`DeviceNode`], its slots, and its connections, turn by turn.
+//! A device whose clients' messages a NIC acknowledges on its own: a [`DeviceNode`], its slots, and its connections, turn by turn.
 //!
 //! Order of a turn: completions, messages in the order of their slots, the log, the cursor, new slots. No connection outlives the epoch that it
 //! was made in, and no slot is posted before recovery has entered what was in it.
@@ -19,11 +19,11 @@ use crate::message::Refusal;
 use crate::nic::{Completion, Nic, NicError, POLL_MAX};
 use crate::suspects::Suspects;
 
-/// The oldest slot may be open for so long while later ones are complete.
+/// The oldest slot may be open for this long while later ones are complete.
 const HEAD_DEADLINE: Nanos = SECOND;
-/// After all connections were broken for a new epoch, none is let in for so long, or until the epoch has changed.
+/// After all connections were broken for a new epoch, none is let in for this long, or until the epoch has changed.
 const CLOSED: Nanos = 2 * SECOND;
-/// At its end a device waits so long for what its NIC has acknowledged.
+/// At its end a device waits this long for what its NIC has acknowledged.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Settings of a device's queue.

@@ -1,4 +1,4 @@
-//! The ordered queue over RDMA verbs (`docs/spec/verbs.md`): a NIC that acknowledges by itself.
+//! The ordered queue over RDMA verbs (`docs/spec/verbs.md`): a NIC that acknowledges on its own.
 //!
 //! Purpose: open a NIC ([`Nic`]), receive into slots ([`Receiver`]), the life of connections on both sides ([`QueueDevice`], [`Link`]), and a test
 //! whether a NIC takes slots in order ([`order`]). Invariants: nothing is posted that the log does not release; a QP is broken before what it

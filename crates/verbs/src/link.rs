@@ -28,7 +28,7 @@ const READS: usize = 64;
 const BACKLOG_MAX: usize = 4096;
 /// The device must welcome within this.
 const GREETING: Nanos = 2 * SECOND;
-/// After a connection was broken or refused, the next one is tried after so long.
+/// After a connection was broken or refused, the next one is tried after this long.
 const AGAIN: Nanos = 50 * MILLISECOND;
 /// TCP is looked at so often, at most.
 const LOOK_EVERY: Nanos = MILLISECOND / 4;

@@ -65,7 +65,7 @@ pub struct Whereto {
     pub gid: [u8; 16],
 }
 
-/// An event that the NIC tells by itself.
+/// An event that the NIC reports unasked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NicEvent {
     /// A broken QP, by its place in memory, takes no slot any more, and all its completions are there.
@@ -479,7 +479,7 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// A queue of completions of so many.
+/// A queue of this many completions.
 #[derive(Clone)]
 pub struct Completions(Arc<CompletionQueue>);
 
@@ -604,7 +604,7 @@ impl Drop for SharedQueue {
 pub struct Receiver(Arc<SharedQueue>);
 
 impl Receiver {
-    /// Makes one for so many slots in this memory.
+    /// Makes one for this many slots in this memory.
     ///
     /// # Errors
     /// [`NicError`].

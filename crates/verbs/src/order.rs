@@ -28,7 +28,7 @@ const IDENTITY: Identity = Identity {
 };
 /// The longest message; the shortest is its number.
 const MESSAGE_MAX: u64 = 4000;
-/// A message that is not there after so long is lost.
+/// A message that is not there after this long is lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result.
@@ -134,7 +134,7 @@ impl Sender {
     }
 }
 
-/// Tests the RDMA device with this name and address: so many QPs and messages. `memory`: a name of a file on tmpfs, which is made and removed.
+/// Tests the RDMA device with this name and address: with this many QPs and messages. `memory`: a name of a file on tmpfs, which is made and removed.
 ///
 /// # Errors
 /// [`NicError`]: it could not be tested.

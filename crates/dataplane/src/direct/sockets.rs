@@ -260,8 +260,8 @@ impl Sockets {
         }
     }
 
-    /// Queues a datagram, copied into a free buffer; it leaves with [`Sockets::flush`]. False: the path there is not known,
-    /// because nothing came from there lately.
+    /// Queues a datagram, copied into a free buffer; it leaves with [`Sockets::flush`]. Returns false if the link
+    /// address of the peer is unknown because it has sent nothing lately.
     ///
     /// # Errors
     /// [`AfXdpError`].

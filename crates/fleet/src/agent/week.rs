@@ -341,7 +341,7 @@ fn an_etcd_that_is_full_is_understood_and_what_is_said_helps() {
     assert!(!etcd.storage().unwrap().is_full);
 }
 
-/// Nobody compacts: a controller says so.
+/// No program compacts: a controller says so.
 #[test]
 fn a_history_that_nobody_compacts_is_noticed() {
     let Some(server) = Server::start("kept", QUOTA) else {

@@ -155,7 +155,7 @@ impl Change {
         }
     }
 
-    /// Nobody leaves before the new one has everything.
+    /// No device leaves before the new one has everything.
     const fn joins_first(&self) -> bool {
         self.joins.is_some() && !self.is_stopped
     }

@@ -44,7 +44,7 @@ struct State {
     run: Option<Run>,
     /// Order of an operator, if there is one.
     order: Option<Order>,
-    /// That was said in an earlier life of its process.
+    /// The order was for an earlier life of its process.
     remembered: bool,
     leaves: bool,
     /// It has ended.

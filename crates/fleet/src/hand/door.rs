@@ -95,7 +95,7 @@ impl Drop for Door {
     }
 }
 
-/// Somebody who has connected and not asked yet.
+/// A caller that has connected and not asked yet.
 struct Caller {
     token: mio::Token,
     stream: TcpStream,
@@ -132,7 +132,7 @@ struct Porter<A> {
     /// The one that came first is in front.
     callers: VecDeque<Caller>,
     next_token: usize,
-    /// Moment from which on there may be more connections to take.
+    /// Time after which to look for further connections; `None`: none are waiting.
     more_after: Option<Instant>,
     /// Threads that answer when a device has ended.
     waiting: Vec<JoinHandle<()>>,
@@ -279,7 +279,7 @@ fn write_line(stream: &mut TcpStream, value: &impl Serialize) -> io::Result<()> 
     stream.write_all(&line)
 }
 
-/// Returns a line, read as this; `None`: it is none, or something else.
+/// Reads a line and parses it as `T`; `None` if it is incomplete or is no `T`.
 fn read_line<T: DeserializeOwned>(
     stream: &mut TcpStream,
     within: Duration,
@@ -314,7 +314,7 @@ fn printable(answer: Answered) -> Answered {
     }
 }
 
-/// Asks whoever is there, by TCP.
+/// Asks the process that listens there, by TCP.
 ///
 /// # Errors
 /// A sentence: no process answers, or not in time, or not in this protocol.

@@ -21,7 +21,7 @@ pub struct Looked {
     pub silent: Vec<String>,
 }
 
-/// Asks everybody at these addresses, and whoever they send to. `listen` and `next` in what they say are addresses at which they can be
+/// Asks the processes at these addresses, and their next hops. `listen` and `next` in what they say are addresses at which they can be
 /// reached. `patience`: longest wait for each connection.
 ///
 /// # Errors

@@ -16,7 +16,7 @@ impl ServerDoor {
     /// Listens, by TCP, at the address of the server. `words`: what its loop says.
     ///
     /// # Errors
-    /// Somebody else listens there, or the system gives no thread or no random numbers.
+    /// Another process listens there, or the system gives no thread or no random numbers.
     pub fn open(
         listen: SocketAddr,
         shard: u32,

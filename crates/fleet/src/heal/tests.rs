@@ -374,7 +374,7 @@ fn a_spare_that_is_lost_while_it_joins_is_left_out_whether_it_had_joined_or_not(
     assert!(matches!(next(&look), Advice::Do(Step::Adopt(_))));
 }
 
-/// The server began another epoch by itself: its store is another process. Nobody could tell the devices.
+/// The server began another epoch because its store is another process. No process could tell the devices.
 #[test]
 fn an_epoch_that_only_the_server_knows_counts() {
     let rows = || vec![(1, serving(1, 5, &[1, 2])), (2, stopped(2, 5, &[1, 2]))];

@@ -47,7 +47,7 @@ pub struct Verdict {
     pub twice: u64,
     /// Effects that took place before an earlier one of the same client.
     pub out_of_order: u64,
-    /// Effects of refused operations, or of operations that nobody issued.
+    /// Effects of refused operations, or of operations that were not issued.
     pub invented: u64,
     /// Locks that were given to more than one.
     pub shared_locks: u64,

@@ -166,7 +166,7 @@ impl LockSeries {
         }
     }
 
-    /// `holder`: the attempt that the database names; `None`: nobody; `Some(None)`: not an attempt.
+    /// `holder`: the attempt that the database names; `None`: it is free; `Some(None)`: not an attempt.
     pub fn check(&self, key: &str, holder: Option<Option<u64>>, verdict: &mut Verdict) {
         if self.winners.len() > 1 {
             verdict.shared_locks += 1;

@@ -17,7 +17,7 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Of a laboratory that runs by itself: its own binary, and the product.
+    /// Of a laboratory that runs alone: its own binary, and the product.
     ///
     /// # Errors
     /// One of them is not there.

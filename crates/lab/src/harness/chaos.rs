@@ -257,7 +257,7 @@ fn replace(cluster: &mut Cluster, replacement: Replacement) -> anyhow::Result<()
 /// Waits until everything acknowledged has reached the database.
 ///
 /// # Errors
-/// That does not happen within its time.
+/// It does not happen within its time.
 pub fn settle(cluster: &Cluster) -> anyhow::Result<()> {
     drained(cluster.endpoint()?)
 }
@@ -266,13 +266,13 @@ pub fn settle(cluster: &Cluster) -> anyhow::Result<()> {
 /// when all before it is applied (`docs/spec/protocol.md` §2 rule 8).
 ///
 /// # Errors
-/// That does not happen within its time.
+/// It does not happen within its time.
 pub fn drained(endpoint: SocketAddr) -> anyhow::Result<()> {
     let is_count = |reply: &Reply| matches!(reply, Reply::Integer(_));
     answered(endpoint, SETTLE_MAX, &["DBSIZE"], is_count).context("the log does not drain")
 }
 
-/// Waits until `endpoint` gives the right answer to `command`, for so long.
+/// Waits until `endpoint` gives the right answer to `command`, for this long.
 ///
 /// # Errors
 /// The last answer, or why there was none.

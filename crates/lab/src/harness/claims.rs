@@ -4,7 +4,7 @@
 //! A port that was found free and closed again may have another owner when it is used. So a number is first
 //! *claimed* among all processes of the machine (strictly, of the network namespace, as ports are), for as long as
 //! [`Port`] lives: by an abstract Unix socket of that name, which the kernel removes however its owner ends. The
-//! numbers are below those that the kernel assigns by itself, where a client's socket could be in the way of a
+//! numbers are below those that the kernel assigns automatically, where a client's socket could be in the way of a
 //! process that was killed and comes back.
 //!
 //! This separates only processes that claim. A process that waits for a server must still check that it is the one
@@ -41,10 +41,10 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits until nobody else has it.
+    /// Waits until no other process has it.
     ///
     /// # Errors
-    /// Somebody has had it for as long as `wait`.
+    /// Another process has had it for as long as `wait`.
     pub fn wait(name: &str, wait: Duration) -> std::io::Result<Turn> {
         let until = Instant::now() + wait;
         loop {
@@ -58,7 +58,7 @@ impl Turn {
     }
 }
 
-/// A port number of 127.0.0.1, for TCP and UDP, that nobody else who asks here has while this lives.
+/// A port number of 127.0.0.1, for TCP and UDP, that no other caller has while this lives.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -66,7 +66,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Claims one that nobody uses.
+    /// Claims one that is not in use.
     ///
     /// # Errors
     /// All are claimed or in use.
@@ -119,7 +119,7 @@ pub fn lasting() -> std::io::Result<u16> {
     Ok(number)
 }
 
-/// Numbers that the kernel does not give out by itself.
+/// Numbers that the kernel does not assign automatically.
 fn range() -> Range<u16> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let kernels = text.ok().and_then(|text| {

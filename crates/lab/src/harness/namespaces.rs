@@ -195,7 +195,7 @@ impl Namespaces {
     /// Drops everything that goes from one node to another. False: that was so already.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn cut(&mut self, from: usize, to: usize) -> anyhow::Result<bool> {
         if self.cuts.contains(&(from, to)) {
             return Ok(false);
@@ -207,7 +207,7 @@ impl Namespaces {
     /// Ends a cut, if there is one.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn heal(&mut self, from: usize, to: usize) -> anyhow::Result<()> {
         if self.cuts.remove(&(from, to)) {
             self.rule("del", from, to)?;
@@ -218,7 +218,7 @@ impl Namespaces {
     /// Takes the link of a node down. False: it was down already.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn link_down(&mut self, node: usize) -> anyhow::Result<bool> {
         if self.down.contains(&node) {
             return Ok(false);
@@ -230,7 +230,7 @@ impl Namespaces {
     /// Takes it up again, if it is down.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn link_up(&mut self, node: usize) -> anyhow::Result<()> {
         if self.down.remove(&node) {
             self.in_hub(&["link", "set", &link_name(node), "up"])?;
@@ -241,7 +241,7 @@ impl Namespaces {
     /// Ends all cuts and takes all links up.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn heal_all(&mut self) -> anyhow::Result<()> {
         for (from, to) in self.cuts.clone() {
             self.heal(from, to)?;

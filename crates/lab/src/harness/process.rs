@@ -162,7 +162,7 @@ impl Process {
         says(&format!("process_id:{id}")) && says("loading:0")
     }
 
-    /// Its exit status, if it has ended by itself.
+    /// Its exit status, if it has ended.
     ///
     /// # Errors
     /// The kernel cannot say.
@@ -173,7 +173,7 @@ impl Process {
         }
     }
 
-    /// Waits for it to end by itself.
+    /// Waits for it to end without a signal.
     ///
     /// # Errors
     /// It does not within `wait`, or was not running.

@@ -22,7 +22,7 @@ impl Scratch {
     /// Makes both, the disk one below `parent` (which is made too).
     ///
     /// # Errors
-    /// Whatever the file system says, with the path.
+    /// The error of the file system, with the path.
     pub fn new(parent: &Path, name: &str) -> anyhow::Result<Scratch> {
         SWEEP.call_once(sweep);
         let unique = format!("{name}-{}-{:08x}", std::process::id(), fastrand::u32(..));

@@ -31,7 +31,7 @@ fn entry(slots: &str, via: SocketAddr) -> String {
     format!("[[shard]]\nslots = \"{slots}\"\nvia = \"{via}\"\n")
 }
 
-/// The slots of one of so many shards.
+/// The slots of one of this many shards.
 #[must_use]
 pub fn slots_of(shard: usize, count: usize) -> String {
     let (first, next) = (shard * SLOTS / count, (shard + 1) * SLOTS / count);
@@ -133,7 +133,7 @@ impl Shards {
         (0..count).rev().find(begins).unwrap_or(0)
     }
 
-    /// Ends every process in good order, client side first; the names of those that did not end by themselves with exit
+    /// Ends every process in good order, client side first; the names of those that did not end with exit
     /// code 0.
     ///
     /// # Errors

@@ -188,7 +188,7 @@ impl Connection {
     }
 }
 
-/// What a command and the `WAIT` behind it come to.
+/// What a command and the `WAIT` after it come to.
 fn replicated(first: Reply, wait: Reply, wanted: u8) -> Reply {
     match (first, wait) {
         (Reply::Error(text), _) | (_, Reply::Error(text)) => Reply::Error(text),

@@ -65,7 +65,7 @@ impl Mix {
         }
     }
 
-    /// `SET` of a key, then `GET` of the same key, each client by itself.
+    /// `SET` of a key, then `GET` of the same key, each client on its own key.
     #[must_use]
     pub fn alternate() -> Mix {
         Mix {

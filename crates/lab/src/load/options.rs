@@ -13,7 +13,7 @@ pub const CLIENTS_MAX: usize = 4096;
 pub const PIPELINE_MAX: usize = 10_000;
 /// Largest value, in bytes: the limit of one update.
 pub const VALUE_BYTES_MAX: usize = pmnet_wire::MESSAGE_BYTES_MAX;
-/// A run that has to get something done takes at most so many times its duration.
+/// A run that has to get something done takes at most this many times its duration.
 pub const PATIENCE: u32 = 10;
 
 /// What is at the other end.
@@ -43,18 +43,18 @@ pub struct Options {
     pub rate: Option<f64>,
     /// How long to issue operations, after the warm-up.
     pub duration: Duration,
-    /// Go on after that until so many operations are acknowledged, at most [`PATIENCE`] times as long. A machine that is busy
+    /// Go on after that until this many operations are acknowledged, at most [`PATIENCE`] times as long. A machine that is busy
     /// with other work gets less done in the same time, and a check of hardly anything says nothing.
     pub acknowledged_min: u64,
-    /// Stop after so many operations (warm-up included), if that comes first.
+    /// Stop after this many operations (warm-up included), if that comes first.
     pub operations: Option<u64>,
-    /// Issue, but do not measure, for so long first.
+    /// Issue, but do not measure, for this long first.
     pub warmup: Duration,
     /// An operation without a reply after this long is unknown, and its connection given up.
     pub deadline: Duration,
-    /// `WAIT` for so many replicas follows each write of a [`Endpoint::Resp`], which ends when they have it; 0: none.
+    /// `WAIT` for this many replicas follows each write of a [`Endpoint::Resp`], which ends when they have it; 0: none.
     pub replicas: u8,
-    /// Poll without blocking for so long after each activity (0: always block).
+    /// Poll without blocking for this long after each activity (0: always block).
     pub spin: Duration,
     /// Seed of keys and mix.
     pub seed: u64,

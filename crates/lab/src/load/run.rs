@@ -12,7 +12,7 @@ use crate::resp::Reply;
 
 /// Deadlines, reconnects and progress are checked this often.
 const TICK_NS: u64 = 50_000_000;
-/// Progress is reported every so many ticks.
+/// Progress is reported each time this many ticks have passed.
 const TICKS_PER_REPORT: u64 = 2;
 
 /// An operation whose outcome is not known.
@@ -23,7 +23,7 @@ pub struct Pending {
     pub invoke_ns: u64,
     /// When it is given up.
     pub deadline_ns: u64,
-    /// `WAIT` for so many replicas follows its command; 0: none.
+    /// `WAIT` for this many replicas follows its command; 0: none.
     pub replicas: u8,
     /// What the command itself was answered, while that of its `WAIT` is missing.
     pub first: Option<Reply>,

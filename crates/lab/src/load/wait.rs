@@ -28,7 +28,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Spins for so long after activity (0: never).
+    /// Spins for this long after activity (0: never).
     pub fn new(spin: Duration) -> anyhow::Result<Waiter> {
         let poll = Poll::new().context("cannot poll sockets")?;
         let timer = timerfd_create(

@@ -29,7 +29,7 @@ pub enum Place {
     Limit(ValueBytes),
     /// A database, with or without pmnet, on the loopback.
     Loopback(Topology),
-    /// Redis with so many replicas on the loopback. `synced`: the first one syncs each write to its disk; otherwise
+    /// Redis with this many replicas on the loopback. `synced`: the first one syncs each write to its disk; otherwise
     /// no disk is written at all.
     Replicated {
         /// Replicas.
@@ -39,7 +39,7 @@ pub enum Place {
     },
     /// The bound at the other end of a link, in namespaces.
     LinkedLimit(ValueBytes),
-    /// Namespaces joined by links, as in `pmnet-lab bench micro`, with database, and a front with so many more arguments.
+    /// Namespaces joined by links, as in `pmnet-lab bench micro`, with database, and a front with this many more arguments.
     Links(System, StoreKind, &'static [&'static str]),
 }
 
@@ -117,7 +117,7 @@ impl Running {
     /// Runs `work` where the clients are.
     ///
     /// # Errors
-    /// Those of `work`, or the place cannot be entered.
+    /// Returns the errors of `work`, or an error if the namespace cannot be entered.
     pub fn inside<T: Send>(
         &self,
         work: impl FnOnce() -> anyhow::Result<T> + Send,

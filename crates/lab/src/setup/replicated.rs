@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::harness::{Binaries, Cluster, Process, StoreKind, Topology, settle};
 use crate::resp::Reply;
 
-/// Replicas have what the first one has after so long, or never.
+/// Replicas have what the first one has after this long, or never.
 const JOIN_MAX: Duration = Duration::from_secs(20);
 /// Time between looks.
 const LOOK: Duration = Duration::from_millis(20);

@@ -53,7 +53,7 @@ pub struct Link {
 /// A whole testbed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Layout {
-    /// Clients first, then devices, the server last (a hub, if there is one, behind it).
+    /// Clients first, then devices, the server last (a hub, if there is one, after it).
     pub nodes: Vec<Node>,
     /// The veth pairs.
     pub links: Vec<Link>,

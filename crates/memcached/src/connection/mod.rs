@@ -2,7 +2,7 @@
 //!
 //! Purpose: commands become *units*, each one command of the store; units become calls. A plain `set` is a call of its own, and others may be under way
 //! before it is answered. It is submitted only after the store has said that it serves this front ([`Store`]). Everything else goes as a bypass: the
-//! session sends nothing behind one until it is answered (`docs/spec/protocol.md` §3). So the connection keeps later units until then, and sends those
+//! session sends nothing after one until it is answered (`docs/spec/protocol.md` §3). So the connection keeps later units until then, and sends those
 //! together that go together.
 //! Invariants: units are submitted in the order of their commands; each slot gets one answer; what is kept in memory is bounded
 //! ([`SLOTS_MAX`], [`FLIGHT_BYTES_MAX`], [`UNREAD_BYTES_MAX`]); at a bound, no further command is taken, and the store is asked nothing more. Replies
@@ -67,7 +67,7 @@ enum Replies {
     One,
     /// One array with all of them.
     Elements,
-    /// One behind the other.
+    /// One after the other.
     Row,
 }
 
@@ -198,7 +198,7 @@ impl Connection {
         &self.out[self.written..]
     }
 
-    /// So much of them was written.
+    /// Notes that this much of them was written.
     pub fn wrote(&mut self, count: usize) {
         self.written += count;
         // A client that always leaves something unread must not make what it has read stay.

@@ -18,7 +18,7 @@ pub(super) enum Plan {
     Said(Vec<u8>),
     /// The store is asked, and its answer becomes the client's.
     Asks(Answer, Vec<Unit>),
-    /// The connection ends behind this answer.
+    /// The connection ends after this answer.
     Ends(Vec<u8>),
     /// It is no known command.
     Unknown,

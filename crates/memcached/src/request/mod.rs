@@ -37,7 +37,7 @@ pub enum Verb {
     Add,
     /// Stores if there is an item.
     Replace,
-    /// Adds data behind an item's.
+    /// Adds data after an item's.
     Append,
     /// Adds data in front of an item's.
     Prepend,
@@ -197,7 +197,7 @@ pub enum Stats {
 pub enum Step {
     /// Wait for more.
     More,
-    /// So many bytes are done with.
+    /// This many bytes are done with.
     Taken(usize, Option<Request>),
 }
 
@@ -206,14 +206,14 @@ enum State {
     Line,
     /// The data of an item, with the end of its line.
     Data(Box<Store>, usize),
-    /// So many bytes of data are thrown away.
+    /// This many bytes of data are thrown away.
     Swallow(u64),
 }
 
 /// A command's line, once it is read.
 enum Line {
     Whole(Request),
-    /// So many bytes of data follow, without the end of their line.
+    /// This many bytes of data follow, without the end of their line.
     Data(Box<Store>, usize),
     /// The same, and they are thrown away.
     Refused(Request, usize),

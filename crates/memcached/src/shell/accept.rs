@@ -23,7 +23,7 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 pub(super) struct Door {
     listener: TcpListener,
     keepalive: Option<Duration>,
-    /// Somebody may be there.
+    /// A client may be there.
     pub(super) ready: bool,
     /// Not before this time.
     after: Time,

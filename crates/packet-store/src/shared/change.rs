@@ -43,7 +43,7 @@ impl<'r, M: Media> Change<'r, M> {
         &self.shared.store
     }
 
-    /// Whether an entry of the log that is to be applied has so long a payload with this checksum.
+    /// Whether an entry of the log that is to be applied has a payload of this length with this checksum.
     #[must_use]
     pub fn holds(&mut self, order: u64, len: usize, crc: u32) -> bool {
         if order > self.upto {

@@ -1,7 +1,7 @@
 //! A log and a store in one region, with the same frames: the frame of a log entry becomes the stored record
 //! (`docs/spec/packet-store.md` §11).
 //!
-//! Invariants: nobody stores into a frame that the log or the store needs; what the log reclaims, a commit of the store has
+//! Invariants: no code stores into a frame that the log or the store needs; what the log reclaims, a commit of the store has
 //! made durable before; besides what the store has too, the log always has [`Shared::log_frames`] frames. May not: move
 //! packets, know what an entry means.
 
@@ -68,7 +68,7 @@ impl<M: Media> Shared<M> {
         self.log.hand_over()
     }
 
-    /// The log comes back. Whoever had it has only appended, persisted, and reclaimed what was applied here.
+    /// The log comes back. Its holder has only appended, persisted, and reclaimed what was applied here.
     ///
     /// # Panics
     /// It is here.
@@ -76,8 +76,8 @@ impl<M: Media> Shared<M> {
         self.log.take_back(log);
     }
 
-    /// From now on the store wants room free for what the log may hold: a frame or two, and two lines, for each of its frames. What was
-    /// acknowledged may take a quarter of the reserve besides ([`Room::Acknowledged`](crate::Room)). In a region of less than about six times
+    /// From now on the store wants room free for what the log may hold: a frame or two, and two lines, for each of its frames. Acknowledged
+    /// updates may take a quarter of the reserve besides ([`Room::Acknowledged`](crate::Room)). In a region of less than about six times
     /// the log it is half of what the log leaves.
     pub fn keep_ahead(&mut self) {
         let log = index(self.log_frames);
@@ -210,7 +210,7 @@ impl<M: Media> Shared<M> {
         moved
     }
 
-    /// The store lends the log so many frames that it has its number again. The medium is with the store.
+    /// The store lends the log as many frames as it lacks. The medium is with the store.
     fn balance(&mut self) -> Result<(), Error> {
         let wanted = self.log_frames + self.store.frames.logged();
         let missing = wanted.saturating_sub(self.own);
@@ -259,7 +259,7 @@ impl<M: Media> Shared<M> {
         self.log.wants_buffers()
     }
 
-    /// The next buffer that neither the log nor the store needs, as [`Log::poll_released`]. What the store has a record in
+    /// The next buffer that neither the log nor the store needs, as [`Log::poll_released`]. A buffer in which the store has a record
     /// stays with it.
     pub fn poll_released(&mut self) -> Option<u32> {
         loop {

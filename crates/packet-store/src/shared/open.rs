@@ -130,7 +130,7 @@ impl<M: Media> Shared<M> {
 }
 
 impl Geometry {
-    /// A region for a log of so many entries and a store, of `frames` frames; one line for every 256 bytes of them, and two for
+    /// A region for a log of this many entries and a store, of `frames` frames; one line for every 256 bytes of them, and two for
     /// each entry of the log, so that what the log holds finds lines.
     ///
     /// # Errors

@@ -1,11 +1,11 @@
-//! One medium for a log and a store: whoever is at work has it.
+//! One medium for a log and a store: the one at work has it.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
 
 use pmnet_log::{Media, MediaError};
 
-/// A place at which a medium is, or is not for the moment. Who has the place sees the image from byte `start` on.
+/// A place at which a medium is, or is not for the moment. The holder of the place sees the image from byte `start` on.
 ///
 /// # Panics
 /// Everything panics while the medium is elsewhere: [`Shared`](super::Shared) brings it.

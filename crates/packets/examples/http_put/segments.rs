@@ -17,7 +17,7 @@ const MTU: usize = 1500;
 /// Streams at the same time. Above that, those that no connection came of are forgotten.
 const STREAMS_MAX: usize = 256;
 
-/// What of a connection's stream has come.
+/// The part of a connection's stream that has come.
 #[derive(Default)]
 struct Stream {
     /// Number of the next byte.
@@ -31,7 +31,7 @@ pub struct Segments {
     pub region: Region,
     burst: Vec<Packet>,
     incoming: VecDeque<Packet>,
-    /// The segment that the TCP looks at, if nobody will keep it.
+    /// The segment that the TCP looks at, if it will not be kept.
     seen: Option<Packet>,
     streams: HashMap<SocketAddr, Stream>,
     /// What the TCP sends.
@@ -70,7 +70,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Lets go what the TCP has sent. What cannot be sent is lost; TCP sends it again.
+    /// Lets go what the TCP has sent. A packet that cannot be sent is lost; TCP sends it again.
     pub fn flush(&mut self) -> Result<(), Error> {
         for packet in self.out.drain(..) {
             if let Some((to, _, _)) = read(&packet, false) {
@@ -92,7 +92,7 @@ impl Segments {
         }
     }
 
-    /// Whoever begins connections and has none does not fill the memory.
+    /// A peer that begins connections and completes none does not fill the memory.
     pub fn end_others(&mut self, is_known: impl Fn(&SocketAddr) -> bool) {
         if self.streams.len() > STREAMS_MAX {
             let all: Vec<SocketAddr> = self.streams.keys().copied().collect();

@@ -22,10 +22,10 @@ const WINDOW: usize = 64 << 10;
 const HEAD_MAX: usize = 8 << 10;
 /// Longest body, in bytes.
 const BODY_MAX: usize = 1 << 30;
-/// A connection on which nothing comes for so long is closed.
+/// A connection on which nothing comes for this long is closed.
 const SILENCE_MAX: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(30);
 
-/// What is behind a name: a part of each of these, which follow each other.
+/// The body under a name: a part of each of these, which follow each other.
 type Object = Vec<(u64, std::ops::Range<usize>)>;
 
 /// The head of a request.
@@ -33,7 +33,7 @@ type Object = Vec<(u64, std::ops::Range<usize>)>;
 struct Head {
     put: bool,
     name: String,
-    /// Bytes of the head itself, and of the body behind it.
+    /// Bytes of the head itself, and of the body after it.
     bytes: usize,
     body: usize,
 }
@@ -112,7 +112,7 @@ fn recover(region: &Region) -> (HashMap<String, Object>, u64) {
     (objects, last)
 }
 
-/// What of a request is behind its head.
+/// The part of a request after its head.
 fn body(mut request: Object, mut head_bytes: usize) -> Object {
     for (_, part) in &mut request {
         let skipped = head_bytes.min(part.len());

@@ -52,7 +52,7 @@ enum What {
     },
 }
 
-/// Looks. Returns false if the log could not be used by a device.
+/// Runs the command. Returns false if a device cannot start from this log.
 pub fn main(command: &LogCommand) -> anyhow::Result<bool> {
     let (path, entries, json) = match &command.what {
         What::Inspect {

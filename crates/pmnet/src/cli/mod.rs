@@ -73,13 +73,14 @@ enum Command {
     Redis(redis::RedisCommand),
     /// Speak memcached with clients, pmnet with the devices.
     Memcached(memcached::MemcachedCommand),
-    /// Leave devices of a fleet out of their chain that have lost their lease, and let spares join.
+    /// Remove devices that have lost their lease from the chain of a fleet, and let spares join.
     Controller(controller::ControllerArgs),
-    /// Change the chain of a fleet (one copy more or less, one device for another), or a shard's Redis for its replica.
+    /// Change a running chain (one copy more or less, one device for another), with or without etcd; or replace a shard's Redis by its
+    /// replica.
     Ctl(ctl::CtlArgs),
-    /// Look at the log of a device that is not running.
+    /// Look at the log of a device.
     Log(log::LogCommand),
-    /// Look at a packet store that is not running, or repair a damaged one.
+    /// Look at a packet store, copy it, make it larger, or repair it.
     Store(store::StoreCommand),
     /// Look at the devices in this machine's kernel: logs, counters, times.
     Status(status::StatusArgs),

@@ -348,3 +348,58 @@ fn what_a_line_names_is_looked_up() {
         ["pmnet a    --b", "pmnet c"]
     );
 }
+
+/// Keys that a file may have, and that count on the command line only.
+const FLAGS_ONLY: &[&str] = &["detach", "discard", "new-slots"];
+
+/// Returns the keys of a section: the program lists them when it refuses one that it does not know.
+fn keys(section: &str) -> Vec<String> {
+    let refused = check_file(&format!("[{section}]\nno-such-key = 0\n")).unwrap_err();
+    let text = refused.to_string();
+    let (_, listed) = text
+        .split_once("expected one of ")
+        .unwrap_or_else(|| panic!("{text}"));
+    let names = listed.split('`').skip(1).step_by(2);
+    names
+        .filter(|name| !FLAGS_ONLY.contains(name))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_key_is_listed() {
+    let mut table = "| section | keys |\n|---|---|\n".to_owned();
+    let root_command = definition();
+    for section in ["server", "device", "redis", "memcached"] {
+        let keys = keys(section);
+        let command = root_command.find_subcommand(section).unwrap();
+        let mut known = BTreeSet::new();
+        flags(command, &mut known);
+        known.insert("requirepass");
+        let strange: Vec<&String> = keys
+            .iter()
+            .filter(|key| !known.contains(key.as_str()))
+            .collect();
+        assert!(
+            keys.len() > 10 && strange.is_empty(),
+            "[{section}]: {strange:?}"
+        );
+        // Writing to a String cannot fail.
+        let _ = writeln!(table, "| `[{section}]` | `{}` |", keys.join("`, `"));
+    }
+    let path = root().join("docs/reference/configuration.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let mark = "every_key_is_listed -->\n\n";
+    let (before, there) = page
+        .split_once(mark)
+        .expect("the mark before the generated table");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, format!("{before}{mark}{table}")).unwrap();
+        return;
+    }
+    assert!(
+        there == table,
+        "{} does not list the keys (UPDATE=1 writes them):\n{table}",
+        path.display()
+    );
+}

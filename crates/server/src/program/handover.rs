@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A program that has not confirmed its batch for so long is named in the log, and again each time.
+/// A program that has not confirmed its batch for this long is named in the log, and again each time.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Answer to a payload that no program's client wrote. Also to a barrier: a fence looks at no answer, and the front of a Redis must not take this

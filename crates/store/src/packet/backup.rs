@@ -1,6 +1,6 @@
 //! A copy of a packet store, also of one that a server is using (`docs/spec/packet-store.md` §14; known gap G61).
 //!
-//! Nobody is asked to wait. The copy is read back: the last commit says how many records there are, and the sum over their lines, and
+//! No client waits. The copy is read back: the last commit says how many records there are, and the sum over their lines, and
 //! each record has a checksum. So a copy during which the store changed is noticed, and made again; one that is kept is the store as
 //! of one commit. May not: keep a copy that was not proved to be whole.
 

@@ -36,7 +36,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Reads what stands behind `packet:`.
+    /// Reads what stands after `packet:`.
     ///
     /// # Errors
     /// [`OpenError::Packet`].

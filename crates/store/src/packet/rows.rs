@@ -9,7 +9,7 @@ use pmnet_packet_store::{Error, InPlace, Meta, PacketStore, Prefix, Record, Room
 use super::holder::Writing;
 use crate::rows::{About, Fault, Order, Range, Row, Rows, Update};
 
-/// Inside a transaction that only reads. Its writing methods fail: the caller refuses such commands before.
+/// Inside a transaction that only reads. Its writing methods return an error; the caller has already refused commands that write.
 pub struct ReadRows<'m, M> {
     /// The store.
     pub map: &'m PacketStore<M>,

@@ -1,7 +1,7 @@
 //! Redis Cluster as the store: which node serves what, and what may be sent to it (`docs/spec/sharding.md`, §5).
 //!
 //! The store writes to one master of the cluster, to all slots that this one serves. A script may do that, in one atomic step, if it does not
-//! declare those keys; a transaction only in one slot. But Redis looks at each command of a script by itself. If a slot is served
+//! declare those keys; a transaction only in one slot. But Redis looks at each command of a script separately. If a slot is served
 //! elsewhere, or is being moved, the command fails, and those before it stand. So scripts look at all their slots first, by asking for
 //! a key that does not exist: only a node that has the slot, and is not moving it, answers that. Nothing can change in the
 //! middle of a script.

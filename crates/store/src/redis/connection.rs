@@ -2,7 +2,7 @@
 //! replies read in order.
 //!
 //! Invariants: every call ends within [`CALL_SECONDS`] (plus one socket timeout), or within [`SCRIPT_SECONDS`] if Redis says on another
-//! connection that it runs a script: whoever waits for that shall learn how it ended; a connection that
+//! connection that it runs a script: the caller that waits for that must learn how it ended; a connection that
 //! failed once is never used again (the owner drops it, because replies would no longer match).
 //! Between calls of the store the connection is in database 0, outside MULTI. May not decide what a
 //! reply means.

@@ -1,7 +1,7 @@
 //! `Store::execute` on Redis (module text, "A request that changes state").
 //!
 //! Requests are sent in groups, each with one write: reads unchanged, state-changing requests as a call
-//! of the request script. A request that needs MULTI is a group by itself. The replies of a group are
+//! of the request script. A request that needs MULTI is a group of its own. The replies of a group are
 //! returned once the whole group is durable.
 
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,10 +1,10 @@
 //! The address of the master: a thread of its own asks the Sentinels or nodes, again and again.
 //!
 //! Whom, and what: Sentinels for the master of a name (`super::sentinel`), or nodes of a Redis Cluster for the master that serves a slot
-//! (`super::cluster`). What counts is what a majority of them has answered lately, and of
-//! their answers the one with the highest configuration epoch: that is the outcome of the latest failover. An answer is
-//! an address and nothing more. Whether what runs there may be written to, and has everything that was confirmed, the store finds out as with
-//! any Redis: its role, its records, its owner (`super::owner`).
+//! (`super::cluster`). A majority of them must have answered lately. Of
+//! their answers the one with the highest configuration epoch counts: it is the outcome of the latest failover. An answer is
+//! an address and nothing more. The store finds out as with any Redis whether it may write there, and whether
+//! everything that was confirmed is there: its role, its records, its owner (`super::owner`).
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -18,7 +18,7 @@
 //!   script (thousands of arguments). Before Redis 7 a script cannot check rights beforehand.
 //! - Neighbouring plain SETs are called as one MSET ([`runs`]), because in a script a call costs more than
 //!   its effect.
-//! - A command that a front acknowledged early by itself ([`promise`]) is never left out. If Redis refuses
+//! - A command that a front acknowledged early by its own rule ([`promise`]) is never left out. If Redis refuses
 //!   it, the batch waits until Redis has been put right, or the shard stops.
 //!
 //! **A request that changes state** (`execute` with a record) runs in one Lua script, which encodes the

@@ -12,7 +12,7 @@
 //!
 //! While Redis refuses all writes for a temporary reason, a process that was the owner, and still stands
 //! there as such, reads the records without becoming the owner anew: reads go on, and every write leads to
-//! another `load`. A process that was never the owner does not: whoever owns the records may go on to
+//! another `load`. A process that was never the owner does not: the owner of the records may go on to
 //! write them as soon as Redis lets it, and then what was read here is old. A device that is told an old
 //! watermark or epoch takes the store for one that lost data. So it waits, and answers nothing.
 

@@ -1,4 +1,4 @@
-//! From a payload to what may be sent: denied commands become finished replies.
+//! Turns a payload into the commands to send to Redis. Commands that are denied become replies here.
 
 use pmnet_resp::reply;
 use pmnet_wire::command::{Commands, Form, Protocol};

@@ -1,6 +1,6 @@
 //! A replica of a shard's Redis becomes the master, because a person wants it (`docs/operate/redis-failover.md`, another Redis for a shard).
 //!
-//! Three ways. Where Sentinels watch the master, they are told to fail over. A master that runs hands over by itself (`FAILOVER`): it
+//! Three ways. Where Sentinels watch the master, they are told to fail over. A master that runs hands over on command (`FAILOVER`): it
 //! stops taking writes, waits until the replica has everything, and then they change places, so nothing is lost. If the master is stopped for good, which
 //! only a person can know, the replica that has applied most is promoted and the others follow it.
 //! The server of the shard begins a new epoch at the new master: the command waits for that.
@@ -19,7 +19,7 @@ use super::{WATERMARK, cluster, records_name, sentinel};
 /// Host and port.
 type Place = (String, u16);
 
-/// Milliseconds for which a master that hands over waits for its replica; then it goes on by itself.
+/// Milliseconds for which a master that hands over waits for its replica; then it goes on as the master.
 const HAND_OVER_MILLISECONDS: u64 = 10_000;
 /// A replica that follows is online at its master within this time, which looks for it so often.
 const ONLINE_MAX: Duration = Duration::from_secs(5);
@@ -164,7 +164,7 @@ impl Promotion {
         (endpoint(&self.from), self.to().map(endpoint))
     }
 
-    /// Returns what the operator has to do then, if the server does not find the new master by itself.
+    /// Returns what the operator has to do then, if the server does not find the new master.
     #[must_use]
     pub fn then(&self) -> Option<String> {
         let to = self.to()?;

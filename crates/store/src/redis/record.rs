@@ -47,7 +47,7 @@ impl Debt {
     }
 }
 
-/// Changes of records that belong to what a Redis has executed, but that it refused. As long as this process
+/// Record changes that Redis refused although it executed the commands they belong to. As long as this process
 /// lives they count as written; the next load writes them before anything else.
 #[derive(Default)]
 pub struct Owed {

@@ -64,7 +64,7 @@ struct Run<'a> {
 /// Values that say what a run is: what its commands have in common, and how many they are.
 const RUN_HEADER: usize = 2;
 
-/// Arguments behind the name, and behind what all pieces have, of the pieces of a command that is too long for a script.
+/// Arguments after the name, and after what all pieces have, of the pieces of a command that is too long for a script.
 const PIECE: usize = 2000;
 
 /// Returns how many arguments each piece of this command begins with, if it does the same in several pieces, each with an even number of the

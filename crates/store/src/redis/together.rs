@@ -3,10 +3,15 @@
 //! A request whose reply no script can hand back (`exact`) costs three round trips to Redis and two syncs. Those that wait at the same
 //! time share them.
 //! Each has its own record and its own reply, and fails alone: what Redis refuses to queue is left out, and the others are sent
-//! again; nothing has run by then. If memory is short, each request is sent by itself, and gets that error.
-//! Some requests never run together: transactions of clients, which take effect as a whole or not at all; code and flushes, around which
-//! pmnet's records are guarded; commands about scripts; those of modules, of which one may take longer than the others can wait, so that
-//! the replies of all would be lost (but for some that are known to be quick); and everything in a Redis Cluster, where the keys must be of one slot.
+//! again; nothing has run by then. If memory is short, each request is sent alone, and gets that error.
+//!
+//! Some requests never run together:
+//! - transactions of clients, which take effect as a whole or not at all;
+//! - code and flushes, around which pmnet's records are guarded;
+//! - commands about scripts;
+//! - commands of modules, except a few known to be quick: a slow one could outlast the deadlines of the others, and all replies would be
+//!   lost;
+//! - everything in a Redis Cluster, where the keys must be of one slot.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -92,7 +97,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// False: nothing has run, and each request must be run by itself.
+    /// False: nothing has run, and each request must be run alone.
     fn run_together(
         &mut self,
         link: &mut Link,

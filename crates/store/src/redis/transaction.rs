@@ -54,7 +54,7 @@ pub enum Outcome {
     Unrecorded(Vec<(usize, Bytes)>, String),
     /// It ran, but not as it should: see there. The connection is not to be used any more.
     Torn(Torn),
-    /// It ran, with these replies and the change of the records. But the commands after it failed, so nobody
+    /// It ran, with these replies and the change of the records. But the commands after it failed, so no process
     /// knows whether it is durable. The connection must not be used any more.
     Doubtful(Vec<(usize, Bytes)>, StoreError),
 }

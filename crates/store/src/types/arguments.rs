@@ -103,7 +103,7 @@ pub fn double(text: &[u8]) -> Outcome<f64> {
     float::double(text).ok_or(NOT_A_FLOAT)
 }
 
-/// Checks for how long, in seconds, a client wants to wait. Nobody waits here: the client's front asks again. `now` is in ms since 1970.
+/// Checks for how long, in seconds, a client wants to wait. The store does not wait: the client's front asks again. `now` is in ms since 1970.
 pub fn timeout(text: &[u8], now: u64) -> Outcome {
     /// 2^63.
     const MILLIS_MAX: f64 = 9_223_372_036_854_775_808.0;
@@ -122,7 +122,7 @@ pub fn timeout(text: &[u8], now: u64) -> Outcome {
     Ok(())
 }
 
-/// Options behind the fixed arguments of a command, read from left to right.
+/// Options after the fixed arguments of a command, read from left to right.
 pub struct Options<'a> {
     rest: &'a [&'a [u8]],
 }

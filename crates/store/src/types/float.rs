@@ -97,7 +97,7 @@ fn not_a_number(rest: &[u8]) -> usize {
     3 + payload.unwrap_or(0)
 }
 
-/// Digits with at most one point: their values, minus the digits behind the point, and the length. `None` without
+/// Digits with at most one point: their values, minus the digits after the point, and the length. `None` without
 /// a digit.
 fn digits(text: &[u8], hexadecimal: bool) -> Option<(Vec<u8>, i64, usize)> {
     let radix = if hexadecimal { 16 } else { 10 };

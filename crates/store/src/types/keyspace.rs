@@ -77,12 +77,12 @@ impl<'r> Keyspace<'r> {
         self.rows.begin_update(update);
     }
 
-    /// A key is written or removed: whoever watches it is to know.
+    /// A key is written or removed: clients that watch it must be told.
     pub fn changed(&mut self, database: u32, key: &[u8]) {
         self.cursors.watched.changed(database, key);
     }
 
-    /// A key that was not there becomes a list or a sorted set: whoever waits for it is to know.
+    /// A key that was not there becomes a list or a sorted set: clients that wait for it must be told.
     fn arrives(&mut self, database: u32, key: &[u8], kind: Kind) {
         if let Kind::List | Kind::SortedSet = kind {
             let sorted = kind == Kind::SortedSet;

@@ -8,7 +8,7 @@ use super::float::{Format, Rounded, Text, round, round_text, scan};
 
 /// Longest text that Redis reads as a long double, in bytes.
 const TEXT_BYTES_MAX: usize = 5 * 1024 - 1;
-/// Places behind the point that Redis writes.
+/// Places after the point that Redis writes.
 const PLACES: usize = 17;
 
 const LONG_DOUBLE: Format = Format {

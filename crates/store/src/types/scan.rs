@@ -54,7 +54,7 @@ pub struct Cursors {
 }
 
 impl Cursors {
-    /// None; the numbers of cursors begin behind this one, which should be another one in each process.
+    /// None; the numbers of cursors begin after this one, which should be another one in each process.
     pub fn new(first: u64) -> Cursors {
         Cursors {
             // Half of the numbers are left to count up in.

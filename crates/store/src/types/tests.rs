@@ -1,4 +1,4 @@
-//! Commands over rows in memory: what is behind the replies.
+//! Commands over rows in memory: what the store has after the replies.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -144,7 +144,7 @@ pub enum Own {
 }
 
 impl Own {
-    /// Returns the one of this name.
+    /// Returns the entry with this name.
     pub fn of(name: &[u8]) -> Option<Own> {
         match () {
             () if name == WATCH.as_bytes() => Some(Own::Watch),

@@ -13,7 +13,7 @@ use super::carrier::{Arrived, Buffer, Carrier};
 use super::frame::{self, Path};
 use super::plan::PAYLOAD_BYTES_MAX;
 
-/// Ports of the first client: below those of pmnet, and different each time, so that late packets find nobody.
+/// Ports of the first client: below those of pmnet, and different each time, so that late packets find no socket.
 const PORTS: std::ops::Range<u16> = 20_000..40_000;
 /// A veth has one queue.
 const QUEUE: u32 = 0;
@@ -27,7 +27,7 @@ const WAKES_MAX: usize = 100;
 /// The next hop tells its hardware address within this time.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 const RESOLVE_LOOK: Duration = Duration::from_millis(1);
-/// The discard port (RFC 863). Nobody listens there, and the other side answers that.
+/// The discard port (RFC 863). No program listens there, and the other side answers that.
 const DISCARD: u16 = 9;
 /// `ATF_COM` (linux/if_arp.h): the address is known.
 const COMPLETE: u32 = 2;

@@ -57,7 +57,7 @@ impl Ideal {
     }
 }
 
-/// The acknowledgement of an update; nothing else is answered. It names no copies: nobody logged it.
+/// The acknowledgement of an update; nothing else is answered. It names no copies: no device logged it.
 fn answer(datagram: &[u8]) -> Option<[u8; pmnet_wire::HEADER_LEN]> {
     let packet = Packet::parse(datagram).ok()?;
     (packet.header.kind == Kind::Update).then(|| {

@@ -8,7 +8,7 @@ const KEY_MORE_MAX: usize = 8;
 /// Most bytes that the length of a value takes as a number.
 const DIGITS_MAX: usize = 6;
 
-/// A `SET` that is exactly so long, preamble included; `number` chooses the key.
+/// A `SET` that is exactly this long, preamble included; `number` chooses the key.
 ///
 /// # Errors
 /// It is too short for that.

@@ -11,7 +11,7 @@ const PREFIX: &str = "bench-";
 pub struct Pinned(pub String);
 
 impl Pinned {
-    /// A name that nobody else has, for device `index` of set-up `number`.
+    /// Returns a unique name for device `index` of set-up `number`.
     pub fn new(number: usize, index: usize) -> Pinned {
         Pinned(format!("{PREFIX}{}-{number}-{index}", std::process::id()))
     }

@@ -31,7 +31,7 @@ pub struct Session {
     fragments: Vec<(Header, Vec<u8>)>,
     /// The update on its way, as it was sent.
     packets: Vec<Vec<u8>>,
-    /// Which of them came back by themselves.
+    /// Which of them were reflected.
     back: Vec<bool>,
     begun: Instant,
     sent: Instant,
@@ -86,7 +86,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Devices that held every update; 0 if nobody claims to.
+    /// Devices that held every update; 0 if no device claims to.
     pub fn copies(&self) -> u8 {
         self.copies.unwrap_or(0)
     }

@@ -11,7 +11,7 @@ use mio::unix::SourceFd;
 
 use super::carrier::{Arrived, Buffer, Carrier};
 
-/// See the module's text. A single one is asked by itself, several by what the kernel says of all of them.
+/// See the module's text. A single one is asked alone, several by what the kernel says of all of them.
 pub struct Sockets {
     sockets: Vec<UdpSocket>,
     poll: mio::Poll,

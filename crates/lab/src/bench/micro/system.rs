@@ -79,7 +79,7 @@ pub enum System {
 /// Who answers an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answers {
-    /// Nobody: the packet itself comes back.
+    /// No process: the packet itself comes back.
     Itself,
     /// The ideal handler, at the server's address.
     Handler,
@@ -111,7 +111,7 @@ pub struct Recipe {
     pub client_takes_xdp: bool,
     /// The device to which clients send.
     pub device: Option<Device>,
-    /// The others of its chain, in order; behind the last one is a server at [`SERVER`].
+    /// The others of its chain, in order; after the last one is a server at [`SERVER`].
     pub behind: &'static [Device],
     /// Where clients send.
     pub target: SocketAddrV4,

@@ -1,4 +1,4 @@
-//! The client: one thread, an AF_XDP socket for each queue, a closed loop with so many requests on their way by each.
+//! The client: one thread, an AF_XDP socket for each queue, a closed loop with this many requests on their way by each.
 
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::bench::micro::bypass::resolve;
 use crate::bench::micro::frame::{self, HEADERS, Path};
 use crate::testbed::END_INTERFACE;
 
-/// Ports of the client: different each time, so that late answers find nobody.
+/// Ports of the client: different each time, so that late answers find no socket.
 const PORTS: std::ops::Range<u16> = 20_000..40_000;
 const FRAME_BYTES: u32 = 2048;
 /// A few requests use few frames, so that these stay in the caches.

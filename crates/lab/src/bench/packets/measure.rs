@@ -143,7 +143,7 @@ impl Drop for Huge {
     }
 }
 
-/// One medium with so many queues.
+/// One medium with this many queues.
 fn measure(
     plan: &Plan,
     place: Place,
@@ -251,7 +251,7 @@ impl Stand {
     }
 }
 
-/// Gives the interface of the calling thread's namespace so many queues.
+/// Gives the interface of the calling thread's namespace this many queues.
 fn set_queues(queues: usize) -> anyhow::Result<()> {
     let ethtool = find_program("ethtool").context("ethtool is not installed")?;
     let queues = queues.to_string();

@@ -9,7 +9,7 @@ use crate::demo::chart::{WIDTH, escape};
 /// Height of a bar and of the space between two, in the chart's own units.
 const BAR: f64 = 14.0;
 const GAP: f64 = 3.0;
-/// Room for the words at the left, and for a number behind a bar.
+/// Room for the words at the left, and for a number after a bar.
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 120.0;
 

@@ -127,7 +127,7 @@ impl Place {
     }
 }
 
-/// Where hugetlbfs is mounted; else why it cannot be used for so many bytes.
+/// Where hugetlbfs is mounted; else why it cannot be used for this many bytes.
 ///
 /// # Errors
 /// A sentence that says what to do.
@@ -161,7 +161,7 @@ fn mount_of<'a>(mounts: &'a str, kind: &str) -> Option<&'a Path> {
     })
 }
 
-/// Bytes of huge pages that nobody uses or has reserved, by /proc/meminfo.
+/// Bytes of huge pages that are neither used nor reserved, by /proc/meminfo.
 fn free_huge_bytes(info: &str) -> u64 {
     let number = |name: &str| -> u64 {
         let line = info.lines().find_map(|line| line.strip_prefix(name));

@@ -85,7 +85,7 @@ pub fn tcp(from: SocketAddr, to: SocketAddr, payload_bytes: usize) -> anyhow::Re
     Ok(out)
 }
 
-/// Who has this address? (Of IPv6 addresses nobody asks so; the question is the same.)
+/// Who has this address? (IPv6 has another form of it; the question is the same.)
 pub fn arp(from: IpAddr, to: IpAddr) -> Vec<u8> {
     let four = |address: IpAddr| match address {
         IpAddr::V4(address) => address.octets(),

@@ -14,7 +14,7 @@ pub const TAKEN_MAX: u64 = 1_536;
 /// Devices beside the measured one, at most.
 #[allow(clippy::cast_possible_truncation)]
 pub const BESIDE_MAX: u16 = DEVICES_MAX as u16 - 1;
-/// A log has room for so many runs: space is free again when two later updates say so.
+/// A log has room for this many runs: space is free again when two later updates say so.
 pub const BATCHES_IN_LOG: u64 = 3;
 
 /// What is measured.

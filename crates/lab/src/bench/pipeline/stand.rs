@@ -35,7 +35,7 @@ const SHARD_TOKEN: u64 = 0x1122_3344_5566_7788;
 const PORT: u16 = 51_000;
 /// Of the first client; each has its own.
 const CLIENT_PORT: u16 = 40_001;
-/// Nothing is sent here any more after so many turns.
+/// Nothing is sent here any more after this many turns.
 const TURNS_MAX: u32 = 64;
 /// Longer than a measurement.
 const LEASE: Nanos = 24 * 3600 * SECOND;
@@ -79,7 +79,7 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// A new device with the plan's log, which serves so many sessions and has room for a batch of prepared packets.
+    /// A new device with the plan's log, which serves this many sessions and has room for a batch of prepared packets.
     pub fn new(plan: &Plan, ipv6: bool, sessions: usize, number: usize) -> anyhow::Result<Stand> {
         let batch = plan.batch;
         let host = |last: u8| -> IpAddr {

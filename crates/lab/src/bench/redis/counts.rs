@@ -16,7 +16,7 @@ pub struct Counts {
     /// Which.
     pub row: Row,
     /// Reads by how they were answered: what the same pipeline had just set, by the head device (HIT), by the store read
-    /// directly, by the store behind everything acknowledged (bypass).
+    /// directly, by the store after everything acknowledged (bypass).
     pub counts: BTreeMap<String, u64>,
 }
 

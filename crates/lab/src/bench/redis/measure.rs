@@ -96,7 +96,7 @@ impl Cpu {
         }
     }
 
-    /// In microseconds for each of so many operations.
+    /// In microseconds for each of this many operations.
     pub fn per_operation(&self, operations: u64) -> Vec<(String, f64)> {
         let count = Duration::from_secs(operations.max(1)).as_secs_f64();
         let each = self.0.iter().map(|(name, nanos)| {
@@ -107,7 +107,7 @@ impl Cpu {
     }
 }
 
-/// Indices of the rows in the order of this round: whoever comes behind whom must not matter.
+/// Indices of the rows in the order of this round: which row follows which must not matter.
 pub fn order(rows: usize, round: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows).collect();
     if round % 2 == 1 {

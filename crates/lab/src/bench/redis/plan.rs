@@ -208,7 +208,7 @@ impl Row {
         self != self.limit()
     }
 
-    /// For how many replicas a client waits behind each write.
+    /// For how many replicas a client waits after each write.
     #[must_use]
     pub const fn replicas(self) -> u8 {
         match self {

@@ -35,7 +35,7 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// Starts all rows and writes every key of each. What needs namespaces is left out where there are none.
+/// Starts all rows and writes every key of each. Rows that need namespaces are left out where there are none.
 pub fn start_all(
     plan: &Plan,
     folder: &Path,

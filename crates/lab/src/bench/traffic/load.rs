@@ -15,7 +15,7 @@ use crate::testbed::Network;
 const FIRST_MAX: Duration = Duration::from_secs(10);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(5);
-/// After this it ends by itself: longer than any run.
+/// After this it ends without being stopped: longer than any run.
 const LOAD_MAX: Duration = Duration::from_secs(600);
 
 /// Does `work` while `client1` sends [`LOAD_RATE`] updates a second to the shard, from the first

@@ -22,7 +22,7 @@ pub enum Variant {
     Bare,
     /// A program that lets everything pass.
     Pass,
-    /// `pmnet device --mode switch`, and nobody updates.
+    /// `pmnet device --mode switch`, and no client updates.
     Device,
     /// A second [`Variant::Pass`]: any difference between the two is chance.
     Control,

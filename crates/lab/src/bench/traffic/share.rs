@@ -7,10 +7,9 @@ use serde::Serialize;
 pub struct Share {
     /// Median.
     pub median: f64,
-    /// The median of very many rounds is between this…
+    /// Lower end of the interval that holds the true median with at least 95 % confidence; with fewer than six rounds the least.
     pub low: f64,
-    /// …and this, with at least 95 % confidence; with fewer than six rounds there is no such statement, and these are least
-    /// and most.
+    /// Upper end of that interval; with fewer than six rounds the most.
     pub high: f64,
 }
 
@@ -40,7 +39,7 @@ impl Share {
     }
 }
 
-/// How many of so many sorted figures lie below a 95 % interval of their median, and how many above. Each figure is on
+/// How many of this many sorted figures lie below a 95 % interval of their median, and how many above. Each figure is on
 /// either side of the true median with the same chance, so this is the largest number for which the two ends of the
 /// binomial distribution have at most 5 %.
 fn beyond(count: usize) -> usize {

@@ -20,9 +20,9 @@ const READ_TRIES: u32 = 10;
 const REGISTER: char = 'r';
 /// Length of a SET value of several packets, in bytes.
 const LONG_BYTES: usize = 4_000;
-/// Numbers of the clients of one group; those of the next one come behind.
+/// Numbers of the clients of one group; those of the next one come after them.
 const GROUP_CLIENTS: u64 = 1_000_000;
-/// Number of the first reader in the end: nobody else has such a number.
+/// Number of the first reader in the end: no other client has such a number.
 const READER: u64 = 1 << 40;
 /// Releases a lock, if it is still the caller's.
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
@@ -378,7 +378,7 @@ fn padded(value: &str) -> Vec<u8> {
     bytes
 }
 
-/// The value, if it is as [`padded`] made it; otherwise a value that nobody wrote.
+/// The value, if it is as [`padded`] made it; otherwise a value that no client wrote.
 fn without_padding(text: String) -> String {
     let value = text.trim_end_matches('.');
     if padded(value) == text.as_bytes() {

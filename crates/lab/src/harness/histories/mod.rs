@@ -30,11 +30,11 @@ use crate::load::HistoryFile;
 
 /// Clients of a run.
 const CLIENTS: u64 = 8;
-/// The clients go on for so long after the repair.
+/// The clients go on for this long after the repair.
 const AFTER: Duration = Duration::from_millis(500);
 /// Operations that must be acknowledged, or the run goes on: fewer show little.
 const ACKNOWLEDGED_MIN: u64 = 400;
-/// So many of them after the repair.
+/// This many of them after the repair.
 const ACKNOWLEDGED_AFTER_MIN: u64 = 50;
 /// If that takes longer than this after the repair, the service did not come back.
 const BACK_MAX: Duration = Duration::from_secs(15);

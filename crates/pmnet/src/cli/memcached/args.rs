@@ -26,7 +26,7 @@ pub struct MemcachedArgs {
     /// Number of the shard [default: 0].
     #[arg(long)]
     pub(super) shard: Option<u32>,
-    /// Accept acknowledgements only if at least so many devices hold the write [default: 1].
+    /// Accept acknowledgements only if at least R devices hold the write [default: 1].
     #[arg(long, value_name = "R")]
     pub(super) copies: Option<u8>,
     /// Database of the store in which the items are; flush_all empties it [default: 0].
