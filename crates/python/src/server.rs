@@ -59,10 +59,13 @@ impl Stored {
 }
 
 /// Runs the body with all signals blocked: a thread begins with its parent's mask, and handlers are for the program's own threads.
-fn with_signals_blocked<T>(py: Python<'_>, body: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+fn with_signals_blocked<'py, T>(
+    py: Python<'py>,
+    body: impl FnOnce() -> PyResult<T>,
+) -> PyResult<T> {
     let signal = py.import("signal")?;
     let all = signal.call_method0("valid_signals")?;
-    let mask = |how: &str, set: &Bound<'_, PyAny>| {
+    let mask = |how: &str, set: &Bound<'py, PyAny>| {
         signal.call_method1("pthread_sigmask", (signal.getattr(how)?, set))
     };
     let before = mask("SIG_BLOCK", &all)?;
