@@ -7,6 +7,8 @@ from typing_extensions import Self
 
 from ._base import BytesLike, Error, Kind
 
+__all__ = ["__version__", "Client", "Event", "Reading", "Server", "Batch", "Item", "log_to"]
+
 __version__: str
 
 def log_to(path: Optional[Union[str, os.PathLike[str]]], /) -> None:
