@@ -1,5 +1,5 @@
-//! What the libraries for other languages (`capi`, `python`) share: a client and a server from a caller's options, payloads and replies in the
-//! form of programs (`docs/spec/wire.md` §6), and kinds of errors.
+//! The common part of the libraries for other languages (`capi`, `python`): clients and servers from a caller's options, payloads and replies in
+//! the form of programs (`docs/spec/wire.md` §6), and kinds of errors.
 //!
 //! Purpose: a name, a bound, a default and an error are the same in each language. Invariants: what a caller passes is judged here, before
 //! anything is begun; each error has exactly one kind. May not: know a language, or decide anything about the protocol.
@@ -155,7 +155,7 @@ pub fn reply(reply: &[u8]) -> Result<&[u8], Fault> {
     })
 }
 
-/// What a device has answered to a read.
+/// The answer of a device to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading<'a> {
     /// The newest update of the key; `None`: the device does not know it.

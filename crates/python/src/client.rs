@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What a handler of a signal has raised in the middle of a call.
+/// The exception that a handler of a signal has raised in the middle of a call.
 type Raised = Arc<Mutex<Option<PyErr>>>;
 
 /// Runs handlers of signals; returns whether one has raised.
@@ -285,7 +285,7 @@ fn drained(session: &mut Session) -> Result<Vec<Finished>, SessionError> {
     }
 }
 
-/// Returns what closing has raised, unless the body of the `with` has failed: that is what its caller shall see.
+/// Returns the exception of closing, unless the body of the `with` has failed: then the caller gets that error.
 pub(crate) fn unless_failed(
     py: Python<'_>,
     kind: &Bound<'_, PyAny>,

@@ -22,7 +22,7 @@ pub(crate) fn exception(py: Python<'_>, fault: impl Into<Fault>) -> PyErr {
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
-/// The same, for a caller without the interpreter at hand.
+/// Returns the exception for an error, for a caller without a token of the interpreter.
 pub(crate) fn raised(fault: impl Into<Fault>) -> PyErr {
     let fault = fault.into();
     Python::attach(|py| exception(py, fault))

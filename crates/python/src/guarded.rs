@@ -1,4 +1,4 @@
-//! What an object of Python keeps: for one thread at a time, in the process that opened it, until it is closed.
+//! The native part of an object: one thread at a time uses it, in the process that opened it, until it is closed.
 
 use crate::fault::raised;
 use pmnet_bindings::{Fault, Kind};

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// A row as the program is to store it: key, and value or its deletion.
 type Row<'py> = (Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>);
 
-/// What the program has stored.
+/// The rows that the program has stored.
 enum Stored {
     Rows(Vec<(RecordKey, Bytes)>),
     Watermark(Bytes),

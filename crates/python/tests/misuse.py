@@ -479,7 +479,7 @@ class Calls(unittest.TestCase):
                 with self.assertRaises(asyncio.CancelledError):
                     await given_up
                 self.assertEqual(await one.bypass(b"and on"), b"and on")
-                # What is under way ends before the session does.
+                # Calls under way end before the session does.
                 last = asyncio.ensure_future(one.update(b"last"))
                 await asyncio.sleep(0)
                 return one, last

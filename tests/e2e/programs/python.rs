@@ -183,7 +183,7 @@ fn sqlite_keeps_what_was_acknowledged_whatever_is_killed() {
         durable(updated, TIMES);
         assert_eq!(asked(&call, &chain, &["read", &key]), value);
     }
-    // What takes a value away takes it once, also if the program dies meanwhile.
+    // A request takes a value away once, also if the program dies meanwhile.
     let taking = piped(&mut client_at(&call, via, &["ask", "key0"]));
     server.relaunch().unwrap();
     server.wait_ready(READY_MAX).unwrap();

@@ -103,7 +103,7 @@ class AsyncClient:
         try:
             await self.close()
         except Error:
-            # What has failed in the body is what its caller shall see.
+            # The error of the body goes to the caller, not this one.
             if kind is None:
                 raise
 
