@@ -4,7 +4,7 @@ use crate::fault::raised;
 use pmnet_bindings::{Fault, Kind};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -109,9 +109,10 @@ impl<T> Guarded<T> {
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         if self.process != Process::this() {
-            // It is its parent's, whose threads are not here: what would be ended is ended for the parent.
+            // It is its parent's, whose threads are not here: to drop it would wait for one of them, and end it for the parent.
             let open = self.open.get_mut();
-            mem::forget(open.unwrap_or_else(PoisonError::into_inner).take());
+            let open = open.unwrap_or_else(PoisonError::into_inner);
+            let _never_dropped = ManuallyDrop::new(open.take());
         }
     }
 }
