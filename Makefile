@@ -27,11 +27,13 @@ LIB_FROM ?= target/release
 DESTDIR ?=
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
+# The profile that the wheel is built with.
+WHEEL_PROFILE ?= release
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build lib install-lib setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs fuzz soak
+.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -68,13 +70,14 @@ help:
 	@echo "make setup           install what tests and demo use, where that is possible"
 	@echo "make lib             libpmnet, for programs of one's own in C and C++"
 	@echo "make install-lib DESTDIR=$(DESTDIR) PREFIX=$(PREFIX)   installs it, with its header, pkg-config file and man pages"
+	@echo "make python          the wheel of pmnet for Python, in target/wheels"
 	@echo "make build           the optimised binaries: the product, and the laboratory around it"
 
 # Says in one sentence what to install.
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build lib demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs fuzz soak: rust
+build lib python demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -99,6 +102,12 @@ install-lib:
 			[ "$$name" = $$page ] || ln -sf $$page.3 $(DESTDIR)$(PREFIX)/share/man/man3/$$name.3; \
 		done; \
 	done
+
+# One for 3.9 and later.
+python:
+	@sh tests/setup.sh python
+	@test -x target/venv/bin/maturin || { echo "there is no target/venv/bin/maturin, which builds the wheel (pip install maturin)"; exit 1; }
+	target/venv/bin/maturin build --profile $(WHEEL_PROFILE) --locked --manifest-path crates/python/Cargo.toml --out target/wheels
 
 setup:
 	@sh tests/setup.sh packages servers python node

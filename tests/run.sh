@@ -157,7 +157,7 @@ fi
 if [ "$what" = all ]; then
     # Built first, with limits of their own, so that the limits below are about tests.
     # One after the other: the product is tested with the features that it is shipped with.
-    suite build 1800 cargo build --profile checked --locked -p pmnet -p pmnet-capi
+    suite build 1800 cargo build --profile checked --locked -p pmnet -p pmnet-capi -p pmnet-python
     suite lab 1800 cargo test --profile checked --locked -p pmnet-lab --test e2e --test testbed --no-run
     built=${CARGO_TARGET_DIR:-$PWD/target}/checked
     # So many packets for the in-kernel pipeline and for the device beside it.
@@ -194,16 +194,23 @@ if [ "$what" = all ]; then
         testbed) in_lab testbed 480 testbed ;;
         # Every reply that a Redis gives, and what clients do to each other: what make compat does for an hour, for a minute.
         compat) compats ;;
+        wheel)
+            if [ -x target/venv/bin/maturin ] && [ -x target/venv/bin/mypy ]; then
+                suite wheel 900 sh tests/programs/wheel.sh
+            else
+                left_out wheel "there is no maturin, or no mypy (make setup)"
+            fi
+            ;;
         kernel) in_lab kernel 600 e2e kernel:: ;;
         fleet) in_lab fleet 480 e2e fleet:: ;;
         kills) in_lab kills 420 e2e kills:: ;;
-        programs) in_lab programs 420 e2e programs:: ;;
+        programs) in_lab programs 480 e2e programs:: ;;
         # There is also a module kernel::hand.
         *) in_lab "$1" 240 e2e "$1::" --skip kernel:: ;;
         esac
     }
     # They mostly wait for deadlines, so some go side by side. Each lane takes the next one that nobody has taken; the long ones come first.
-    turns=(fleet testbed three_boxes joining chain failovers compat)
+    turns=(fleet testbed three_boxes joining chain failovers compat wheel)
     # Every module has its turn, also one that is new; what measures has a lane.
     measures=(kernel kills demo)
     mapfile -t themes < <(sed -n 's/^mod \([a-z_]*\);$/\1/p' tests/e2e/main.rs | grep -vxE 'common|support|kernel|kills')

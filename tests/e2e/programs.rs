@@ -1,4 +1,4 @@
-//! Programs of others in the place of a store: they pull batches, in Rust and through libpmnet, from real devices, and are killed.
+//! Programs of others in the place of a store: they pull batches, in Rust, Python and through libpmnet, from real devices, and are killed.
 
 #[path = "programs/library.rs"]
 mod library;
@@ -6,6 +6,8 @@ mod library;
 mod pmem;
 #[path = "programs/pulled.rs"]
 mod pulled;
+#[path = "programs/python.rs"]
+mod python;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

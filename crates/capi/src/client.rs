@@ -1,15 +1,11 @@
 //! Clients: one session each (`pmnet_client::Session`).
 
 use crate::fault::*;
-use crate::memory::{self, Options, bounded, bytes, pmnet_bytes, put, text};
+use crate::memory::{self, Options, bytes, pmnet_bytes, put, text};
 use crate::table::{self, Kind};
-use ::pmnet_client::{
-    Answer, ClientConfig, Closed, Finished, ReadAnswer, Refused, Session, SessionError,
-};
-use bytes::Bytes;
-use pmnet_wire::program;
+use ::pmnet_client::{Answer, Finished, Session};
+use pmnet_bindings::{ClientOptions, Reading};
 use std::ffi::{c_char, c_int, c_void};
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -19,13 +15,6 @@ pub const PMNET_READ_ONLY: u32 = 1;
 pub const PMNET_HIT: u32 = 1;
 /// A read was answered with the order that a server must have applied to know the key.
 pub const PMNET_MISS: u32 = 2;
-
-/// Devices of a chain, at most.
-const COPIES_MAX: u32 = 8;
-const _: () = assert!(COPIES_MAX as usize == pmnet_wire::record::CHAIN_MAX);
-
-/// The time for one call, if nothing else is said.
-const TIMEOUT_MS: u32 = 10_000;
 
 /// A client: one session of a shard. {0} is none.
 #[repr(C)]
@@ -93,32 +82,6 @@ impl Kind for ClientObject {
     const NAME: &'static str = "client";
 }
 
-impl From<SessionError> for Fault {
-    fn from(error: SessionError) -> Fault {
-        let code = match &error {
-            SessionError::Io(_) => PMNET_E_SYSTEM,
-            SessionError::Refused(Refused::Busy | Refused::Sessions) => PMNET_E_FULL,
-            SessionError::Refused(Refused::TooLarge) => PMNET_E_LENGTH,
-            SessionError::Closed(Closed::DataLoss { .. }) => PMNET_E_DATA_LOSS,
-            SessionError::Closed(Closed::TooFewCopies { .. }) => PMNET_E_COPIES,
-            SessionError::Closed(_) | SessionError::Refused(Refused::Closed) => PMNET_E_CLOSED,
-            SessionError::Failed(_) => PMNET_E_FAILED,
-            SessionError::Unknown => PMNET_E_UNKNOWN,
-            SessionError::NotClean => PMNET_E_PENDING,
-            SessionError::NoAnswer => PMNET_E_NO_ANSWER,
-        };
-        Fault::new(code, error)
-    }
-}
-
-/// Returns an address of "HOST:PORT".
-pub(crate) fn address(text: &str) -> Result<SocketAddr, Fault> {
-    let found = text.to_socket_addrs();
-    let mut found = found.map_err(|error| Fault::argument(format!("{text:?}: {error}")))?;
-    let none = || Fault::argument(format!("{text:?} has no address"));
-    found.next().ok_or_else(none)
-}
-
 /// Returns a wait in milliseconds; negative: for ever.
 pub(crate) fn wait(milliseconds: c_int) -> Duration {
     // Longer than any process lives, and added to no clock that overflows.
@@ -126,31 +89,9 @@ pub(crate) fn wait(milliseconds: c_int) -> Duration {
     u64::try_from(milliseconds).map_or(FOR_EVER, Duration::from_millis)
 }
 
-fn or(value: u32, default: u32) -> u32 {
+/// Returns the default for 0.
+pub(crate) fn or(value: u32, default: u32) -> u32 {
     if value == 0 { default } else { value }
-}
-
-fn payload(bytes: &[u8]) -> Result<Bytes, Fault> {
-    if bytes.len() > pmnet_wire::MESSAGE_BYTES_MAX {
-        return Err(Fault::new(PMNET_E_LENGTH, Refused::TooLarge));
-    }
-    Ok(program::payload(bytes).into())
-}
-
-/// Returns what the program replied; an error if its server, or another store, refused the request.
-fn reply(reply: &[u8]) -> Result<&[u8], Fault> {
-    program::reply_body(reply).ok_or_else(|| {
-        let text = String::from_utf8_lossy(reply);
-        let text = text.trim_end().trim_start_matches('-');
-        let cut = text
-            .char_indices()
-            .nth(300)
-            .map_or(text.len(), |(at, _)| at);
-        Fault::new(
-            PMNET_E_REFUSED,
-            format!("the server refused the request: {}", &text[..cut]),
-        )
-    })
 }
 
 fn copies(count: u8) -> c_int {
@@ -174,22 +115,18 @@ pub unsafe extern "C" fn pmnet_client_open(
         let options = unsafe { memory::options(options)? };
         // SAFETY: the caller passes NULL or a text, which lives during this call.
         let devices = unsafe { text(options.devices, "devices")? };
-        let devices: Vec<SocketAddr> = devices
-            .split(',')
-            .map(|device| address(device.trim()))
-            .collect::<Result<_, _>>()?;
-        let (head, others) = devices.split_first().expect("a split has a first part");
-        if others.iter().any(|other| other.is_ipv4() != head.is_ipv4()) {
-            return Err(Fault::argument("devices has addresses of IPv4 and of IPv6"));
-        }
-        let mut config = ClientConfig::new(*head);
-        config.others = others.to_vec();
-        config.shard = options.shard;
-        let copies_min = bounded("copies_min", options.copies_min, COPIES_MAX, 1)?;
-        config.copies_min = u8::try_from(copies_min).expect("COPIES_MAX is small");
-        config.queue_max = or(options.calls_max, 4096) as usize;
-        let timeout = or(options.timeout_ms, TIMEOUT_MS);
-        let session = Session::start(config, Duration::from_millis(timeout.into()))?;
+        let timeout = match options.timeout_ms {
+            0 => ClientOptions::TIMEOUT,
+            milliseconds => Duration::from_millis(milliseconds.into()),
+        };
+        let wanted = ClientOptions {
+            devices: devices.to_owned(),
+            shard: options.shard,
+            copies_min: or(options.copies_min, ClientOptions::COPIES_MIN),
+            timeout,
+            calls_max: or(options.calls_max, ClientOptions::CALLS_MAX),
+        };
+        let session = wanted.open()?;
         let id = table::insert(ClientObject(session))?;
         // SAFETY: it is not NULL, and the caller owns it.
         unsafe { put(client, pmnet_client { id })? };
@@ -217,7 +154,7 @@ pub unsafe extern "C" fn pmnet_key_hash(key: *const c_void, len: usize) -> u64 {
     let mut hash = 0;
     entry(|| {
         // SAFETY: the caller passes a key of this length.
-        hash = pmnet_wire::command::key_hash(unsafe { bytes(key, len)? });
+        hash = pmnet_bindings::key_hash(Some(unsafe { bytes(key, len)? }));
         Ok(PMNET_OK)
     });
     hash
@@ -236,7 +173,7 @@ pub unsafe extern "C" fn pmnet_update(
 ) -> c_int {
     entry(|| {
         // SAFETY: the caller passes a payload of this length.
-        let payload = self::payload(unsafe { bytes(payload, len)? })?;
+        let payload = pmnet_bindings::payload(unsafe { bytes(payload, len)? })?;
         table::with(client.id, |ClientObject(session)| {
             Ok(copies(session.update(payload, key_hash)?))
         })
@@ -255,7 +192,7 @@ pub unsafe extern "C" fn pmnet_update_start(
 ) -> c_int {
     entry(|| {
         // SAFETY: the caller passes a payload of this length.
-        let payload = self::payload(unsafe { bytes(payload, len)? })?;
+        let payload = pmnet_bindings::payload(unsafe { bytes(payload, len)? })?;
         table::with(client.id, |ClientObject(session)| {
             session.update_start(payload, key_hash, token)?;
             Ok(PMNET_OK)
@@ -288,12 +225,12 @@ pub unsafe extern "C" fn pmnet_bypass(
             return Err(memory::no_place());
         }
         // SAFETY: the caller passes a payload of this length.
-        let payload = self::payload(unsafe { bytes(payload, len)? })?;
+        let payload = pmnet_bindings::payload(unsafe { bytes(payload, len)? })?;
         let read_only = read_only(flags)?;
         let found = table::with(client.id, |ClientObject(session)| {
             Ok(session.bypass(payload, key_hash, read_only)?)
         })?;
-        let found = pmnet_bytes::copied(self::reply(&found)?);
+        let found = pmnet_bytes::copied(pmnet_bindings::reply(&found)?);
         // SAFETY: it is not NULL, and the caller owns it.
         unsafe { put(reply, found)? };
         Ok(PMNET_OK)
@@ -312,7 +249,7 @@ pub unsafe extern "C" fn pmnet_bypass_start(
 ) -> c_int {
     entry(|| {
         // SAFETY: the caller passes a payload of this length.
-        let payload = self::payload(unsafe { bytes(payload, len)? })?;
+        let payload = pmnet_bindings::payload(unsafe { bytes(payload, len)? })?;
         let read_only = read_only(flags)?;
         table::with(client.id, |ClientObject(session)| {
             session.bypass_start(payload, key_hash, read_only, token)?;
@@ -340,7 +277,10 @@ fn event(finished: Finished) -> pmnet_event {
     let outcome = finished.result.map_err(Fault::from).and_then(|answer| {
         Ok(match answer {
             Answer::Committed(count) => (copies(count), pmnet_bytes::NONE),
-            Answer::Reply(found) => (PMNET_OK, pmnet_bytes::copied(reply(&found)?)),
+            Answer::Reply(found) => (
+                PMNET_OK,
+                pmnet_bytes::copied(pmnet_bindings::reply(&found)?),
+            ),
         })
     });
     // The sentence about it is kept as for a call that blocks.
@@ -399,24 +339,18 @@ pub unsafe extern "C" fn pmnet_read(
         let answer = table::with(client.id, |ClientObject(session)| {
             Ok(session.read(key_hash)?)
         })?;
-        let (kind, epoch, order, payload) = match &answer {
-            ReadAnswer::Hit {
-                epoch,
-                order,
-                payload,
-            } => match program::body(payload) {
-                Some(body) => (PMNET_HIT, *epoch, *order, pmnet_bytes::copied(body)),
-                // Not a program's: of no use here, and so a miss (reads.md §2).
-                None => (PMNET_MISS, *epoch, *order, pmnet_bytes::NONE),
-            },
-            ReadAnswer::Miss { epoch, need, .. } => (PMNET_MISS, *epoch, *need, pmnet_bytes::NONE),
-            ReadAnswer::None => return Err(SessionError::NoAnswer.into()),
+        let answer = Reading::of(&answer)?;
+        let kind = match answer.payload {
+            Some(_) => PMNET_HIT,
+            None => PMNET_MISS,
         };
         let found = pmnet_reading {
             kind,
-            epoch,
-            order,
-            payload,
+            epoch: answer.epoch,
+            order: answer.order,
+            payload: answer
+                .payload
+                .map_or(pmnet_bytes::NONE, pmnet_bytes::copied),
         };
         // SAFETY: it is not NULL, and the caller owns it.
         unsafe { put(reading, found)? };

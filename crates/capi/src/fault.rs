@@ -1,5 +1,6 @@
 //! Error codes, their texts, and the border that nothing unwinds across.
 
+use pmnet_bindings::Kind;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -69,6 +70,40 @@ impl Fault {
     /// A fault of an argument.
     pub(crate) fn argument(text: impl ToString) -> Fault {
         Fault::new(PMNET_E_ARGUMENT, text)
+    }
+}
+
+/// Returns the number of a kind.
+const fn number(kind: Kind) -> c_int {
+    match kind {
+        Kind::Argument => PMNET_E_ARGUMENT,
+        Kind::Handle => PMNET_E_HANDLE,
+        Kind::Thread => PMNET_E_THREAD,
+        Kind::Fork => PMNET_E_FORK,
+        Kind::System => PMNET_E_SYSTEM,
+        Kind::Full => PMNET_E_FULL,
+        Kind::Length => PMNET_E_LENGTH,
+        Kind::Closed => PMNET_E_CLOSED,
+        Kind::DataLoss => PMNET_E_DATA_LOSS,
+        Kind::Copies => PMNET_E_COPIES,
+        Kind::Failed => PMNET_E_FAILED,
+        Kind::Unknown => PMNET_E_UNKNOWN,
+        Kind::Refused => PMNET_E_REFUSED,
+        Kind::Pending => PMNET_E_PENDING,
+        Kind::NoAnswer => PMNET_E_NO_ANSWER,
+        Kind::Rows => PMNET_E_ROWS,
+        Kind::Shard => PMNET_E_SHARD,
+        Kind::Order => PMNET_E_ORDER,
+        Kind::Reply => PMNET_E_REPLY,
+        Kind::Stopped => PMNET_E_STOPPED,
+        Kind::Bug => PMNET_E_BUG,
+    }
+}
+
+impl<E: Into<pmnet_bindings::Fault>> From<E> for Fault {
+    fn from(error: E) -> Fault {
+        let pmnet_bindings::Fault { kind, text } = error.into();
+        Fault::new(number(kind), text)
     }
 }
 

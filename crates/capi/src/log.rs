@@ -2,9 +2,7 @@
 
 use std::ffi::c_int;
 use std::io::{self, Write};
-use std::sync::Once;
 use std::sync::atomic::{AtomicI32, Ordering};
-use tracing_subscriber::filter::LevelFilter;
 
 /// Where warnings go; negative: nowhere.
 static FD: AtomicI32 = AtomicI32::new(2);
@@ -33,16 +31,7 @@ impl Write for Line {
     }
 }
 
-/// Begins to listen to the loops. This library has its own listener, whatever else is in the process.
+/// Begins to listen to the loops.
 pub(crate) fn begin() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let lines = tracing_subscriber::fmt()
-            .with_max_level(LevelFilter::WARN)
-            .with_ansi(false)
-            .with_target(false)
-            .with_writer(|| Line);
-        // The static library may be in a program with a listener of its own.
-        let _ = lines.try_init();
-    });
+    pmnet_bindings::warnings_to(|| Line);
 }

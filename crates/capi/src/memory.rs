@@ -71,14 +71,6 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
-pub(crate) fn bounded(what: &str, value: u32, max: u32, default: usize) -> Result<usize, Fault> {
-    match value {
-        0 => Ok(default),
-        value if value <= max => Ok(value as usize),
-        value => Err(Fault::argument(format!("{what} is {value}: at most {max}"))),
-    }
-}
-
 /// Returns a text that a program hands over.
 ///
 /// # Safety

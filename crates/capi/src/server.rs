@@ -1,13 +1,12 @@
 //! Servers that a program pulls from (`pmnet_server::program`).
 
-use crate::client::{address, wait};
+use crate::client::{or, wait};
 use crate::fault::*;
-use crate::memory::{self, Options, bounded, bytes, put, text};
+use crate::memory::{self, Options, bytes, put, text};
 use crate::table::{self, Kind};
-use ::pmnet_server::ServerConfig;
-use ::pmnet_server::program::{Batch, Item, Kind as Asked, Program, ProgramError, RowsError};
-use ::pmnet_server::serve::ServeConfig;
+use ::pmnet_server::program::{Batch, Item, Kind as Asked, Program, ProgramError};
 use bytes::Bytes;
+use pmnet_bindings::ServerOptions;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
@@ -19,11 +18,6 @@ pub const PMNET_UPDATE: u32 = 1;
 pub const PMNET_BYPASS: u32 = 2;
 /// A bypass that must not change anything. It wants a reply.
 pub const PMNET_READ: u32 = 3;
-
-/// Entries of a batch that may be asked for, at most.
-const ENTRIES_MAX: u32 = 65_536;
-/// Bytes of a batch that may be asked for, at most.
-const BYTES_MAX: u32 = 1 << 30;
 
 /// A server. {0} is none.
 #[repr(C)]
@@ -135,29 +129,6 @@ impl Kind for ServerObject {
     const NAME: &'static str = "server";
 }
 
-impl From<ProgramError> for Fault {
-    fn from(error: ProgramError) -> Fault {
-        let code = match &error {
-            ProgramError::Rows(RowsError::OtherShard { .. }) => PMNET_E_SHARD,
-            ProgramError::Rows(_) => PMNET_E_ROWS,
-            ProgramError::Io(_) => PMNET_E_SYSTEM,
-            ProgramError::Stopped(_) => PMNET_E_STOPPED,
-            ProgramError::Unconfirmed(_)
-            | ProgramError::NoBatch
-            | ProgramError::Twice(_)
-            | ProgramError::Order { .. }
-            | ProgramError::RowsTaken
-            | ProgramError::RowsNotTaken(_) => PMNET_E_ORDER,
-            ProgramError::NoItem(_) => PMNET_E_ARGUMENT,
-            ProgramError::NoReplyWanted(_)
-            | ProgramError::RepliedTwice(_)
-            | ProgramError::NoReply(_) => PMNET_E_REPLY,
-            ProgramError::ReplyTooLong(_) | ProgramError::BlobTooLong => PMNET_E_LENGTH,
-        };
-        Fault::new(code, error)
-    }
-}
-
 /// Keeps the signals of the program away from the library's thread as long as it lives: a thread begins with its parent's mask.
 struct SignalsBlocked(libc::sigset_t);
 
@@ -183,22 +154,14 @@ impl Drop for SignalsBlocked {
 }
 
 fn open(options: &pmnet_server_options) -> Result<Program, Fault> {
-    // SAFETY: the caller passes NULL or a text, which lives during this call.
-    let listen = address(unsafe { text(options.listen, "listen")? })?;
-    let mut server = ServerConfig::new(options.shard);
-    server.batch_entries_max = bounded(
-        "batch_entries_max",
-        options.batch_entries_max,
-        ENTRIES_MAX,
-        server.batch_entries_max,
-    )?;
-    server.batch_bytes_max = bounded(
-        "batch_bytes_max",
-        options.batch_bytes_max,
-        BYTES_MAX,
-        server.batch_bytes_max,
-    )?;
-    let config = ServeConfig::new(listen, server);
+    let wanted = ServerOptions {
+        // SAFETY: the caller passes NULL or a text, which lives during this call.
+        listen: unsafe { text(options.listen, "listen")? }.to_owned(),
+        shard: options.shard,
+        batch_entries_max: or(options.batch_entries_max, ServerOptions::BATCH_ENTRIES_MAX),
+        batch_bytes_max: or(options.batch_bytes_max, ServerOptions::BATCH_BYTES_MAX),
+    };
+    let config = wanted.config()?;
     // SAFETY: the caller passes a watermark of this length.
     let watermark = unsafe { bytes(options.watermark, options.watermark_len)? };
     if options.rows_count > 0 && options.rows.is_null() {

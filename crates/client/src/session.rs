@@ -13,6 +13,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -43,6 +44,21 @@ pub enum SessionError {
     /// Nobody has answered a read in time.
     #[error("the device has not answered the read in time: ask by a bypass")]
     NoAnswer,
+    /// The caller has given up ([`Session::give_up_if`]): a call takes effect at most once, or not at all.
+    #[error("outcome unknown: given up; it may or may not take effect, at most once")]
+    Interrupted,
+}
+
+/// Time between two questions whether a call that blocks shall be given up. A signal that comes just before a wait does not end the wait.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Tells whether a call that blocks shall be given up.
+struct GiveUp(Box<dyn FnMut() -> bool + Send>);
+
+impl fmt::Debug for GiveUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GiveUp")
+    }
 }
 
 /// How a call succeeded.
@@ -82,7 +98,10 @@ pub struct Session {
     own: Option<(CallId, Result<Answer, SessionError>)>,
     /// An outcome is unknown, and no later bypass was answered.
     doubtful: bool,
+    /// A read under way, and its answer.
+    reading: Option<(CallId, Option<ReadAnswer>)>,
     polled: Option<Polled>,
+    give_up: Option<GiveUp>,
 }
 
 /// Why a wait ended.
@@ -159,7 +178,9 @@ impl Session {
             finished: VecDeque::new(),
             own: None,
             doubtful: false,
+            reading: None,
             polled: None,
+            give_up: None,
         })
     }
 
@@ -309,36 +330,63 @@ impl Session {
         }
     }
 
+    /// Returns a call that has ended already: nothing is sent or received. For a caller that takes all that one
+    /// [`Session::next`] has brought.
+    pub fn more(&mut self) -> Option<Finished> {
+        self.finished.pop_front()
+    }
+
     /// Asks the device for the newest update of a key, or how far the server must have applied the log to know it
     /// (reads.md §2). No key: how far for all keys.
     ///
     /// # Errors
     /// [`SessionError::NotClean`], [`SessionError::NoAnswer`], [`SessionError::Refused`].
     pub fn read(&mut self, key_hash: Option<u64>) -> Result<ReadAnswer, SessionError> {
+        self.read_start(key_hash)?;
+        let answer = loop {
+            match self.take_reading() {
+                Some(answer) => break answer,
+                None => self
+                    .block(self.until())
+                    .inspect_err(|_| self.reading = None)?,
+            }
+        };
+        self.arm()?;
+        answer
+    }
+
+    /// Starts a read, as [`Session::read`] does, and does not wait. Calls that are started after it do not count.
+    ///
+    /// # Errors
+    /// Those of [`Session::read`]; [`SessionError::NotClean`] also while another read is under way.
+    pub fn read_start(&mut self, key_hash: Option<u64>) -> Result<(), SessionError> {
         if let Some(reason) = self.closed {
             return Err(SessionError::Closed(reason));
         }
-        if self.doubtful || !self.calls.is_empty() {
+        if self.doubtful || !self.calls.is_empty() || self.reading.is_some() {
             return Err(SessionError::NotClean);
         }
+        self.wake()?;
         let (now, until) = (self.clock.now(), self.until());
-        let hashes = key_hash.as_slice();
-        let asked = self.endpoint.read(now, hashes, false, until)?;
-        let mut found = None;
-        while found.is_none() {
-            self.wait_for_packets(until)?;
-            while let Some(event) = self.endpoint.poll_event() {
-                match event {
-                    Event::Read { call, answer } if call == asked => found = Some(answer),
-                    other => self.note(other),
-                }
-            }
-        }
-        self.arm()?;
-        match found {
+        let asked = self.endpoint.read(now, key_hash.as_slice(), false, until)?;
+        self.reading = Some((asked, None));
+        Ok(())
+    }
+
+    /// Returns the answer to a read that was started, once [`Session::next`] has brought it.
+    ///
+    /// # Errors
+    /// [`SessionError::NoAnswer`].
+    pub fn read_ended(&mut self) -> Result<Option<ReadAnswer>, SessionError> {
+        self.take_reading().transpose()
+    }
+
+    fn take_reading(&mut self) -> Option<Result<ReadAnswer, SessionError>> {
+        let (_, answer) = self.reading.take_if(|(_, answer)| answer.is_some())?;
+        Some(match answer {
             None | Some(ReadAnswer::None) => Err(SessionError::NoAnswer),
             Some(answer) => Ok(answer),
-        }
+        })
     }
 
     /// Ends the session, after everything that was started.
@@ -346,26 +394,62 @@ impl Session {
     /// # Errors
     /// If the socket failed. A device that is not there lets the session expire.
     pub fn end(mut self) -> Result<(), SessionError> {
-        self.endpoint.end(self.session, self.until());
+        self.end_start()?;
         while self.closed.is_none() {
-            self.turn(self.until())?;
+            self.block(self.until())?;
         }
         Ok(())
     }
 
-    /// Waits for the end of a call of this session's own. If the system fails meanwhile, the call goes on without its caller:
-    /// its end must not be taken for that of the next call.
+    /// Begins to end the session, as [`Session::end`] does, and does not wait. Then [`Session::next`] returns what was started, and at last
+    /// [`Closed::Ended`] as an error.
+    ///
+    /// # Errors
+    /// [`SessionError::Io`].
+    pub fn end_start(&mut self) -> Result<(), SessionError> {
+        self.wake()?;
+        self.endpoint.end(self.session, self.until());
+        Ok(())
+    }
+
+    /// From now on asks this, at a signal and several times a second, whether a call that blocks shall be given up: it then ends as
+    /// [`SessionError::Interrupted`]. Not for [`Session::next`], which returns at each signal.
+    pub fn give_up_if(&mut self, is_over: impl FnMut() -> bool + Send + 'static) {
+        self.give_up = Some(GiveUp(Box::new(is_over)));
+    }
+
+    /// Waits for packets, for a call that blocks.
+    fn block(&mut self, until: Time) -> Result<(), SessionError> {
+        let Some(GiveUp(mut is_over)) = self.give_up.take() else {
+            self.turn(until)?;
+            return Ok(());
+        };
+        let soon = self.after(PATIENCE).min(until);
+        let slept = self.turn(soon);
+        let asks = matches!(slept, Ok(Slept::Signal)) || self.clock.now() >= soon;
+        let is_over_now = asks && is_over();
+        self.give_up = Some(GiveUp(is_over));
+        slept?;
+        if is_over_now {
+            Err(SessionError::Interrupted)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Waits for the end of a call of this session's own. If the system fails meanwhile, or the caller gives up, the call goes on without
+    /// its caller: its end must not be taken for that of the next call.
     fn wait(&mut self, call: CallId) -> Result<Answer, SessionError> {
         self.calls.insert(call, None);
         loop {
-            if let Err(error) = self.turn(self.until()) {
-                self.calls.remove(&call);
-                self.doubtful = true;
-                return Err(error);
-            }
             if let Some((_, result)) = self.own.take_if(|(ended, _)| *ended == call) {
                 self.arm()?;
                 return result;
+            }
+            if let Err(error) = self.block(self.until()) {
+                self.calls.remove(&call);
+                self.doubtful = true;
+                return Err(error);
             }
         }
     }
@@ -392,6 +476,13 @@ impl Session {
                 match token {
                     Some(token) => self.finished.push_back(Finished { token, result }),
                     None => self.own = Some((call, result)),
+                }
+            }
+            Event::Read { call, answer } => {
+                if let Some((asked, kept)) = &mut self.reading
+                    && *asked == call
+                {
+                    *kept = Some(answer);
                 }
             }
             Event::SessionClosed { session, reason } if session == self.session => {

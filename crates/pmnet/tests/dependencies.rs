@@ -17,10 +17,12 @@ const ALLOWED: &[&str] = &[
     "Zlib",
 ];
 
-/// Tools of the tests that are never part of what is shipped, with the licence that each has.
+/// Tools of builds and tests that are never part of what is shipped, with the licence that each has.
 const TOOLS: &[(&str, &str)] = &[
     // It writes the header of libpmnet.
     ("cbindgen", "MPL-2.0"),
+    // It names the machine that the extension for Python is built for.
+    ("target-lexicon", "Apache-2.0 WITH LLVM-exception"),
 ];
 
 /// Crates that must not get in, and why.
@@ -118,7 +120,7 @@ fn built(package: &str) -> String {
 fn the_product_is_built_without_rules_that_can_be_switched_off() {
     const RULES: &str = "feature \"rules\"";
     assert!(built("pmnet-sim").contains(RULES), "the simulator needs it");
-    for package in ["pmnet", "pmnet-lab", "pmnet-capi"] {
+    for package in ["pmnet", "pmnet-lab", "pmnet-capi", "pmnet-python"] {
         let built = built(package);
         assert!(built.contains("pmnet-proto v"), "{built}");
         assert!(!built.contains(RULES), "{package} is built with it");

@@ -71,8 +71,10 @@ const EDGES: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    // For programs of others, in C.
-    ("capi", &["wire", "client", "server"]),
+    // For programs of others, in C and in Python, and what both share.
+    ("bindings", &["wire", "client", "server"]),
+    ("capi", &["bindings", "client", "server"]),
+    ("python", &["bindings", "client", "server"]),
     // Crates around it; the product knows nothing of these.
     ("history", &[]),
     // The protocol in a model checker knows no code.

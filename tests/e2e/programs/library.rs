@@ -273,7 +273,7 @@ fn every_misuse_gets_its_code_with_and_without_sanitizers() {
 }
 
 /// A server program at the chain's place.
-fn launch(chain: &Chain, name: &str, program: &Path, place: &Path) -> Process {
+pub fn launch(chain: &Chain, name: &str, program: &Path, place: &Path) -> Process {
     let spec = Spec {
         name: name.into(),
         binaries: common::binaries().clone(),

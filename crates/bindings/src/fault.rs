@@ -1,0 +1,117 @@
+//! Kinds of errors, and which error is of which.
+
+use pmnet_client::{Closed, Refused, SessionError};
+use pmnet_server::program::{ProgramError, RowsError};
+
+/// The kind of an error. Its number is that of libpmnet (`PMNET_E_…` of `pmnet.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Kind {
+    /// An argument makes no sense.
+    Argument = -1,
+    /// The object is none: closed, or never opened.
+    Handle = -2,
+    /// Another thread is using the object at this moment.
+    Thread = -3,
+    /// The object was opened before a fork, in another process.
+    Fork = -4,
+    /// The system refused: a socket, memory, a thread.
+    System = -5,
+    /// Too many calls are under way.
+    Full = -6,
+    /// Longer than 16 MiB, or all rows are longer than fits one blob.
+    Length = -7,
+    /// The session is closed.
+    Closed = -8,
+    /// Updates that were acknowledged are lost.
+    DataLoss = -9,
+    /// Fewer devices hold the updates than were asked for.
+    Copies = -10,
+    /// The call has no effect, and never will.
+    Failed = -11,
+    /// The call takes effect at most once, or not at all.
+    Unknown = -12,
+    /// The server refused the request.
+    Refused = -13,
+    /// A read was asked for while calls of the session were under way.
+    Pending = -14,
+    /// No device has answered a read in time.
+    NoAnswer = -15,
+    /// The stored rows are damaged, or do not belong together.
+    Rows = -16,
+    /// The stored rows are those of another shard.
+    Shard = -17,
+    /// A batch was confirmed twice, or another one is the present one.
+    Order = -18,
+    /// A reply is missing, was given twice, or is for an update.
+    Reply = -19,
+    /// The server has ended.
+    Stopped = -20,
+    /// A fault of the library.
+    Bug = -21,
+}
+
+/// Why a call failed: its kind, and a sentence.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// Kind.
+    pub kind: Kind,
+    /// Sentence for the user.
+    pub text: String,
+}
+
+impl Fault {
+    /// A fault of this kind, with its sentence.
+    pub fn new(kind: Kind, text: impl ToString) -> Fault {
+        Fault {
+            kind,
+            text: text.to_string(),
+        }
+    }
+
+    /// A fault of an argument.
+    pub fn argument(text: impl ToString) -> Fault {
+        Fault::new(Kind::Argument, text)
+    }
+}
+
+impl From<SessionError> for Fault {
+    fn from(error: SessionError) -> Fault {
+        let kind = match &error {
+            SessionError::Io(_) => Kind::System,
+            SessionError::Refused(Refused::Busy | Refused::Sessions) => Kind::Full,
+            SessionError::Refused(Refused::TooLarge) => Kind::Length,
+            SessionError::Closed(Closed::DataLoss { .. }) => Kind::DataLoss,
+            SessionError::Closed(Closed::TooFewCopies { .. }) => Kind::Copies,
+            SessionError::Closed(_) | SessionError::Refused(Refused::Closed) => Kind::Closed,
+            SessionError::Failed(_) => Kind::Failed,
+            SessionError::Unknown | SessionError::Interrupted => Kind::Unknown,
+            SessionError::NotClean => Kind::Pending,
+            SessionError::NoAnswer => Kind::NoAnswer,
+        };
+        Fault::new(kind, error)
+    }
+}
+
+impl From<ProgramError> for Fault {
+    fn from(error: ProgramError) -> Fault {
+        let kind = match &error {
+            ProgramError::Rows(RowsError::OtherShard { .. }) => Kind::Shard,
+            ProgramError::Rows(_) => Kind::Rows,
+            ProgramError::Io(_) => Kind::System,
+            ProgramError::Stopped(_) => Kind::Stopped,
+            ProgramError::Unconfirmed(_)
+            | ProgramError::NoBatch
+            | ProgramError::Twice(_)
+            | ProgramError::Order { .. }
+            | ProgramError::RowsTaken
+            | ProgramError::RowsNotTaken(_) => Kind::Order,
+            ProgramError::NoItem(_) => Kind::Argument,
+            ProgramError::NoReplyWanted(_)
+            | ProgramError::RepliedTwice(_)
+            | ProgramError::NoReply(_) => Kind::Reply,
+            ProgramError::ReplyTooLong(_) | ProgramError::BlobTooLong => Kind::Length,
+        };
+        Fault::new(kind, error)
+    }
+}

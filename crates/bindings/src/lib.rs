@@ -1,0 +1,291 @@
+//! The common part of the libraries for other languages (`capi`, `python`): clients and servers from a caller's options, payloads and replies in
+//! the form of programs (`docs/spec/wire.md` §6), and kinds of errors.
+//!
+//! Purpose: a name, a bound, a default and an error are the same in each language. Invariants: what a caller passes is judged here, before
+//! anything is begun; each error has exactly one kind. May not: know a language, or decide anything about the protocol.
+
+mod fault;
+
+pub use fault::{Fault, Kind};
+
+use bytes::Bytes;
+use pmnet_client::{ClientConfig, ReadAnswer, Refused, Session, SessionError};
+use pmnet_server::ServerConfig;
+use pmnet_server::serve::ServeConfig;
+use pmnet_wire::program;
+use std::io::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Once;
+use std::time::Duration;
+use tracing_subscriber::filter::LevelFilter;
+
+/// Longest chain, in devices.
+const DEVICES_MAX: u32 = 8;
+/// Entries of a batch that may be asked for, at most.
+const ENTRIES_MAX: u32 = 65_536;
+/// Bytes of a batch that may be asked for, at most.
+const BYTES_MAX: u32 = 1 << 30;
+/// Characters of a server's refusal that an error shows, at most.
+const REFUSAL_MAX: usize = 300;
+
+/// How a client is opened.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Addresses of the devices of the chain, `HOST:PORT` with commas between them, the head first.
+    pub devices: String,
+    /// Shard.
+    pub shard: u32,
+    /// An acknowledgement by fewer devices than this closes the session; 1 to 8.
+    pub copies_min: u32,
+    /// Longest time for one call.
+    pub timeout: Duration,
+    /// Calls that may be under way at once.
+    pub calls_max: u32,
+}
+
+impl ClientOptions {
+    /// Devices that must hold an update, if nothing else is said.
+    pub const COPIES_MIN: u32 = 1;
+    /// The time for one call, if nothing else is said.
+    pub const TIMEOUT: Duration = Duration::from_secs(10);
+    /// Calls under way, if nothing else is said.
+    pub const CALLS_MAX: u32 = 4096;
+
+    /// Opens the client's session, without waiting for a device.
+    ///
+    /// # Errors
+    /// [`Kind::Argument`], [`Kind::System`].
+    pub fn open(&self) -> Result<Session, Fault> {
+        let devices = self.devices.split(',').map(|device| address(device.trim()));
+        let devices = devices.collect::<Result<Vec<_>, _>>()?;
+        let (head, others) = devices.split_first().expect("a split has a first part");
+        if others.iter().any(|other| other.is_ipv4() != head.is_ipv4()) {
+            return Err(Fault::argument("devices has addresses of IPv4 and of IPv6"));
+        }
+        let mut config = ClientConfig::new(*head);
+        config.others = others.to_vec();
+        config.shard = self.shard;
+        let copies_min = bounded("copies_min", self.copies_min, DEVICES_MAX)?;
+        config.copies_min = u8::try_from(copies_min).expect("it is at most 8");
+        config.queue_max = bounded("calls_max", self.calls_max, u32::MAX)?;
+        if self.timeout.is_zero() {
+            return Err(Fault::argument("the timeout is 0: no call could end"));
+        }
+        Ok(Session::start(config, self.timeout)?)
+    }
+}
+
+/// How a server is opened.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// `HOST:PORT`, UDP: where the last device of the chain sends to.
+    pub listen: String,
+    /// Shard.
+    pub shard: u32,
+    /// Entries of the log in one batch, at most.
+    pub batch_entries_max: u32,
+    /// Bytes of payloads in one batch, at most; a batch of one entry may have more.
+    pub batch_bytes_max: u32,
+}
+
+impl ServerOptions {
+    /// Entries of a batch, if nothing else is said.
+    pub const BATCH_ENTRIES_MAX: u32 = 1024;
+    /// Bytes of a batch, if nothing else is said.
+    pub const BATCH_BYTES_MAX: u32 = 4 << 20;
+
+    /// Returns what [`pmnet_server::program::Program`] is opened with.
+    ///
+    /// # Errors
+    /// [`Kind::Argument`].
+    pub fn config(&self) -> Result<ServeConfig, Fault> {
+        let mut server = ServerConfig::new(self.shard);
+        server.batch_entries_max =
+            bounded("batch_entries_max", self.batch_entries_max, ENTRIES_MAX)?;
+        server.batch_bytes_max = bounded("batch_bytes_max", self.batch_bytes_max, BYTES_MAX)?;
+        Ok(ServeConfig::new(address(&self.listen)?, server))
+    }
+}
+
+fn bounded(what: &str, value: u32, max: u32) -> Result<usize, Fault> {
+    match value {
+        0 => Err(Fault::argument(format!("{what} is 0: at least 1"))),
+        value if value <= max => Ok(value as usize),
+        value => Err(Fault::argument(format!("{what} is {value}: at most {max}"))),
+    }
+}
+
+/// Returns an address of `HOST:PORT`.
+fn address(text: &str) -> Result<SocketAddr, Fault> {
+    let found = text.to_socket_addrs();
+    let mut found = found.map_err(|error| Fault::argument(format!("{text:?}: {error}")))?;
+    let none = || Fault::argument(format!("{text:?} has no address"));
+    found.next().ok_or_else(none)
+}
+
+/// Returns the payload of a program's request.
+///
+/// # Errors
+/// [`Kind::Length`].
+pub fn payload(bytes: &[u8]) -> Result<Bytes, Fault> {
+    if bytes.len() > pmnet_wire::MESSAGE_BYTES_MAX {
+        return Err(Fault::new(Kind::Length, Refused::TooLarge));
+    }
+    Ok(program::payload(bytes).into())
+}
+
+/// Returns the hash of a key; 0, no key, for a request that concerns several.
+#[must_use]
+pub fn key_hash(key: Option<&[u8]>) -> u64 {
+    key.map_or(0, pmnet_wire::command::key_hash)
+}
+
+/// Returns what the program replied.
+///
+/// # Errors
+/// [`Kind::Refused`]: its server, or another store, refused the request.
+pub fn reply(reply: &[u8]) -> Result<&[u8], Fault> {
+    program::reply_body(reply).ok_or_else(|| {
+        let text = String::from_utf8_lossy(reply);
+        let text = text.trim_end().trim_start_matches('-');
+        let cut = text.char_indices().nth(REFUSAL_MAX);
+        let cut = cut.map_or(text.len(), |(at, _)| at);
+        let text = format!("the server refused the request: {}", &text[..cut]);
+        Fault::new(Kind::Refused, text)
+    })
+}
+
+/// The answer of a device to a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading<'a> {
+    /// The newest update of the key; `None`: the device does not know it.
+    pub payload: Option<&'a [u8]>,
+    /// Epoch of the chain.
+    pub epoch: u32,
+    /// Order of that update, or the one that a server must have applied to know the key.
+    pub order: u64,
+}
+
+impl<'a> Reading<'a> {
+    /// Reads an answer.
+    ///
+    /// # Errors
+    /// [`Kind::NoAnswer`].
+    pub fn of(answer: &'a ReadAnswer) -> Result<Reading<'a>, Fault> {
+        let (payload, epoch, order) = match answer {
+            ReadAnswer::Hit {
+                epoch,
+                order,
+                payload,
+                // Another payload than a program's is of no use here, and so a miss (reads.md §2).
+            } => (program::body(payload), *epoch, *order),
+            ReadAnswer::Miss { epoch, need, .. } => (None, *epoch, *need),
+            ReadAnswer::None => return Err(SessionError::NoAnswer.into()),
+        };
+        Ok(Reading {
+            payload,
+            epoch,
+            order,
+        })
+    }
+}
+
+/// Writes warnings of the loops, which no function returns, from now on: each is one line. The library of each language has its own
+/// listener, whatever else is in the process.
+pub fn warnings_to<W: Write + 'static>(writer: fn() -> W) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let lines = tracing_subscriber::fmt()
+            .with_max_level(LevelFilter::WARN)
+            .with_ansi(false)
+            .with_target(false)
+            .with_writer(writer);
+        // A static library may be in a program with a listener of its own.
+        let _ = lines.try_init();
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(devices: &str) -> ClientOptions {
+        ClientOptions {
+            devices: devices.into(),
+            shard: 0,
+            copies_min: ClientOptions::COPIES_MIN,
+            timeout: ClientOptions::TIMEOUT,
+            calls_max: ClientOptions::CALLS_MAX,
+        }
+    }
+
+    fn refusal(options: &ClientOptions) -> String {
+        let fault = options.open().unwrap_err();
+        assert_eq!(fault.kind, Kind::Argument);
+        fault.text
+    }
+
+    #[test]
+    fn options_out_of_bounds_are_refused_before_anything_begins() {
+        for devices in [
+            "",
+            "nowhere",
+            "127.0.0.1",
+            "127.0.0.1:1,",
+            "127.0.0.1:70000",
+        ] {
+            refusal(&client(devices));
+        }
+        let mixed = refusal(&client("127.0.0.1:1, [::1]:2"));
+        assert!(mixed.contains("IPv6"), "{mixed}");
+        let good = client("127.0.0.1:1, 127.0.0.1:2");
+        good.open().unwrap();
+        for copies_min in [0, 9, 256] {
+            refusal(&ClientOptions {
+                copies_min,
+                ..good.clone()
+            });
+        }
+        refusal(&ClientOptions {
+            timeout: Duration::ZERO,
+            ..good.clone()
+        });
+        refusal(&ClientOptions {
+            calls_max: 0,
+            ..good
+        });
+        for (batch_entries_max, batch_bytes_max, is_good) in [
+            (1, 1, true),
+            (65_536, 1 << 30, true),
+            (0, 1, false),
+            (65_537, 1, false),
+            (1, (1 << 30) + 1, false),
+        ] {
+            let options = ServerOptions {
+                listen: "127.0.0.1:0".into(),
+                shard: 0,
+                batch_entries_max,
+                batch_bytes_max,
+            };
+            assert_eq!(options.config().is_ok(), is_good, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn payloads_have_a_bound_and_refusals_are_cut() {
+        let longest = vec![1; pmnet_wire::MESSAGE_BYTES_MAX];
+        assert_eq!(program::body(&payload(&longest).unwrap()).unwrap(), longest);
+        let longer = vec![1; longest.len() + 1];
+        assert_eq!(payload(&longer).unwrap_err().kind, Kind::Length);
+        assert_eq!(reply(&[program::REPLY_MARK, 7]).unwrap(), [7]);
+        let long = format!("-ERR {}\r\n", "ü".repeat(1000));
+        let refused = reply(long.as_bytes()).unwrap_err();
+        assert_eq!(refused.kind, Kind::Refused);
+        assert!(
+            refused
+                .text
+                .starts_with("the server refused the request: ERR ü")
+        );
+        assert!(refused.text.chars().count() < 400);
+    }
+}

@@ -1,0 +1,71 @@
+"""Clients and servers of pmnet, which makes a write durable in the network, on its way to the server.
+
+Client, and AsyncClient for asyncio, send updates, which the devices acknowledge, and requests, which the server
+answers. Server gives a program of one's own what they sent, in batches, in order, exactly once.
+
+One thread at a time uses an object; another one gets ThreadError. What was opened before a fork belongs to the
+parent; the child gets ForkError.
+"""
+
+from ._async import AsyncClient
+from ._base import (
+    ArgumentError,
+    BugError,
+    ClosedError,
+    CopiesError,
+    DataLossError,
+    Error,
+    FailedError,
+    ForkError,
+    FullError,
+    HandleError,
+    Kind,
+    LengthError,
+    NoAnswerError,
+    OrderError,
+    PendingError,
+    RefusedError,
+    ReplyError,
+    RowsError,
+    ShardError,
+    StoppedError,
+    SystemCallError,
+    ThreadError,
+    UnknownError,
+)
+from ._pmnet import Batch, Client, Event, Item, Reading, Server, __version__, log_to
+
+__all__ = [
+    "ArgumentError",
+    "AsyncClient",
+    "Batch",
+    "BugError",
+    "Client",
+    "ClosedError",
+    "CopiesError",
+    "DataLossError",
+    "Error",
+    "Event",
+    "FailedError",
+    "ForkError",
+    "FullError",
+    "HandleError",
+    "Item",
+    "Kind",
+    "LengthError",
+    "NoAnswerError",
+    "OrderError",
+    "PendingError",
+    "Reading",
+    "RefusedError",
+    "ReplyError",
+    "RowsError",
+    "Server",
+    "ShardError",
+    "StoppedError",
+    "SystemCallError",
+    "ThreadError",
+    "UnknownError",
+    "__version__",
+    "log_to",
+]

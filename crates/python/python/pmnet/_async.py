@@ -1,0 +1,190 @@
+"""The client for asyncio: on the descriptor of a session, without a thread."""
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Optional, Union
+
+from ._base import BytesLike, ClosedError, Error, HandleError, ThreadError
+from ._pmnet import Client, Reading
+
+
+class AsyncClient:
+    """A client: one session of a shard, for one event loop. Many calls may be under way at once.
+
+    A task that is cancelled gives up its call only: the call goes on, and takes effect at most once.
+    """
+
+    def __init__(
+        self,
+        devices: Union[str, "list[str]", "tuple[str, ...]"],
+        *,
+        shard: int = 0,
+        copies_min: int = 1,
+        timeout: float = 10.0,
+        calls_max: int = 4096,
+    ) -> None:
+        self._client = Client(
+            devices,
+            shard=shard,
+            copies_min=copies_min,
+            timeout=timeout,
+            calls_max=calls_max,
+        )
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._fd = -1
+        self._over: Optional[Exception] = None
+        self._closed = False
+        self._last = 0
+        self._calls: "dict[int, asyncio.Future[Any]]" = {}
+        self._reading: "Optional[asyncio.Future[Reading]]" = None
+        self._ending: "Optional[asyncio.Future[None]]" = None
+
+    async def update(
+        self, payload: BytesLike, *, key: Optional[BytesLike] = None
+    ) -> int:
+        """Sends an update; returns once it is durable, with the number of devices that hold it.
+
+        0: the server has applied it, because the log was full.
+        """
+        copies = await self._call(lambda token: self._client.update_start(token, payload, key=key))
+        assert isinstance(copies, int)
+        return copies
+
+    async def bypass(
+        self,
+        payload: BytesLike,
+        *,
+        key: Optional[BytesLike] = None,
+        read_only: bool = False,
+    ) -> bytes:
+        """Sends a request to the server; returns its reply.
+
+        The server runs it after every update that was acknowledged before; once, unless it only reads.
+        """
+        reply = await self._call(
+            lambda token: self._client.bypass_start(token, payload, key=key, read_only=read_only)
+        )
+        assert isinstance(reply, bytes)
+        return reply
+
+    async def read(self, key: Optional[BytesLike] = None) -> Reading:
+        """Asks the device, without the server; see Client.read. One at a time, while no call is under way."""
+        loop = self._begin()
+        self._client._read_start(key)
+        self._reading = loop.create_future()
+        return await self._reading
+
+    async def close(self) -> None:
+        """Ends the session after everything that was started, and closes the client. Again does nothing."""
+        if self._closed:
+            return
+        loop = self._own_loop()
+        try:
+            if self._over is None:
+                if self._ending is None:
+                    self._client._end_start()
+                    self._ending = loop.create_future()
+                await asyncio.shield(self._ending)
+        finally:
+            self._closed = True
+            self._leave()
+            self._client._forget()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: Optional["type[BaseException]"],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        try:
+            await self.close()
+        except Error:
+            # The error of the body goes to the caller, not this one.
+            if kind is None:
+                raise
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        """Returns the running loop, to which the client belongs from its first call on."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._fd = self._client.fileno()
+            loop.add_reader(self._fd, self._turn)
+            self._loop = loop
+        elif self._loop is not loop:
+            raise ThreadError("this client belongs to another event loop")
+        return loop
+
+    def _begin(self) -> asyncio.AbstractEventLoop:
+        """Returns the loop, for a call that begins."""
+        if self._closed:
+            raise HandleError("this client is closed")
+        loop = self._own_loop()
+        if self._over is not None:
+            raise self._over
+        return loop
+
+    def _leave(self) -> None:
+        if self._loop is not None and self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            self._fd = -1
+
+    async def _call(self, start: "Callable[[int], None]") -> Union[int, bytes]:
+        loop = self._begin()
+        self._last += 1
+        token = self._last
+        start(token)
+        future: "asyncio.Future[Union[int, bytes]]" = loop.create_future()
+        self._calls[token] = future
+        return await future
+
+    def _turn(self) -> None:
+        """Takes what has ended; called while the descriptor is readable."""
+        try:
+            while True:
+                events = self._client._drain()
+                for event in events:
+                    _settle(self._calls.pop(event.token), event.result)
+                if not events:
+                    break
+            if self._reading is not None:
+                self._take_reading(self._reading)
+        except Exception as error:
+            self._end(error)
+
+    def _take_reading(self, future: "asyncio.Future[Reading]") -> None:
+        result: "Union[Reading, Error, None]"
+        try:
+            result = self._client._read_ended()
+        except Error as error:
+            result = error
+        if result is not None:
+            self._reading = None
+            _settle(future, result)
+
+    def _end(self, error: Exception) -> None:
+        """The session is over: nothing ends any more, and nothing is begun."""
+        self._over = error
+        self._leave()
+        left: "list[asyncio.Future[Any]]" = list(self._calls.values())
+        self._calls.clear()
+        if self._reading is not None:
+            left.append(self._reading)
+            self._reading = None
+        for future in left:
+            _settle(future, error)
+        if self._ending is not None:
+            _settle(self._ending, None if isinstance(error, ClosedError) else error)
+
+
+def _settle(future: "asyncio.Future[Any]", result: object) -> None:
+    if future.done():
+        # Its task was cancelled.
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

@@ -1,0 +1,146 @@
+import os
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Optional, Union, final
+
+from typing_extensions import Self
+
+from ._base import BytesLike, Error, Kind
+
+__all__ = ["__version__", "Client", "Event", "Reading", "Server", "Batch", "Item", "log_to"]
+
+__version__: str
+
+def log_to(path: Optional[Union[str, os.PathLike[str]]], /) -> None:
+    """Says where warnings go: to the end of this file, or nowhere for None. If it is not called, they go to stderr."""
+
+@final
+class Client:
+    """A client: one session of a shard. One thread at a time may use it."""
+
+    def __new__(
+        cls,
+        devices: Union[str, Sequence[str]],
+        *,
+        shard: int = 0,
+        copies_min: int = 1,
+        timeout: float = 10.0,
+        calls_max: int = 4096,
+    ) -> Self: ...
+    def update(self, payload: BytesLike, *, key: Optional[BytesLike] = None) -> int: ...
+    def bypass(self, payload: BytesLike, *, key: Optional[BytesLike] = None, read_only: bool = False) -> bytes: ...
+    def read(self, key: Optional[BytesLike] = None) -> Reading: ...
+    def update_start(self, token: int, payload: BytesLike, *, key: Optional[BytesLike] = None) -> None: ...
+    def bypass_start(
+        self, token: int, payload: BytesLike, *, key: Optional[BytesLike] = None, read_only: bool = False
+    ) -> None: ...
+    def next(self, timeout: Optional[float] = None) -> Optional[Event]: ...
+    def fileno(self) -> int: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType], /
+    ) -> None: ...
+    def _drain(self) -> list[Event]: ...
+    def _read_start(self, key: Optional[BytesLike] = None) -> None: ...
+    def _read_ended(self) -> Optional[Reading]: ...
+    def _end_start(self) -> None: ...
+    def _forget(self) -> None: ...
+
+@final
+class Event:
+    """A call that was started and has ended."""
+
+    @property
+    def token(self) -> int:
+        """The caller's name of it."""
+
+    @property
+    def result(self) -> Union[int, bytes, Error]:
+        """Of an update: how many devices hold it. Of a bypass: the reply. Or the exception that it ended with."""
+
+@final
+class Reading:
+    """The answer to a read."""
+
+    @property
+    def payload(self) -> Optional[bytes]:
+        """The newest update of the key; None: the device does not know it."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the chain."""
+
+    @property
+    def order(self) -> int:
+        """The order of that update, or the one that a server must have applied to know the key."""
+
+@final
+class Server:
+    """A server of one shard whose store is the calling program; iterating over it gives batches."""
+
+    def __new__(
+        cls,
+        listen: str,
+        *,
+        shard: int = 0,
+        rows: Optional[Iterable[tuple[BytesLike, BytesLike]]] = None,
+        watermark: Optional[BytesLike] = None,
+        batch_entries_max: int = 1024,
+        batch_bytes_max: int = 4194304,
+    ) -> Self: ...
+    @property
+    def port(self) -> int:
+        """The UDP port at which the server listens, for one that was opened with port 0."""
+
+    def next(self, timeout: Optional[float] = None) -> Optional[Batch]: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Batch: ...
+    def fileno(self) -> int: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType], /
+    ) -> None: ...
+
+@final
+class Batch:
+    """The program's next work, in one transaction: either updates or bypasses, in the order in which they take effect."""
+
+    @property
+    def number(self) -> int:
+        """Its number, from 1 for each server."""
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """Its items. There may be none: then there are only rows to store."""
+
+    def reply(self, item: int, reply: BytesLike) -> None: ...
+    def rows(self) -> list[tuple[bytes, Optional[bytes]]]: ...
+    def watermark(self) -> bytes: ...
+    def done(self) -> None: ...
+    def undone(self) -> None: ...
+
+@final
+class Item:
+    """One update or bypass."""
+
+    @property
+    def kind(self) -> Kind:
+        """Kind.UPDATE, Kind.BYPASS or Kind.READ."""
+
+    @property
+    def session(self) -> int:
+        """The client's session."""
+
+    @property
+    def number(self) -> int:
+        """Of an update its number in the session, of a bypass the request's id. Each rises within a session."""
+
+    @property
+    def order(self) -> int:
+        """The place in the log. Of a bypass, and of an update that found the log full: how far the log was applied before."""
+
+    @property
+    def payload(self) -> bytes:
+        """The client's bytes."""

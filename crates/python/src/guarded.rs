@@ -1,0 +1,118 @@
+//! The native part of an object: one thread at a time uses it, in the process that opened it, until it is closed.
+
+use crate::fault::raised;
+use pmnet_bindings::{Fault, Kind};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// The number of forks between the process that loaded the module and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+#[pyfunction]
+fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Lets Python say when it has forked. The process's number alone would not do: in a namespace of its own a child can have that of its parent.
+pub(crate) fn count_forks(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let words = PyDict::new(py);
+    words.set_item("after_in_child", wrap_pyfunction!(forked, module)?)?;
+    let os = py.import("os")?;
+    os.call_method("register_at_fork", (), Some(&words))?;
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    number: u32,
+    forks: u32,
+}
+
+impl Process {
+    fn this() -> Process {
+        Process {
+            number: std::process::id(),
+            forks: FORKS.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Something that is open, for one thread at a time.
+#[derive(Debug)]
+pub(crate) struct Guarded<T> {
+    name: &'static str,
+    process: Process,
+    open: Mutex<Option<T>>,
+}
+
+impl<T> Guarded<T> {
+    /// Keeps it; `name` is its name in the text of an error.
+    pub(crate) fn new(name: &'static str, open: T) -> Guarded<T> {
+        Guarded {
+            name,
+            process: Process::this(),
+            open: Mutex::new(Some(open)),
+        }
+    }
+
+    fn fault(&self, kind: Kind) -> PyErr {
+        let name = self.name;
+        raised(Fault::new(
+            kind,
+            match kind {
+                Kind::Handle => format!("this {name} is closed"),
+                Kind::Fork => {
+                    format!("this {name} was opened in another process, before a fork")
+                }
+                Kind::Thread => format!(
+                    "another thread is using this {name}, or a signal came in the middle of a call"
+                ),
+                _ => "a fault of the library, which stderr has the text of".to_owned(),
+            },
+        ))
+    }
+
+    fn lock(&self) -> PyResult<MutexGuard<'_, Option<T>>> {
+        if self.process != Process::this() {
+            return Err(self.fault(Kind::Fork));
+        }
+        self.open.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => self.fault(Kind::Thread),
+            TryLockError::Poisoned(_) => self.fault(Kind::Bug),
+        })
+    }
+
+    /// Lets this thread use it. If that panics, it can only be closed afterwards.
+    pub(crate) fn with<R>(&self, body: impl FnOnce(&mut T) -> PyResult<R>) -> PyResult<R> {
+        let used = catch_unwind(AssertUnwindSafe(|| {
+            let mut open = self.lock()?;
+            body(open.as_mut().ok_or_else(|| self.fault(Kind::Handle))?)
+        }));
+        used.unwrap_or_else(|_| Err(self.fault(Kind::Bug)))
+    }
+
+    /// Takes it out: the object is closed. `None`: it was closed before.
+    pub(crate) fn take(&self) -> PyResult<Option<T>> {
+        if self.process == Process::this() {
+            // One that has failed can still be closed.
+            self.open.clear_poison();
+        }
+        Ok(self.lock()?.take())
+    }
+}
+
+impl<T> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        if self.process != Process::this() {
+            // It is its parent's, whose threads are not here: to drop it would wait for one of them, and end it for the parent.
+            let open = self.open.get_mut();
+            let open = open.unwrap_or_else(PoisonError::into_inner);
+            let _never_dropped = ManuallyDrop::new(open.take());
+        }
+    }
+}

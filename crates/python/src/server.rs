@@ -1,0 +1,362 @@
+//! Servers that a program pulls from (`pmnet_server::program`).
+
+use crate::client::unless_failed;
+use crate::fault::exception;
+use crate::guarded::Guarded;
+use crate::{lent, log, wait};
+use bytes::Bytes;
+use pmnet_bindings::{Fault, ServerOptions};
+use pmnet_server::program::{Kind, Program, ProgramError};
+use pmnet_server::serve::ServeConfig;
+use pmnet_server::{RecordKey, program};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyTuple};
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// A row as the program is to store it: key, and value or its deletion.
+type Row<'py> = (Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>);
+
+/// The rows that the program has stored.
+enum Stored {
+    Rows(Vec<(RecordKey, Bytes)>),
+    Watermark(Bytes),
+}
+
+impl Stored {
+    fn of(
+        py: Python<'_>,
+        rows: Option<&Bound<'_, PyAny>>,
+        watermark: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Stored> {
+        if let Some(watermark) = watermark {
+            if rows.is_some() {
+                let text = "there are rows and a watermark: hand over one of them";
+                return Err(exception(py, Fault::argument(text)));
+            }
+            let watermark = lent::bytes("watermark", watermark)?;
+            return Ok(Stored::Watermark(Bytes::copy_from_slice(&watermark)));
+        }
+        let mut given = Vec::new();
+        if let Some(rows) = rows {
+            for row in rows.try_iter()? {
+                let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = row?.extract()?;
+                let key = lent::bytes("the key of a row", &key)?.to_vec();
+                let value = lent::bytes("the value of a row", &value)?;
+                given.push((key, Bytes::copy_from_slice(&value)));
+            }
+        }
+        Ok(Stored::Rows(given))
+    }
+
+    fn open(self, config: ServeConfig) -> Result<Program, ProgramError> {
+        match self {
+            Stored::Rows(rows) => Program::open(config, rows),
+            Stored::Watermark(watermark) => Program::open_blob(config, &watermark),
+        }
+    }
+}
+
+/// Runs the body with all signals blocked: a thread begins with its parent's mask, and handlers are for the program's own threads.
+fn with_signals_blocked<'py, T>(
+    py: Python<'py>,
+    body: impl FnOnce() -> PyResult<T>,
+) -> PyResult<T> {
+    let signal = py.import("signal")?;
+    let all = signal.call_method0("valid_signals")?;
+    let mask = |how: &str, set: &Bound<'py, PyAny>| {
+        signal.call_method1("pthread_sigmask", (signal.getattr(how)?, set))
+    };
+    let before = mask("SIG_BLOCK", &all)?;
+    let result = body();
+    // A handler of what came meanwhile may raise.
+    mask("SIG_SETMASK", &before)?;
+    result
+}
+
+#[derive(Debug)]
+struct Open {
+    program: Program,
+    /// The number of the batch that is not confirmed.
+    present: Option<u64>,
+}
+
+impl Open {
+    /// Uses the program on behalf of a batch, without the interpreter.
+    fn of<T: Send>(
+        &mut self,
+        py: Python<'_>,
+        batch: u64,
+        call: impl FnOnce(&mut Program) -> Result<T, ProgramError> + Send,
+    ) -> PyResult<T> {
+        if self.present != Some(batch) {
+            return Err(exception(py, ProgramError::Twice(batch)));
+        }
+        let program = &mut self.program;
+        let called = py.detach(|| call(program));
+        called.map_err(|error| exception(py, error))
+    }
+
+    /// Ends the batch.
+    fn end(
+        &mut self,
+        py: Python<'_>,
+        batch: u64,
+        call: impl FnOnce(&mut Program) -> Result<(), ProgramError> + Send,
+    ) -> PyResult<()> {
+        let ended = self.of(py, batch, |program| match call(program) {
+            // Then it is the present one no more.
+            Err(ProgramError::Stopped(why)) => Ok(Some(why)),
+            other => other.map(|()| None),
+        })?;
+        self.present = None;
+        match ended {
+            None => Ok(()),
+            Some(why) => Err(exception(py, ProgramError::Stopped(why))),
+        }
+    }
+}
+
+/// A server of one shard whose store is the calling program; iterating over it gives batches. One thread at a time may use it.
+#[pyclass(frozen, module = "pmnet")]
+pub(crate) struct Server {
+    open: Guarded<Open>,
+    port: u16,
+}
+
+#[pymethods]
+impl Server {
+    #[new]
+    #[pyo3(signature = (listen, *, shard=0, rows=None, watermark=None, batch_entries_max=1024, batch_bytes_max=4_194_304))]
+    fn new(
+        py: Python<'_>,
+        listen: String,
+        shard: i64,
+        rows: Option<&Bound<'_, PyAny>>,
+        watermark: Option<&Bound<'_, PyAny>>,
+        batch_entries_max: i64,
+        batch_bytes_max: i64,
+    ) -> PyResult<Server> {
+        log::begin();
+        let options = ServerOptions {
+            listen,
+            shard: lent::number("shard", shard)?,
+            batch_entries_max: lent::number("batch_entries_max", batch_entries_max)?,
+            batch_bytes_max: lent::number("batch_bytes_max", batch_bytes_max)?,
+        };
+        let stored = Stored::of(py, rows, watermark)?;
+        let program = with_signals_blocked(py, || {
+            let opened = py.detach(|| Ok(stored.open(options.config()?)?));
+            opened.map_err(|fault: Fault| exception(py, fault))
+        })?;
+        Ok(Server {
+            port: program.address().port(),
+            open: Guarded::new(
+                "server",
+                Open {
+                    program,
+                    present: None,
+                },
+            ),
+        })
+    }
+
+    /// The UDP port at which the server listens, for one that was opened with port 0.
+    #[getter]
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Takes the next batch; waits for it this many seconds, for ever if that is None. Returns None if none has come within the time.
+    #[pyo3(signature = (timeout=None))]
+    fn next<'py>(
+        this: &Bound<'py, Self>,
+        py: Python<'py>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Batch>> {
+        let timeout = timeout.map(|timeout| lent::seconds(py, timeout));
+        Server::take(this, timeout.transpose()?)
+    }
+
+    fn __iter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __next__(this: &Bound<'_, Self>) -> PyResult<Option<Batch>> {
+        Server::take(this, None)
+    }
+
+    /// Returns a descriptor to poll: it is readable while next() has something to return. It is the server's, and closed with it.
+    fn fileno(&self) -> PyResult<RawFd> {
+        self.open.with(|open| Ok(open.program.raw_fd()))
+    }
+
+    /// Closes the server. A batch that is not confirmed comes again after the next start, unless the program has stored it with its
+    /// rows. Closing it again does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let open = self.open.take()?;
+        py.detach(|| drop(open));
+        Ok(())
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    #[pyo3(signature = (kind, error, traceback, /))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        error: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let _ = (error, traceback);
+        unless_failed(py, kind, self.close(py))
+    }
+}
+
+impl Server {
+    fn take(this: &Bound<'_, Self>, timeout: Option<Duration>) -> PyResult<Option<Batch>> {
+        let py = this.py();
+        let found = this.get().open.with(|open| {
+            let program = &mut open.program;
+            let found = wait::until(py, timeout, |wait| program.next(wait))?;
+            if let Some(found) = &found {
+                open.present = Some(found.number);
+            }
+            Ok(found)
+        })?;
+        let Some(program::Batch { number, items }) = found else {
+            return Ok(None);
+        };
+        let items = items.iter().map(|item| Item::of(py, item));
+        let items = items.collect::<PyResult<Vec<Item>>>()?;
+        Ok(Some(Batch {
+            server: this.clone().unbind(),
+            number,
+            items: PyTuple::new(py, items)?.unbind(),
+        }))
+    }
+}
+
+/// The program's next work, in one transaction: either updates or bypasses, in the order in which they take effect. There may be no
+/// items: then there are only rows to store.
+#[pyclass(frozen, module = "pmnet")]
+pub(crate) struct Batch {
+    server: Py<Server>,
+    number: u64,
+    items: Py<PyTuple>,
+}
+
+#[pymethods]
+impl Batch {
+    /// Its number, from 1 for each server.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Its items.
+    #[getter]
+    fn items(&self, py: Python<'_>) -> Py<PyTuple> {
+        self.items.clone_ref(py)
+    }
+
+    /// Gives the reply to a bypass: item is its place among the items, from 0. Up to 16 MiB, of any kind. Every bypass wants one, before the
+    /// rows are asked for; an update wants none.
+    fn reply(&self, py: Python<'_>, item: usize, reply: &Bound<'_, PyAny>) -> PyResult<()> {
+        let reply = lent::bytes("reply", reply)?;
+        let reply: &[u8] = &reply;
+        self.with(py, |open| {
+            open.of(py, self.number, |program| program.reply(item, reply))
+        })
+    }
+
+    /// Returns the rows that the program is to store in the same transaction as the batch: put each value under its key, in place of
+    /// what is there, or delete the row if the value is None. There are none if the batch only reads.
+    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Vec<Row<'py>>> {
+        self.with(py, |open| {
+            open.of(py, self.number, |program| program.rows().map(|_| ()))?;
+            // They are there now.
+            let rows = open.program.rows();
+            let rows = rows.map_err(|error| exception(py, error))?;
+            let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
+            let rows = rows.iter();
+            Ok(rows
+                .map(|(key, value)| (bytes(key), value.as_deref().map(bytes)))
+                .collect())
+        })
+    }
+
+    /// Returns all rows in one piece, as they are with this batch, for a program that stores one value only. That takes time and room for
+    /// all sessions at each batch.
+    fn watermark<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let watermark = self.with(py, |open| open.of(py, self.number, Program::blob))?;
+        Ok(PyBytes::new(py, &watermark))
+    }
+
+    /// Confirms the batch: it is durable at the program's, together with its rows or its watermark. Devices may forget it, and clients
+    /// get their replies.
+    fn done(&self, py: Python<'_>) -> PyResult<()> {
+        let number = self.number;
+        self.with(py, |open| {
+            open.end(py, number, |program| program.done(number))
+        })
+    }
+
+    /// Gives the batch back: the program has done nothing of it, and will not. It comes again after a pause, perhaps with more. A program
+    /// that does not know whether its transaction took place must close the server instead, and open it with what it finds stored.
+    fn undone(&self, py: Python<'_>) -> PyResult<()> {
+        let number = self.number;
+        self.with(py, |open| {
+            open.end(py, number, |program| program.undone(number))
+        })
+    }
+}
+
+impl Batch {
+    fn with<T>(&self, py: Python<'_>, body: impl FnOnce(&mut Open) -> PyResult<T>) -> PyResult<T> {
+        self.server.bind(py).get().open.with(body)
+    }
+}
+
+/// One update or bypass.
+#[pyclass(frozen, get_all, module = "pmnet")]
+pub(crate) struct Item {
+    /// Kind.UPDATE, Kind.BYPASS or Kind.READ.
+    kind: Py<PyAny>,
+    /// The client's session.
+    session: u64,
+    /// Of an update its number in the session, of a bypass the request's id. Each rises within a session.
+    number: u64,
+    /// The place in the log. Of a bypass, and of an update that found the log full: how far the log was applied before it.
+    order: u64,
+    /// The client's bytes.
+    payload: Py<PyBytes>,
+}
+
+/// The members of pmnet.Kind, in the order of [`Kind`].
+static KINDS: PyOnceLock<[Py<PyAny>; 3]> = PyOnceLock::new();
+
+fn kind(py: Python<'_>, kind: Kind) -> PyResult<Py<PyAny>> {
+    let kinds = KINDS.get_or_try_init(py, || {
+        let class = py.import("pmnet._base")?.getattr("Kind")?;
+        let member = |name: &str| PyResult::Ok(class.getattr(name)?.unbind());
+        PyResult::Ok([member("UPDATE")?, member("BYPASS")?, member("READ")?])
+    })?;
+    Ok(kinds[kind as usize].clone_ref(py))
+}
+
+impl Item {
+    fn of(py: Python<'_>, item: &program::Item) -> PyResult<Item> {
+        Ok(Item {
+            kind: kind(py, item.kind)?,
+            session: item.source.session,
+            number: item.source.number,
+            order: item.source.order,
+            payload: PyBytes::new(py, &item.payload).unbind(),
+        })
+    }
+}

@@ -1,0 +1,31 @@
+//! Waiting without the interpreter, and without missing a signal.
+
+use crate::fault::exception;
+use pmnet_bindings::Fault;
+use pyo3::prelude::*;
+use std::time::{Duration, Instant};
+
+/// Longest wait without a look at signals: one that comes just before a wait does not end the wait.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Waits until `once` finds something, at most this long (`None`: for ever); `once` waits no longer than it is told. Handlers of signals run
+/// meanwhile; if one raises, so does this.
+pub(crate) fn until<T: Send, E: Into<Fault> + Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    mut once: impl FnMut(Duration) -> Result<Option<T>, E> + Send,
+) -> PyResult<Option<T>> {
+    let begun = Instant::now();
+    loop {
+        let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+        let wait = left.map_or(PATIENCE, |left| left.min(PATIENCE));
+        let found = py.detach(|| once(wait));
+        if let Some(found) = found.map_err(|error| exception(py, error))? {
+            return Ok(Some(found));
+        }
+        py.check_signals()?;
+        if timeout.is_some_and(|timeout| begun.elapsed() >= timeout) {
+            return Ok(None);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""SQLite as the store: each batch is one transaction, with its rows in it.
+
+    sqlite_store.py LISTEN FILE
+
+The update "KEY VALUE" sets a key, "KEY" alone deletes it. A request for KEY returns its value; one that does not only
+read takes it away as well.
+"""
+
+import signal
+import sqlite3
+import sys
+from typing import Tuple
+
+import pmnet
+
+TABLES = """
+    CREATE TABLE IF NOT EXISTS data (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS pmnet (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+
+def put(database: sqlite3.Connection, table: str, rows: "list[Tuple[bytes, bytes | None]]") -> None:
+    for key, value in rows:
+        if value is None:
+            database.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
+        else:
+            database.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (key, value))
+
+
+def apply(database: sqlite3.Connection, batch: pmnet.Batch) -> None:
+    for at, item in enumerate(batch.items):
+        key, space, value = item.payload.partition(b" ")
+        if item.kind is pmnet.Kind.UPDATE:
+            put(database, "data", [(key, value if space else None)])
+            continue
+        found = database.execute("SELECT value FROM data WHERE key = ?", (key,)).fetchone()
+        batch.reply(at, found[0] if found else b"")
+        if item.kind is pmnet.Kind.BYPASS:
+            put(database, "data", [(key, None)])
+
+
+def main(listen: str, file: str) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    database = sqlite3.connect(file)
+    # Nobody else may open the data; and what is committed is on the disk.
+    database.executescript("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL;" + TABLES)
+    stored = database.execute("SELECT key, value FROM pmnet")
+    with pmnet.Server(listen, rows=stored) as server:
+        print(f"ready port={server.port}", flush=True)
+        for batch in server:
+            with database:
+                apply(database, batch)
+                put(database, "pmnet", batch.rows())
+            batch.done()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: sqlite_store.py LISTEN FILE")
+    main(sys.argv[1], sys.argv[2])
