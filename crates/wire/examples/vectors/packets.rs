@@ -196,6 +196,7 @@ pub fn kinds() -> Vec<Named> {
             session: SESSION,
             last_seq: 41,
             token: TOKEN,
+            front: None,
         }],
     };
     let rows = [(12, 2_004), (13, 2_001)].map(|(device, order)| DurableRow {
