@@ -4,6 +4,7 @@ use crate::fast_path::FastPath;
 use crate::port::{Buffers, Taken};
 use pmnet_log::{FrameSpace, Full, Held, Log, LogError, Media, NewEntry};
 use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Recovery, Room, Verdict};
+use pmnet_proto::keys::Seal;
 use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
 use pmnet_proto::{FragmentSize, Outbox, Peer, Random, Time};
 use pmnet_wire::packet::Append;
@@ -107,7 +108,14 @@ impl<M: Media> DeviceNode<M> {
     /// Adds a fast path beside it, which appends to the same image. It may be admitting
     /// already, for the same epoch and incarnation: then it goes on, even before the server has
     /// answered this device; and until the lease ends that it was told of, if the device answers by leases.
+    ///
+    /// # Panics
+    /// The device has keys: a fast path verifies tokens only (`docs/spec/keys.md`).
     pub fn with_fast_path(mut self, mut path: Box<dyn FastPath>) -> DeviceNode<M> {
+        assert!(
+            !self.machine.has_keys(),
+            "a fast path cannot verify what is sealed"
+        );
         if self.machine.is_leased() {
             path.answers_until(None);
         }
@@ -260,8 +268,8 @@ impl<M: Media> DeviceNode<M> {
                 self.append(&header, packet.payload);
                 Ok(())
             }
-            Verdict::Hit(to, header, most) => {
-                self.show(to, &header, most);
+            Verdict::Hit(to, header, most, seal) => {
+                self.show(to, &header, most, seal);
                 Ok(())
             }
             Verdict::Resume(recovery) => self.resume(now, recovery),
@@ -309,8 +317,8 @@ impl<M: Media> DeviceNode<M> {
                 appended(order, &header);
                 Ok(Taken::Kept)
             }
-            Verdict::Hit(to, header, most) => {
-                self.show(to, &header, most);
+            Verdict::Hit(to, header, most, seal) => {
+                self.show(to, &header, most, seal);
                 Ok(Taken::Heard)
             }
             Verdict::Resume(recovery) => self.resume(now, recovery).map(|()| Taken::Heard),
@@ -350,7 +358,7 @@ impl<M: Media> DeviceNode<M> {
 
     /// Answers a READ with the update at the order that `header` names, as its client sent it: length and checksum are
     /// the client's, and checked once more.
-    fn show(&mut self, to: Peer, header: &Header, most: FragmentSize) {
+    fn show(&mut self, to: Peer, header: &Header, most: FragmentSize, seal: Seal) {
         let kept = || {
             let alone = self.fast.is_none();
             self.log.kept_frame(header.order).filter(|_| alone)
@@ -360,7 +368,7 @@ impl<M: Media> DeviceNode<M> {
         let frame = self.log.frame(header.order).or_else(kept).filter(fits);
         let Some(frame) = frame else {
             let miss = self.machine.miss_instead(header);
-            self.out.send(to, &miss, &[]);
+            self.out.seal(seal, to, &miss, &[]);
             return;
         };
         // A damaged entry is not shown; the reader asks by another path when its time is up.
@@ -370,7 +378,7 @@ impl<M: Media> DeviceNode<M> {
                 payload_crc: entry.header.payload_crc,
                 ..*header
             };
-            self.out.send_checked(to, &shown, entry.payload);
+            self.out.seal_checked(seal, to, &shown, entry.payload);
         }
     }
 
@@ -446,7 +454,7 @@ impl<M: Media> DeviceNode<M> {
                 .log
                 .entry(order)
                 .expect("forwarded orders are in the log");
-            if self.sends_logged && entry.epoch == self.machine.epoch() {
+            if self.sends_logged && self.machine.sends_as_stored(order, entry.epoch) {
                 let frame = self.log.frame_place(&entry);
                 self.machine
                     .forward_logged(frame, entry.epoch, &mut self.out);

@@ -6,8 +6,8 @@ use crate::configuration::Call::{
 use crate::configuration::Chain::{First, FirstSecond, Second, SecondFirst};
 use crate::configuration::{Change, Configuration, Goal, Reads};
 use crate::{
-    catalogue_at_once, catalogue_leases, catalogue_marks, catalogue_queue, catalogue_reads,
-    catalogue_replicas,
+    catalogue_at_once, catalogue_keys, catalogue_leases, catalogue_marks, catalogue_queue,
+    catalogue_reads, catalogue_replicas,
 };
 
 pub(crate) const BASE: Configuration = Configuration {
@@ -31,6 +31,7 @@ pub(crate) const BASE: Configuration = Configuration {
     successive: false,
     impatient: false,
     abandons: false,
+    adversary: false,
     forgetful: true,
     goals: &[Goal::AllDone],
     queue: None,
@@ -46,6 +47,7 @@ pub fn all() -> Vec<Configuration> {
     all.extend(catalogue_at_once::quick());
     all.extend(catalogue_leases::quick());
     all.extend(catalogue_replicas::quick());
+    all.extend(catalogue_keys::quick());
     all.extend(catalogue_queue::quick());
     all.extend(full());
     all.extend(catalogue_reads::full());
@@ -53,6 +55,7 @@ pub fn all() -> Vec<Configuration> {
     all.extend(catalogue_at_once::full());
     all.extend(catalogue_leases::full());
     all.extend(catalogue_replicas::full());
+    all.extend(catalogue_keys::full());
     all.extend(catalogue_queue::full());
     all
 }

@@ -302,6 +302,8 @@ pub struct Configuration {
     pub impatient: bool,
     /// Whether a client may stop waiting for an update.
     pub abandons: bool,
+    /// Whether packets are sealed with keys, and there is an adversary who has none.
+    pub adversary: bool,
     /// Whether packets that cannot have an effect any more are forgotten: fewer states, the same verdict.
     pub forgetful: bool,
     /// What must be reached.

@@ -5,9 +5,11 @@
 //! Not part of the product: it depends on no other crate here, and nothing depends on it. Its results hold for the
 //! code only as far as the model is like the code; the simulator runs the code.
 
+mod adversary;
 mod bypass;
 pub mod catalogue;
 mod catalogue_at_once;
+mod catalogue_keys;
 mod catalogue_leases;
 mod catalogue_marks;
 mod catalogue_queue;
@@ -34,4 +36,5 @@ pub mod state;
 mod useful;
 pub mod words;
 
+pub use adversary::Trick;
 pub use rule::{Rule, Rules};

@@ -9,6 +9,7 @@
 //! | nothing of an ended session takes effect | 5 |
 //! | only what was sent takes effect | 6, as far as damage goes; that lower epochs change nothing shows in the others |
 //! | no order has two identities | 9 |
+//! | the store is a prefix of every log | 9, and rule 3; judged where there is an adversary |
 //!
 //! Invariants 7, 8 and 10 are about time and processes: the simulator checks them.
 
@@ -21,7 +22,7 @@ use crate::network::Packet;
 use crate::protocol::{Action, Protocol};
 use crate::state::{Bad, Phase, State, op_of};
 
-const INVARIANTS: [(Bad, &str); 7] = [
+const INVARIANTS: [(Bad, &str); 8] = [
     (Bad::Lost, "nothing acknowledged is lost"),
     (Bad::Twice, "nothing takes effect twice"),
     (Bad::Disorder, "each session's effects are in order"),
@@ -29,6 +30,7 @@ const INVARIANTS: [(Bad, &str); 7] = [
     (Bad::Ended, "nothing of an ended session takes effect"),
     (Bad::Garbage, "only what was sent takes effect"),
     (Bad::Fork, "no order has two identities"),
+    (Bad::Ahead, "the store is a prefix of every log"),
 ];
 
 const GOALS: [(Goal, &str); 19] = [
@@ -226,6 +228,7 @@ impl Model for Protocol {
             invariant::<4>,
             invariant::<5>,
             invariant::<6>,
+            invariant::<7>,
         ];
         let goals: [fn(&Self, &State) -> bool; GOALS.len()] = [
             goal::<0>, goal::<1>, goal::<2>, goal::<3>, goal::<4>, goal::<5>, goal::<6>, goal::<7>,

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
+use crate::adversary::Trick;
 use crate::configuration::{CLIENTS, Chain, Change, Configuration, DEVICES, Step};
 use crate::direct::mark;
 use crate::network::{Node, Packet};
@@ -66,6 +67,8 @@ pub enum Action {
     Close(u8),
     /// A head finds no room for an update of the first client.
     Refuse(u8),
+    /// The adversary hands a packet to a process.
+    Forge(Trick, Packet, Node),
     /// The server restarts, and forgets which incarnation it has answered (only without [`Rule::StampsRecorded`]).
     Forget,
 }
@@ -218,6 +221,9 @@ impl Protocol {
             }
         }
         self.faults(state, actions);
+        if self.configuration.adversary {
+            self.tricks(state, actions);
+        }
     }
 
     fn faults(&self, state: &State, actions: &mut Vec<Action>) {
@@ -329,6 +335,7 @@ impl Protocol {
             Action::Deliver(packet, Node::Server(server)) => {
                 self.server_receives(&mut state, server, packet)
             }
+            Action::Forge(trick, packet, at) => self.forge(&mut state, trick, packet, at),
             Action::Persist(device) => self.persist(&mut state, device),
             Action::Crash(device) => self.crash(&mut state, device),
             Action::Answer(device) => self.answer(&mut state, device),

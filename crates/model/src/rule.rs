@@ -181,6 +181,18 @@ pub enum Rule {
     OwnUnsent,
     /// The same: and nothing of its session is between the two. Without: an update of another key may be.
     OwnAdjacent,
+    /// keys.md §1: the MAC covers the payload. Without: the header alone.
+    KeyPayload,
+    /// keys.md §2, §3: client to head, head to client, and hops have keys of their own. Without: one key for all of them.
+    KeyLeg,
+    /// The same: a hop's key is that of who sends. Without: one key for all hops of an epoch.
+    KeySender,
+    /// The same: and of the epoch, which the MAC covers. Without: a hop's packet is good in any epoch.
+    KeyEpoch,
+    /// The same: a session's keys come from a token that is never used again. Without: the front's next session has the same.
+    KeyNonce,
+    /// keys.md §3: verified before anything else. Without: the head counts the seq of an update first.
+    KeyFirst,
     /// verbs.md §3, 1: messages are taken by slot. Without: as their completions are seen.
     CqOrder,
     /// The same: up to the first slot that is open. Without: past it.

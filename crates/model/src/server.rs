@@ -132,6 +132,11 @@ impl Protocol {
             return false;
         }
         let fresh = (step.seq == last + 1 || reopens) && store.ahead & bit == 0;
+        let epoch = server.epoch;
+        if self.configuration.adversary && !self.all_hold(state, epoch, order) {
+            state.bad = Bad::Ahead;
+            return true;
+        }
         if fresh {
             self.before_end(state, op);
             self.effect(state, id, op);

@@ -221,6 +221,8 @@ pub enum Bad {
     Garbage,
     /// One order has two identities.
     Fork,
+    /// The store has what a device of its epoch has not.
+    Ahead,
 }
 
 /// The world.

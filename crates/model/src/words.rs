@@ -1,5 +1,6 @@
 //! Steps in words, for counterexamples.
 
+use crate::adversary::Trick;
 use crate::configuration::Call;
 use crate::history::{Answer, BEGUN, SET, perform, seen};
 use crate::network::{Node, Packet};
@@ -269,6 +270,19 @@ pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
         }
         Action::GiveUp(client) => format!("client {} stops waiting for its call", client + 1),
         Action::Deliver(it, to) => format!("{} gets {}", node(to), packet(model, it)),
+        Action::Forge(trick, it, to) => {
+            let how = match trick {
+                Trick::Redirect => String::new(),
+                Trick::Payload => " with another payload".to_owned(),
+                Trick::Epoch(epoch) => format!(", presented in epoch {epoch}"),
+                Trick::Make => ", made without a key".to_owned(),
+            };
+            format!(
+                "the adversary hands {} to {}{how}",
+                packet(model, it),
+                node(to)
+            )
+        }
         Action::Persist(id) => {
             format!("D{}: order {} is durable", id + 1, device(id).durable + 1)
         }

@@ -7,6 +7,7 @@
 
 pub mod client;
 pub mod device;
+pub mod keys;
 pub mod lease;
 pub mod outbox;
 pub mod random;

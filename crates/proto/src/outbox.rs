@@ -1,6 +1,7 @@
 //! Packets to send: one growing buffer for each burst, no allocation for each packet.
 
 use crate::Peer;
+use crate::keys::Seal;
 use pmnet_wire::{Header, Kind};
 use std::ops::Range;
 
@@ -34,6 +35,19 @@ impl Outbox {
     /// Adds a packet; length and checksums of `payload` are filled in.
     pub fn send(&mut self, to: Peer, header: &Header, payload: &[u8]) {
         self.send_checked(to, &header.for_payload(payload), payload);
+    }
+
+    /// As [`Outbox::send`], under this seal.
+    pub fn seal(&mut self, seal: Seal, to: Peer, header: &Header, payload: &[u8]) {
+        self.seal_checked(seal, to, &header.for_payload(payload), payload);
+    }
+
+    /// As [`Outbox::send_checked`], under this seal.
+    pub fn seal_checked(&mut self, seal: Seal, to: Peer, header: &Header, payload: &[u8]) {
+        match seal {
+            Seal::Token => self.send_checked(to, header, payload),
+            Seal::Key(key) => self.send_checked(to, &key.seal(header, payload), payload),
+        }
     }
 
     /// Adds a packet whose header already carries length and CRC of this payload: the CRC that

@@ -27,6 +27,8 @@ pub struct Plan {
     pub packet_store: bool,
     /// That, and the store says now and then that it is short of room.
     pub short_store: bool,
+    /// Packets are sealed with keys.
+    pub keyed: bool,
 }
 
 /// The results of many seeds.

@@ -10,6 +10,7 @@ use crate::check::{Observed, Result as Seen};
 use crate::clock::Clock;
 use crate::config::WorldConfig;
 use crate::direct::Direct;
+use crate::hosts::CLUSTER;
 use crate::reads::{Mark, Reading, hash};
 use crate::store::{Act, OPERATION_BYTES, Operation, Reply, SimStore};
 use crate::without::{Place, Without};
@@ -200,6 +201,7 @@ impl ClientHost {
         let last = self.machine.counters();
         self.counters.rejected += last.rejected;
         self.counters.unexpected += last.unexpected;
+        self.counters.forged += last.forged;
         self.counters.stale_epoch += last.stale_epoch;
         self.counters.resent += last.resent;
         self.counters.fallbacks += last.fallbacks;
@@ -507,6 +509,10 @@ fn client_config(
         kept: config.kept_reads,
         size_max: config.paths.of(node, config.devices),
         rules: Without::rules(config.without),
+        keys: config.keyed.then(|| {
+            let id = CLUSTER.front_id(&node.to_be_bytes());
+            CLUSTER.front(id).expect("an id of this cluster")
+        }),
         ..ClientConfig::new(head)
     }
 }

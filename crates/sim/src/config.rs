@@ -135,6 +135,8 @@ pub struct WorldConfig {
     pub sessions_max: usize,
     /// How long a session must be silent to be ended if there are more; usual: `session_idle`.
     pub session_quiet: Nanos,
+    /// Packets are sealed with keys, and whoever injects packets may change, repeat and redirect all that he sees.
+    pub keyed: bool,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
     /// The rule that is switched off.
@@ -229,8 +231,18 @@ impl WorldConfig {
             paths: Paths::default(),
             sessions_max: 65_536,
             session_quiet: Nanos::MAX,
+            keyed: false,
             aim: None,
             without: None,
+        }
+    }
+
+    /// The same world with keys, and with somebody who tries what he can without one.
+    pub fn with_keys(self) -> WorldConfig {
+        WorldConfig {
+            keyed: true,
+            injection: self.injection.max(50),
+            ..self
         }
     }
 

@@ -9,11 +9,14 @@ use crate::config::WorldConfig;
 use crate::media::{Handle, SimMedia};
 use crate::store::SimStore;
 use crate::without::{Place, Without};
+use crate::world::address;
 use pmnet_device::{Buffers, DeviceConfig, DeviceError, DeviceNode, Taken};
 use pmnet_log::{Expected, Identity, Log, LogError, Parameters, Payloads, Scan, format};
+use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_server::ServerNode;
+use pmnet_wire::ClusterKey;
 
 /// Bytes of a packet buffer.
 const BUFFER_BYTES: u32 = 2048;
@@ -25,6 +28,15 @@ const PACKET_OFFSET: usize = 320;
 /// The id of the device on this node.
 pub(crate) fn device_id(node: usize) -> u32 {
     u32::try_from(node + 1).expect("few nodes")
+}
+
+/// The cluster key of worlds with keys.
+pub(crate) const CLUSTER: ClusterKey = ClusterKey::new(*b"of all the world");
+
+/// The id of the hop at this address; 0: the server.
+fn hop_id(peer: Peer, world: &WorldConfig) -> u32 {
+    let device = (0..world.devices).find(|&node| address(node) == peer);
+    device.map_or(0, device_id)
 }
 
 /// A packet arrives at a device: in a packet buffer of its log, if it has these.
@@ -160,6 +172,10 @@ impl DeviceHost {
         config.leased = world.lease > 0;
         config.size_max = world.paths.of(self.node, world.devices);
         config.rules = Without::rules(world.without);
+        config.keys = world.keyed.then(|| DeviceKeys {
+            cluster: ClusterKeys::new(CLUSTER),
+            next: hop_id(next, world),
+        });
         self.life += 1;
         self.next = Some(next);
         self.running = Some(DeviceNode::new(config, log, Random::new(seed), now));
@@ -245,6 +261,7 @@ impl ServerHost {
             let mut config = ServerConfig::new(0);
             config.size_max = world.paths.of(world.devices, world.devices);
             config.rules = Without::rules(world.without);
+            config.keys = world.keyed.then(|| ClusterKeys::new(CLUSTER));
             let machine = Server::new(config, Random::new(seed));
             self.running = Some(ServerNode::new(machine, self.store.handle()));
         }

@@ -32,6 +32,7 @@ Examples:
   pmnet-sim --seeds 500 --only log-full/server-crash
   pmnet-sim --seeds 100000 --packet-store
   pmnet-sim --seeds 2000 --short-store
+  pmnet-sim --seeds 2000 --keyed
   pmnet-sim --without barrier
   pmnet-sim --without all
 
@@ -78,6 +79,9 @@ struct SimCommand {
     /// The same, and the store says now and then that it is short of room.
     #[arg(long, conflicts_with = "without")]
     short_store: bool,
+    /// Packets are sealed with keys, and an adversary sees, keeps, changes, redirects and repeats everything.
+    #[arg(long)]
+    keyed: bool,
     /// Run every seed twice: both must tell the same story.
     #[arg(long, conflicts_with_all = ["without", "trace"])]
     twice: bool,
@@ -104,6 +108,7 @@ fn seeds(command: &SimCommand) -> anyhow::Result<bool> {
         only: command.only,
         packet_store: command.packet_store || command.short_store,
         short_store: command.short_store,
+        keyed: command.keyed,
         without: None,
     };
     let rules: Vec<Without> = match command.without.as_deref() {
@@ -337,5 +342,6 @@ fn show(seed: u64, plan: &Plan) {
         (true, false) => " --packet-store",
         (false, false) => "",
     };
-    println!("  again: pmnet-sim --seed {seed}{only}{store} --trace");
+    let keyed = if plan.keyed { " --keyed" } else { "" };
+    println!("  again: pmnet-sim --seed {seed}{only}{store}{keyed} --trace");
 }

@@ -8,6 +8,7 @@
 //! protect against anybody on the path), and never has the operator's flags (`--declare-data-loss`).
 
 use crate::cells::Fault;
+use crate::hosts::{CLUSTER, device_id};
 use crate::store::Operation;
 use crate::world::{Event, World, address};
 use pmnet_proto::time::{MICROSECOND, MILLISECOND};
@@ -193,6 +194,9 @@ impl World {
         let (to, from, bytes) = self.memory[usize::try_from(at).expect("bounded")].clone();
         let packet = Packet::parse(&bytes).ok()?;
         let mut header = packet.header;
+        if self.config.keyed {
+            return self.without_a_key(to, from, &packet);
+        }
         if header.kind == Kind::Recover && self.server.store.is_fresh() {
             // Before the first session, a RECOVER of a device that is gone for good makes the
             // head wait for it until someone starts the head again.
@@ -217,6 +221,44 @@ impl World {
         Some((to, from, changed))
     }
 
+    /// What somebody who has no key does with a packet that he saw: he hands it to somebody else, in the name of somebody else, or changes it, under the tag
+    /// that it has.
+    fn without_a_key(&mut self, to: Peer, from: Peer, packet: &Packet<'_>) -> Option<Seen> {
+        let mut header = packet.header;
+        let mut payload = packet.payload.to_vec();
+        if self.server.store.is_fresh() && matches!(header.kind, Kind::Recover | Kind::Open) {
+            // Before the first session, an OPEN that is led to another device begins it there, and a RECOVER of a device that is gone makes the head wait:
+            // a chain that is too short, or none, and nothing lost (docs/spec/keys.md §6).
+            return None;
+        }
+        let (to, from) = match self.below(3) {
+            0 => (to, from),
+            1 => (address(self.any_node()), from),
+            _ => (address(self.any_node()), address(self.any_node())),
+        };
+        let number = 1 + self.below(3);
+        match self.below(12) {
+            0..4 => {}
+            4 => header.seq = header.seq.wrapping_add(number),
+            5 => header.order = header.order.wrapping_add(number),
+            6 => header.session = header.session.wrapping_add(number),
+            7 => header.epoch = header.epoch.wrapping_add(1),
+            8 => header.epoch = header.epoch.saturating_sub(1),
+            9 => header.request = raw(header.request.raw().wrapping_add(number)),
+            10 => header.flags.0 ^= 1 << self.below(8),
+            _ => {
+                let bits = u64::try_from(payload.len() * 8).expect("short packets");
+                if bits > 0 {
+                    let bit = self.below(bits);
+                    payload[usize::try_from(bit / 8).expect("short packets")] ^= 1 << (bit % 8);
+                }
+            }
+        }
+        let mut bytes = Vec::new();
+        header.write(&payload, &mut bytes);
+        Some((to, from, bytes))
+    }
+
     /// Notes under which session an id is sent, for the checkers.
     pub(crate) fn note_session(&mut self, bytes: &[u8]) {
         let Ok(packet) = Packet::parse(bytes) else {
@@ -224,6 +266,11 @@ impl World {
         };
         let header = &packet.header;
         if !matches!(header.kind, Kind::Append | Kind::Bypass) || header.fragment_index != 0 {
+            return;
+        }
+        let sealed_by = |sender| CLUSTER.hop(0, header.epoch, sender).verifies(&packet);
+        if self.config.keyed && !(0..self.config.devices).map(device_id).any(sealed_by) {
+            // Nobody has sent it so.
             return;
         }
         let Some(operation) = Operation::peek(packet.payload) else {

@@ -130,6 +130,10 @@ impl World {
             return;
         };
         self.happened("IP fragments");
+        if self.config.keyed {
+            // Answers go to where somebody without a key wants them, on paths for which they were not cut.
+            return;
+        }
         let at_rest = matches!(self.phase, Phase::Idle { .. } | Phase::Closing { .. });
         // A call whose caller gave up is sent on, and its messages keep the fragments into which they were cut.
         let may_be_cut_before = packet.header.session != 0;

@@ -67,6 +67,8 @@ impl World {
             ("server fallbacks", counters.fallbacks),
             ("server retransmissions", counters.retransmissions),
             ("server dropped", counters.dropped),
+            ("server forged", counters.forged),
+            ("server misled", counters.misled),
         ] {
             self.report.add(name, count);
         }
@@ -283,6 +285,7 @@ impl World {
                 ("client resent", counters.resent),
                 ("client rejected", counters.rejected),
                 ("client unexpected", counters.unexpected),
+                ("client forged", counters.forged),
                 ("client stale epoch", counters.stale_epoch),
             ] {
                 self.report.add(name, count);

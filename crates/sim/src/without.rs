@@ -87,6 +87,13 @@ const fn machine(name: &'static str, rule: Rule, seeds: u64, says: &'static str)
 }
 
 impl Without {
+    /// Whether the rule is one of worlds with keys.
+    #[must_use]
+    pub const fn needs_keys(without: Option<Without>) -> bool {
+        let Some(without) = without else { return false };
+        matches!(without.place, Place::Machine(Rule::Sealed))
+    }
+
     /// All of them.
     pub const ALL: &[Without] = &[
         rule(
@@ -400,6 +407,12 @@ impl Without {
             Rule::Token,
             2000,
             "§7: a wrong token has no effect",
+        ),
+        machine(
+            "sealed",
+            Rule::Sealed,
+            2000,
+            "keys.md §1: what nobody has sealed has no effect",
         ),
         machine(
             "fragment-size",

@@ -19,6 +19,7 @@ use crate::report::Report;
 use crate::standby;
 use crate::store::{Operation, SimStore, StoreConfig};
 use crate::stores::Asking;
+use crate::without::Without;
 use pmnet_device::Buffers;
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
@@ -214,6 +215,10 @@ impl World {
         let config = match plan.without {
             None if narrow => config.with_paths(&mut more),
             _ => config,
+        };
+        let config = match plan.keyed || Without::needs_keys(plan.without) {
+            true => config.with_keys(),
+            false => config,
         };
         World::with_config(seed, config, random, trace)
     }

@@ -318,6 +318,15 @@ impl Header {
     /// are written as they stand.
     #[must_use]
     pub fn emit(&self) -> [u8; HEADER_LEN] {
+        let mut b = self.covered();
+        b[80..88].copy_from_slice(&self.tag.to_be_bytes());
+        let crc = header_crc(&b);
+        b[76..80].copy_from_slice(&crc.to_be_bytes());
+        b
+    }
+
+    /// What a MAC covers of this header: the same bytes with checksum and tag 0 (`docs/spec/keys.md` §1).
+    pub(crate) fn covered(&self) -> [u8; HEADER_LEN] {
         let mut b = [0u8; HEADER_LEN];
         b[0..2].copy_from_slice(&MAGIC.to_be_bytes());
         b[2] = VERSION;
@@ -338,9 +347,6 @@ impl Header {
         b[66..68].copy_from_slice(&self.fragment_count.to_be_bytes());
         b[68..72].copy_from_slice(&self.payload_len.to_be_bytes());
         b[72..76].copy_from_slice(&self.payload_crc.to_be_bytes());
-        b[80..88].copy_from_slice(&self.tag.to_be_bytes());
-        let crc = header_crc(&b);
-        b[76..80].copy_from_slice(&crc.to_be_bytes());
         b
     }
 

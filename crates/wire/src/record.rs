@@ -1,7 +1,7 @@
 //! Payloads between hops: durable lists, recovery paths and recovery replies
 //! (`docs/spec/wire.md` §5). Fixed-size big-endian rows, bounded in number.
 
-use crate::FragmentSize;
+use crate::{FragmentSize, FrontId};
 
 /// Most devices of one chain.
 pub const CHAIN_MAX: usize = 8;
@@ -9,19 +9,27 @@ pub const CHAIN_MAX: usize = 8;
 pub const MEMBER_BYTES: usize = 56;
 /// Bytes of one [`DurableRow`].
 pub const DURABLE_ROW_BYTES: usize = 16;
-/// Bytes of one [`SessionRow`].
+/// Bytes of one [`SessionRow`] without a front.
 pub const SESSION_ROW_BYTES: usize = 24;
+/// Bytes of one in a part that has fronts (`docs/spec/keys.md` §2).
+pub const KEYED_ROW_BYTES: usize = 32;
+/// Set in the count of session rows if each has its front.
+const WITH_FRONTS: u32 = 1 << 31;
 /// Bytes in front of the session rows of a recovery reply.
 const REPLY_FIXED_BYTES: usize = 16;
 
-const fn rows_beside_a_chain(bytes: usize) -> usize {
-    (bytes - REPLY_FIXED_BYTES - CHAIN_MAX * MEMBER_BYTES) / SESSION_ROW_BYTES
+const fn rows_beside_a_chain(bytes: usize, row: usize) -> usize {
+    (bytes - REPLY_FIXED_BYTES - CHAIN_MAX * MEMBER_BYTES) / row
 }
 
 /// Session rows that one part of a recovery reply has, beside a chain of full length: it fits every path.
-pub const SESSION_ROWS_PER_PART: usize = rows_beside_a_chain(crate::FRAGMENT_BYTES_MIN);
+pub const SESSION_ROWS_PER_PART: usize =
+    rows_beside_a_chain(crate::FRAGMENT_BYTES_MIN, SESSION_ROW_BYTES);
+/// The same for rows with fronts.
+pub const KEYED_ROWS_PER_PART: usize =
+    rows_beside_a_chain(crate::FRAGMENT_BYTES_MIN, KEYED_ROW_BYTES);
 /// Session rows that a part may have: a server that knows one size of fragments only sends so many.
-pub const SESSION_ROWS_MAX: usize = rows_beside_a_chain(crate::FRAGMENT_BYTES);
+pub const SESSION_ROWS_MAX: usize = rows_beside_a_chain(crate::FRAGMENT_BYTES, SESSION_ROW_BYTES);
 
 /// What DURABLE says of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +96,8 @@ pub struct SessionRow {
     pub last_seq: u64,
     /// Session token.
     pub token: u64,
+    /// Its front, where there are keys.
+    pub front: Option<FrontId>,
 }
 
 /// One part of a recovery reply; every part repeats the chain.
@@ -221,11 +231,10 @@ impl RecoverReply {
                 .expect("bounded")
                 .to_be_bytes(),
         );
-        out.extend_from_slice(
-            &u32::try_from(self.sessions.len())
-                .expect("bounded")
-                .to_be_bytes(),
-        );
+        let keyed = self.sessions.iter().any(|row| row.front.is_some());
+        let rows = u32::try_from(self.sessions.len()).expect("bounded");
+        let rows = if keyed { rows | WITH_FRONTS } else { rows };
+        out.extend_from_slice(&rows.to_be_bytes());
         for member in &self.members {
             write_member(member, &mut out);
         }
@@ -233,6 +242,10 @@ impl RecoverReply {
             out.extend_from_slice(&row.session.to_be_bytes());
             out.extend_from_slice(&row.last_seq.to_be_bytes());
             out.extend_from_slice(&row.token.to_be_bytes());
+            if keyed {
+                let front = row.front.map_or(0, FrontId::get);
+                out.extend_from_slice(&front.to_be_bytes());
+            }
         }
         out
     }
@@ -243,10 +256,17 @@ impl RecoverReply {
         let mut r = Reader(payload);
         let shard_token = r.u64()?;
         let members = usize::try_from(r.u32()?).ok()?;
-        let sessions = usize::try_from(r.u32()?).ok()?;
+        let count = r.u32()?;
+        let keyed = count & WITH_FRONTS != 0;
+        let sessions = usize::try_from(count & !WITH_FRONTS).ok()?;
+        let row = if keyed {
+            KEYED_ROW_BYTES
+        } else {
+            SESSION_ROW_BYTES
+        };
         if members > CHAIN_MAX
             || sessions > SESSION_ROWS_MAX
-            || r.0.len() != members * MEMBER_BYTES + sessions * SESSION_ROW_BYTES
+            || r.0.len() != members * MEMBER_BYTES + sessions * row
         {
             return None;
         }
@@ -261,6 +281,7 @@ impl RecoverReply {
                         session: r.u64()?,
                         last_seq: r.u64()?,
                         token: r.u64()?,
+                        front: if keyed { FrontId::new(r.u64()?) } else { None },
                     })
                 })
                 .collect::<Option<_>>()?,

@@ -347,6 +347,7 @@ impl World {
                 session,
                 last_seq,
                 token,
+                front: None,
             });
         let reply = RecoverReply {
             shard_token: self.token,

@@ -49,6 +49,7 @@ impl ServerSide {
                     session,
                     last_seq,
                     token,
+                    front: None,
                 });
                 let payload = RecoverReply {
                     shard_token: SHARD_TOKEN,

@@ -1,6 +1,7 @@
 //! One message from a client to the server and its reply: a bypass, or an update falling back
 //! (`docs/spec/protocol.md` §3). Long ones move in windows of fragments; the reply is pulled.
 
+use crate::keys::Seal;
 use crate::time::Nanos;
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
@@ -121,7 +122,14 @@ impl Transfer {
     }
 
     /// Sends what may be sent.
-    pub(super) fn send(&mut self, now: Time, to: Peer, header: &Header, out: &mut Outbox) {
+    pub(super) fn send(
+        &mut self,
+        now: Time,
+        seal: Seal,
+        to: Peer,
+        header: &Header,
+        out: &mut Outbox,
+    ) {
         if self.want_more
             && let Some(reply) = &self.reply
         {
@@ -132,7 +140,7 @@ impl Transfer {
             more.fragment_index = index;
             more.fragment_count =
                 u16::try_from(reply.parts.len()).expect("bounded by the fragment count");
-            out.send(to, &more, &[]);
+            out.seal(seal, to, &more, &[]);
             self.last_sent = Some(now);
         }
         let limit = self
@@ -147,7 +155,7 @@ impl Transfer {
                 fragment_count: self.count,
                 ..*header
             };
-            out.send(to, &fragment, &self.payload[start..end]);
+            out.seal(seal, to, &fragment, &self.payload[start..end]);
             self.sent += 1;
             self.last_sent = Some(now);
         }

@@ -11,7 +11,7 @@ mod reads;
 mod session;
 mod size;
 
-use crate::rules::Rules;
+use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Random, Time};
 pub(crate) use bypass::TRANSFER_WINDOW;
@@ -20,9 +20,9 @@ use core::fmt;
 pub use heads::HEAD_SILENCE;
 use heads::Heads;
 pub use pmnet_wire::packet::LetGo;
-use pmnet_wire::packet::{OpenReply, Pong, Stamp, is_mark};
-use pmnet_wire::{Flags, FragmentSize, Kind, MESSAGE_BYTES_MAX, Packet};
-use reads::{Hits, Reads};
+use pmnet_wire::packet::{NotLogged, OpenReply, Pong, Stamp, is_mark};
+use pmnet_wire::{Flags, FragmentSize, FrontKey, Header, Kind, MESSAGE_BYTES_MAX, Packet};
+use reads::{Flushed, Hits, Reads};
 pub use reads::{READ_TIMEOUT, ReadAnswer};
 use rustc_hash::FxHashMap;
 pub use session::CROWDED;
@@ -64,6 +64,8 @@ pub struct ClientConfig {
     pub kept: bool,
     /// No larger fragments, whatever the paths carry.
     pub size_max: FragmentSize,
+    /// The key of this front; `None`: tokens.
+    pub keys: Option<FrontKey>,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
 }
@@ -87,6 +89,7 @@ impl ClientConfig {
             name: (0, 0),
             kept: false,
             size_max: FragmentSize::MAX,
+            keys: None,
             rules: Rules::ALL,
         }
     }
@@ -234,6 +237,8 @@ pub struct ClientCounters {
     pub rejected: u64,
     /// Wrong token, session, shard or sender.
     pub unexpected: u64,
+    /// Nobody with the session's key has sealed it, or it was changed.
+    pub forged: u64,
     /// From a lower epoch than seen before.
     pub stale_epoch: u64,
     /// Update packets sent again.
@@ -481,8 +486,10 @@ impl Client {
         };
         let header = &packet.header;
         let handle = match header.kind {
-            Kind::OpenReply => self.by_token.get(&header.tag),
-            Kind::NotLogged if header.session == 0 => self.by_token.get(&header.tag),
+            Kind::OpenReply => self.by_token.get(&self.token_of_open(header)),
+            Kind::NotLogged if header.session == 0 => {
+                self.by_token.get(&self.token_of_open(header))
+            }
             Kind::Ack
             | Kind::Nack
             | Kind::NotLogged
@@ -499,10 +506,16 @@ impl Client {
         let Some(mut session) = self.sessions.get_mut(&handle) else {
             return;
         };
-        if header.tag != session.token()
-            || header.shard != self.config.shard
-            || !self.heads.knows(from)
-        {
+        let verified = match session.keys() {
+            None => header.tag == session.token(),
+            Some(keys) if keys.to_client.verifies(&packet) => true,
+            Some(_) if !self.config.rules.hold(Rule::Sealed) => true,
+            Some(_) => {
+                self.counters.forged += 1;
+                return;
+            }
+        };
+        if !verified || header.shard != self.config.shard || !self.heads.knows(from) {
             self.counters.unexpected += 1;
             return;
         }
@@ -533,7 +546,7 @@ impl Client {
         match header.kind {
             Kind::OpenReply if session.on_open_reply(now, header, &mut context) => {
                 self.by_id.insert(header.session, handle);
-                if is_mark(header.tag) {
+                if is_mark(session.token()) {
                     let session = handle;
                     self.events.push_back(Event::Marked { session });
                 }
@@ -564,6 +577,15 @@ impl Client {
             self.forget(handle);
         } else if session.mark_dirty() {
             self.dirty.push(handle);
+        }
+    }
+
+    /// The token of the OPEN that a packet without a session answers.
+    fn token_of_open(&self, header: &Header) -> u64 {
+        match (&self.config.keys, header.kind) {
+            (None, _) => header.tag,
+            (Some(_), Kind::NotLogged) => NotLogged::read(header).token,
+            (Some(_), _) => OpenReply::read(header).token,
         }
     }
 
@@ -781,18 +803,25 @@ impl Client {
                 tag: session.token(),
                 ..Stamp::default()
             };
-            (session.id(), stamp)
+            (session.id(), stamp, session.seal())
         });
+        let head = self.heads.current();
         let events = &mut self.events;
         let hits = Hits {
             kept: self.config.kept,
             size: self.size.of_hits(),
         };
-        self.reads
-            .flush(now, session, hits, self.heads.current(), out, |call| {
-                let answer = ReadAnswer::None;
-                events.push_back(Event::Read { call, answer });
-            });
+        let flushed = self.reads.flush(now, session, hits, head, out, |call| {
+            let answer = ReadAnswer::None;
+            events.push_back(Event::Read { call, answer });
+        });
+        // With keys only a PING is answered by a head that does not know the session.
+        if flushed == Flushed::Again
+            && self.config.keys.is_some()
+            && let Some(reader) = self.reader.and_then(|handle| self.sessions.get(&handle))
+        {
+            reader.ask(&self.config, self.epoch, head, false, out);
+        }
     }
 
     /// The session of the READs closed: nobody is told, and the next READ opens another.

@@ -4,6 +4,7 @@
 //! as it is, also in another session.
 
 use super::CallId;
+use crate::keys::Seal;
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
@@ -69,6 +70,15 @@ pub(super) struct Hits {
     pub(super) kept: bool,
     /// No larger ones.
     pub(super) size: FragmentSize,
+}
+
+/// What [`Reads::flush`] has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flushed {
+    /// Nothing that was sent before.
+    Quiet,
+    /// A READ that nobody has answered yet.
+    Again,
 }
 
 /// The READs under way, oldest first.
@@ -170,21 +180,22 @@ impl Reads {
         Some((asked.call, answer))
     }
 
-    /// Gives up those whose time is up, and sends those that are due if there is a session.
+    /// Gives up those whose time is up, and sends those that are due if there is a session. Says whether one was sent again.
     pub(super) fn flush(
         &mut self,
         now: Time,
-        session: Option<(u64, Stamp)>,
+        session: Option<(u64, Stamp, Seal)>,
         hits: Hits,
         head: Peer,
         out: &mut Outbox,
         mut given_up: impl FnMut(CallId),
-    ) {
+    ) -> Flushed {
         if self.asked.is_empty() {
             self.next = None;
         }
+        let mut flushed = Flushed::Quiet;
         if self.next.is_none_or(|next| now < next) {
-            return;
+            return flushed;
         }
         let asked_before = self.asked.len();
         self.asked.retain(|asked| {
@@ -199,7 +210,7 @@ impl Reads {
         }
         self.next = None;
         for asked in &mut self.asked {
-            if let Some((session, stamp)) = &session
+            if let Some((session, stamp, seal)) = &session
                 && asked.last_sent.is_none_or(|at| now >= at + AGAIN_AFTER)
             {
                 let read = ReadKeys {
@@ -209,13 +220,16 @@ impl Reads {
                     kept: hits.kept,
                     replicas: asked.replicas,
                 };
-                out.send(head, &read.header(stamp), &asked.payload);
-                asked.last_sent = Some(now);
+                out.seal(*seal, head, &read.header(stamp), &asked.payload);
+                if asked.last_sent.replace(now).is_some() {
+                    flushed = Flushed::Again;
+                }
             }
             // Without a session nothing is sent: only its end is due.
             let again = session.and(asked.last_sent).map(|at| at + AGAIN_AFTER);
             self.next = earliest(self.next, earliest(again, Some(asked.deadline)));
         }
+        flushed
     }
 
     /// The session is open, or another one: what waits for it is due.

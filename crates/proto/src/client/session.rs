@@ -7,12 +7,14 @@ use super::{
     CallId, ClientConfig, Closed, Context, Event, Outcome, Refused, STORE_FULL, SessionHandle,
 };
 use crate::Time;
+use crate::keys::Seal;
 use crate::rto::Rto;
 use crate::time::earliest;
 use bytes::Bytes;
 use pmnet_wire::packet::{Ack, LetGo, Nack, NotLogged, OpenReply, Pong, Response};
 use pmnet_wire::{
-    FRAGMENTS_MAX, Flags, FragmentSize, Header, Kind, MESSAGE_BYTES_MAX, Packet, command,
+    FRAGMENTS_MAX, Flags, FragmentSize, Header, Kind, MESSAGE_BYTES_MAX, Packet, SessionKeys,
+    command,
 };
 use std::collections::VecDeque;
 
@@ -150,6 +152,8 @@ struct Direct {
 pub(super) struct Session {
     handle: SessionHandle,
     token: u64,
+    /// Its keys, if there are keys.
+    keys: Option<SessionKeys>,
     id: u64,
     state: State,
     /// Calls that have no seq or request id yet.
@@ -196,6 +200,10 @@ impl Session {
         Session {
             handle,
             token,
+            keys: config
+                .keys
+                .as_ref()
+                .map(|front| front.session(config.shard, token)),
             id: 0,
             state: State::Opening { last_sent: None },
             queue: VecDeque::new(),
@@ -241,6 +249,13 @@ impl Session {
     }
     pub(super) const fn token(&self) -> u64 {
         self.token
+    }
+    pub(super) const fn keys(&self) -> Option<&SessionKeys> {
+        self.keys.as_ref()
+    }
+    /// The seal of what the session sends.
+    pub(super) fn seal(&self) -> Seal {
+        Seal::of(self.keys.map(|keys| keys.to_head))
     }
     pub(super) fn is_closed(&self) -> bool {
         self.state == State::Closed
@@ -664,7 +679,8 @@ impl Session {
         {
             self.update_rto.back_off();
             self.log.stalled += 1;
-            self.log.asks = self.oldest_bytes() > FragmentSize::MIN.bytes();
+            // With keys only a PING is answered by a head that does not know the session.
+            self.log.asks = self.keys.is_some() || self.oldest_bytes() > FragmentSize::MIN.bytes();
             self.window.threshold = (self.window.size / 2).max(WINDOW_MIN);
             self.window.size = self.window.threshold;
             self.resend_from(self.log.acked + 1, context);
@@ -678,6 +694,7 @@ impl Session {
             late = true;
         }
         if late {
+            self.log.asks |= self.keys.is_some();
             self.bypass_rto.back_off();
         }
     }

@@ -3,10 +3,11 @@
 
 use super::session::Session;
 use super::{Acknowledger, Device, Phase, RETRANS_GUARD, Room, Verdict};
+use crate::keys::Seal;
 use crate::rules::Rule;
 use crate::{Outbox, Peer, Time};
 use pmnet_wire::packet::{
-    Append, Bypass, EntryKind, Nack, NotLogged, Open, OpenReply, Ping, Pong, Retrans,
+    Append, Bypass, EntryKind, Identity, Nack, NotLogged, Open, OpenReply, Ping, Pong, Retrans,
 };
 use pmnet_wire::{Flags, Header, Kind, Packet};
 
@@ -61,17 +62,19 @@ impl Device {
             let reply = NotLogged {
                 session: header.session,
                 seq: header.seq,
+                token: 0,
                 room: room.entries,
                 crowded: 0,
                 short: self.short,
                 full: self.full,
             };
-            out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
+            let reply = reply.header(&self.stamp().tagged(header.tag));
+            out.seal(self.answers, from, &reply, &[]);
             return Verdict::Done;
         }
         session.end_asked = header.kind == Kind::End;
         self.note_change(header.session);
-        self.admit(header)
+        self.admit(header, packet.payload)
     }
 
     pub(super) fn on_open(
@@ -83,11 +86,17 @@ impl Device {
         out: &mut Outbox,
     ) -> Verdict {
         let header = &packet.header;
-        if header.tag == 0 || packet.payload != header.tag.to_be_bytes() {
+        // With keys it names its front, without it names none.
+        let keyed = self.has_keys();
+        let right = |said: &Identity| said.token == header.tag && said.front.is_some() == keyed;
+        let said = Identity::read(packet.payload).filter(right);
+        let Some(said) = said.filter(|said| said.token != 0) else {
             self.counters.wrong_token += 1;
             return Verdict::Done;
-        }
-        if let Some(&id) = self.table.opening.get(&header.tag) {
+        };
+        // Without keys the tag repeats it.
+        let token = if keyed { said.token } else { 0 };
+        if let Some(&id) = self.table.opening.get(&said) {
             // The same OPEN again: the same session, if nobody used it meanwhile.
             if let Some(session) = self.table.sessions.get_mut(&id) {
                 let moved = session.address.replace(from) != Some(from);
@@ -113,14 +122,16 @@ impl Device {
             let reply = OpenReply {
                 session: 0,
                 size: self.fragment_size().on_wire(),
+                token,
                 room: 0,
                 copies: self.copies(),
                 short: self.short,
             };
-            out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
+            let reply = reply.header(&self.stamp().tagged(header.tag));
+            out.seal(self.answers, from, &reply, &[]);
             return Verdict::Done;
         }
-        self.note_client(from, (open.client, open.start));
+        self.note_client(from, said.front, (open.client, open.start));
         let crowded = self.table.sessions.len() >= self.config.sessions_max;
         if crowded {
             self.counters.crowded_opens += 1;
@@ -133,16 +144,18 @@ impl Device {
             let reply = NotLogged {
                 session: 0,
                 seq: 0,
+                token,
                 room: 0,
                 crowded: crowded.into(),
                 short: self.short,
                 full: self.full,
             };
-            out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
+            let reply = reply.header(&self.stamp().tagged(header.tag));
+            out.seal(self.answers, from, &reply, &[]);
             return Verdict::Done;
         }
         let order = self.cursors.last + 1;
-        let verdict = self.admit(header);
+        let verdict = self.admit(header, packet.payload);
         let session = self
             .table
             .sessions
@@ -152,7 +165,7 @@ impl Device {
         session.seen = now;
         session.client = (open.client, open.start);
         self.note_change(order);
-        self.table.opening.insert(header.tag, order);
+        self.table.opening.insert(said, order);
         let serving = self.phase.serving();
         serving
             .next_expiry
@@ -161,14 +174,26 @@ impl Device {
     }
 
     /// The entry for an admitted packet; from here on it has its order.
-    pub(super) fn admit(&mut self, header: &Header) -> Verdict {
+    pub(super) fn admit(&mut self, header: &Header, payload: &[u8]) -> Verdict {
         let entry = Append::admitted(header, self.cursors.last + 1, &self.stamp());
-        self.fold(&entry, header.tag);
+        let said = entry_identity(&entry, payload);
+        self.fold(
+            &entry,
+            said.expect("made just now of a packet that was checked"),
+        );
         if Append::read(&entry).entry == EntryKind::Update {
             self.reads.admitted_here(Append::read(&entry).key_hash);
         }
         self.counters.admitted += 1;
-        Verdict::Append(entry)
+        Verdict::Append(self.sealed(&entry, payload))
+    }
+
+    /// The header of an entry as it is stored: with this device's own seal, under which it is sent on.
+    fn sealed(&self, entry: &Header, payload: &[u8]) -> Header {
+        match self.hop_seal() {
+            Seal::Token => *entry,
+            Seal::Key(key) => key.seal(entry, payload),
+        }
     }
 
     /// Rules 3 and 4: a follower takes order `last + 1` only.
@@ -208,11 +233,11 @@ impl Device {
                     first: expected,
                     last: header.order - 1,
                 };
-                out.send(from, &ask.header(&self.stamp()), &[]);
+                out.seal(self.hop_seal(), from, &ask.header(&self.stamp()), &[]);
             }
             return Verdict::Done;
         }
-        let Some(token) = entry_token(header, packet.payload) else {
+        let Some(said) = entry_identity(header, packet.payload) else {
             self.counters.unexpected += 1;
             return Verdict::Done;
         };
@@ -222,9 +247,9 @@ impl Device {
             self.owed.tell_durable = true;
             return Verdict::Done;
         }
-        self.fold(header, token);
+        self.fold(header, said);
         self.counters.admitted += 1;
-        Verdict::Append(*header)
+        Verdict::Append(self.sealed(header, packet.payload))
     }
 
     /// Rule 8: a bypass is stamped with the head's last order.
@@ -259,14 +284,15 @@ impl Device {
         self.counters.bypasses += 1;
         self.link.hurry();
         let stamped = Bypass::stamped(header, self.cursors.last, &self.stamp());
-        out.send_checked(self.config.next, &stamped, packet.payload);
+        out.seal_checked(self.hop_seal(), self.config.next, &stamped, packet.payload);
     }
 
     pub(super) fn pass_bypass(&mut self, from: Peer, packet: &Packet<'_>, out: &mut Outbox) {
         self.predecessor = Some(from);
         self.counters.bypasses += 1;
         self.link.hurry();
-        out.send_checked(self.config.next, &packet.header, packet.payload);
+        let (seal, next) = (self.hop_seal(), self.config.next);
+        out.seal_checked(seal, next, &packet.header, packet.payload);
     }
 
     pub(super) fn on_client_ping(
@@ -285,14 +311,16 @@ impl Device {
                 && client != 0
             {
                 session.client = (client, start);
-                self.note_client(from, (client, start));
+                let front = session.front;
+                self.note_client(from, front, (client, start));
             }
             let pong = Pong {
                 session: header.session,
                 size: self.fragment_size().on_wire(),
                 expected,
             };
-            out.send(from, &pong.header(&self.stamp().tagged(header.tag)), &[]);
+            let pong = pong.header(&self.stamp().tagged(header.tag));
+            out.seal(self.answers, from, &pong, &[]);
         }
     }
 
@@ -341,7 +369,8 @@ impl Device {
     fn refuse_session(&mut self, from: Peer, header: &Header, out: &mut Outbox) {
         self.counters.nacks += 1;
         let reply = self.over(header.session, header.tag);
-        out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
+        let reply = reply.header(&self.stamp().tagged(header.tag));
+        out.seal(self.answers, from, &reply, &[]);
     }
 
     /// At most one NACK for each session and burst, except for bypasses.
@@ -364,7 +393,8 @@ impl Device {
                 why: 0,
                 unknown_session: false,
             };
-            out.send(from, &reply.header(&self.stamp().tagged(header.tag)), &[]);
+            let reply = reply.header(&self.stamp().tagged(header.tag));
+            out.seal(self.answers, from, &reply, &[]);
         }
     }
 
@@ -375,7 +405,7 @@ impl Device {
             match self.predecessor {
                 Some(predecessor) => {
                     self.counters.responses += 1;
-                    out.send_checked(predecessor, header, packet.payload);
+                    out.seal_checked(self.hop_seal(), predecessor, header, packet.payload);
                 }
                 None => self.counters.no_route += 1,
             }
@@ -424,15 +454,16 @@ impl Device {
             tag: session.token,
             ..*header
         };
-        out.send_checked(address, &answer, packet.payload);
+        let seal = session.seal();
+        out.seal_checked(seal, address, &answer, packet.payload);
     }
 }
 
-/// The session token that an entry carries: OPEN has it as its payload, others do not need it.
-pub(super) fn entry_token(header: &Header, payload: &[u8]) -> Option<u64> {
+/// Whose session an entry begins: OPEN has it as its payload, others do not need it.
+pub(super) fn entry_identity(header: &Header, payload: &[u8]) -> Option<Identity> {
     match Append::read(header).entry {
-        EntryKind::Open => Some(u64::from_be_bytes(payload.try_into().ok()?)),
-        EntryKind::Update | EntryKind::End => Some(0),
+        EntryKind::Open => Identity::read(payload),
+        EntryKind::Update | EntryKind::End => Some(Identity::NOBODY),
         EntryKind::Unknown(_) => None,
     }
 }

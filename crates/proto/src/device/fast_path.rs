@@ -9,7 +9,7 @@ use super::reads::{Bucket, ReadState};
 use super::{Device, Phase};
 use crate::Peer;
 use crate::time::Time;
-use pmnet_wire::packet::{Append, Bypass, EntryKind};
+use pmnet_wire::packet::{Append, Bypass, EntryKind, Identity};
 use pmnet_wire::record::{CHAIN_MAX, DurableRow};
 use pmnet_wire::{Flags, FragmentSize, Header, Kind, Packet};
 
@@ -288,7 +288,7 @@ impl Device {
                 self.cursors.last
             ));
         }
-        self.fold(header, 0);
+        self.fold(header, Identity::NOBODY);
         self.counters.admitted += 1;
         Ok(())
     }

@@ -7,8 +7,8 @@
 use super::{Device, Room};
 use crate::time::{Nanos, SECOND};
 use crate::{Peer, Time};
-use pmnet_wire::Header;
 use pmnet_wire::packet::{End, LetGo, Nack, Stamp, is_mark};
+use pmnet_wire::{FrontId, Header};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -44,7 +44,7 @@ pub(super) struct Leaving {
     crowded: bool,
     crowded_at: Option<Time>,
     /// The last start of each client.
-    clients: FxHashMap<u64, u64>,
+    clients: FxHashMap<(Option<FrontId>, u64), u64>,
     gone: FxHashMap<u64, Gone>,
     gone_in_order: VecDeque<u64>,
 }
@@ -85,19 +85,25 @@ impl Leaving {
 
 impl Device {
     /// Takes note of the client of an OPEN or a PING: the earlier starts of that client have ended, and with them their sessions.
-    pub(super) fn note_client(&mut self, from: Peer, (client, start): (u64, u64)) {
+    /// With keys a name counts within a front: no front ends the sessions of another one.
+    pub(super) fn note_client(
+        &mut self,
+        from: Peer,
+        front: Option<FrontId>,
+        (client, start): (u64, u64),
+    ) {
         if client == 0 {
             return;
         }
-        if self.leaving.clients.len() >= CLIENTS_MAX && !self.leaving.clients.contains_key(&client)
-        {
+        let name = (front, client);
+        if self.leaving.clients.len() >= CLIENTS_MAX && !self.leaving.clients.contains_key(&name) {
             self.leaving.clients.clear();
         }
-        let known = self.leaving.clients.get(&client).copied();
+        let known = self.leaving.clients.get(&name).copied();
         if known.is_some_and(|known| known >= start) {
             return;
         }
-        self.leaving.clients.insert(client, start);
+        self.leaving.clients.insert(name, start);
         let mut before: Vec<u64> = self
             .table
             .sessions
@@ -105,7 +111,8 @@ impl Device {
             .filter(|(_, session)| {
                 // Another machine that says the same name is a copy, and no successor.
                 let same = session.address.is_some_and(|at| at.ip() == from.ip());
-                let former = session.client.0 == client && session.client.1 < start;
+                let former = (session.front, session.client.0) == name;
+                let former = former && session.client.1 < start;
                 !session.ended && same && former && !is_mark(session.token)
             })
             .map(|(&id, _)| id)
@@ -226,7 +233,7 @@ impl Device {
             });
             self.note_change(id);
             self.leaving.ended += 1;
-            return match self.admit(&end.for_payload(&[])) {
+            return match self.admit(&end.for_payload(&[]), &[]) {
                 super::Verdict::Append(header) => Some(header),
                 _ => None,
             };
@@ -235,9 +242,9 @@ impl Device {
     }
 
     /// A connection is made by which a NIC will acknowledge messages of this session (`docs/spec/verbs.md` §3, 3). From now on the head does not
-    /// end the session by itself. False: there is no such session with this token here, or this device is not the head.
+    /// end the session by itself. False: there is no such session with this token here, or this device is not the head; or it has keys, and a NIC verifies nothing.
     pub fn bind(&mut self, session: u64, token: u64) -> bool {
-        let head = self.is_head() && !self.joining;
+        let head = self.is_head() && !self.joining && !self.has_keys();
         let found = self.table.sessions.get_mut(&session);
         let found = found.filter(|found| head && found.token == token && !found.ended);
         if let Some(found) = found {

@@ -215,14 +215,21 @@ impl Device {
     pub fn forward(&mut self, frame: &[u8], frame_epoch: u32, out: &mut Outbox) {
         self.counters.forwarded += 1;
         self.link.sends(frame.len());
-        if frame_epoch == self.epoch {
+        if self.sends_as_stored(self.link.polled, frame_epoch) {
             out.send_raw(self.config.next, frame);
             return;
         }
         let packet = Packet::parse(frame)
             .expect("the log verified this frame when it was appended or scanned");
         let header = Append::in_epoch(&packet.header, self.epoch, self.chain.shard_token);
-        out.send_checked(self.config.next, &header, packet.payload);
+        let (seal, next) = (self.hop_seal(), self.config.next);
+        out.seal_checked(seal, next, &header, packet.payload);
+    }
+
+    /// Whether an entry is sent on with the bytes that the log has: it is of this epoch, and with keys this device has sealed it.
+    #[must_use]
+    pub fn sends_as_stored(&self, order: u64, frame_epoch: u32) -> bool {
+        frame_epoch == self.epoch && order > self.chain.stored_before
     }
 
     /// The same for an entry of this epoch that whoever sends takes out of the log: `frame` is its place there.
@@ -289,7 +296,9 @@ impl Device {
             link.stalled += 1;
         }
         // Everything has arrived, and only APPLIED is missing; or large entries may be lost on the way, and a PING is not.
-        if arrived || link.oldest_is_large() {
+        // With keys, a hop that knows another chain may be able to verify a PING only, which names its sender.
+        let keyed = self.config.keys.is_some();
+        if arrived || keyed || link.oldest_is_large() {
             self.ping_next(out);
         }
     }
@@ -300,7 +309,8 @@ impl Device {
             client: 0,
             start: 0,
         };
-        out.send(self.config.next, &ping.header(&self.stamp()), &[]);
+        let ping = ping.header(&self.stamp());
+        out.seal(self.hop_seal(), self.config.next, &ping, &[]);
     }
 
     /// Asks the next hop for an answer: the hop answers with how far it is. A device that does not serve asks, too.

@@ -23,14 +23,15 @@ pub use fast_path::{ChainState, HopWork, SessionState};
 pub use reads::{Bucket, ReadState};
 pub use recover::{Recovery, Served};
 
+use crate::keys::{self, ClusterKeys, DeviceKeys, HopKeys, Seal, Verified};
 use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Random, Time};
 use let_go::Leaving;
 use link::Link;
-use pmnet_wire::packet::{EntryKind, StaleEpoch, Stamp};
+use pmnet_wire::packet::{EntryKind, Identity, StaleEpoch, Stamp};
 use pmnet_wire::record::{DurableRow, Member};
-use pmnet_wire::{FragmentSize, HEADER_LEN, Header, Kind, Packet};
+use pmnet_wire::{FragmentSize, HEADER_LEN, Header, Kind, Packet, SessionKeys};
 use reads::Reads;
 use recover::{Recovering, Relayed};
 use rustc_hash::FxHashMap;
@@ -91,6 +92,8 @@ pub struct DeviceConfig {
     pub word_epoch: Option<u32>,
     /// No larger fragments, whatever the paths carry.
     pub size_max: FragmentSize,
+    /// Its keys; `None`: tokens.
+    pub keys: Option<DeviceKeys>,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
 }
@@ -119,6 +122,7 @@ impl DeviceConfig {
             flags: 0,
             word_epoch: None,
             size_max: FragmentSize::MAX,
+            keys: None,
             rules: Rules::ALL,
         }
     }
@@ -170,8 +174,8 @@ pub enum Verdict {
     Done,
     /// Append this header with the packet's payload; its `order` is the next of the log.
     Append(Header),
-    /// Answer a READ: send this header with the payload of the entry that it names, if that is no larger than this.
-    Hit(Peer, Header, FragmentSize),
+    /// Answer a READ: send this header, so sealed, with the payload of the entry that it names, if that is no larger than this.
+    Hit(Peer, Header, FragmentSize, Seal),
     /// The server's answer is complete: bring the log to this state, then call [`Device::serve`].
     Resume(Recovery),
     /// This device is no member and is to join: mark its log to serve and erase it, durably, then call
@@ -227,6 +231,12 @@ counters! {
     wrong_shard,
     /// Dropped: wrong token.
     wrong_token,
+    /// Dropped: nobody with the right key has sealed it, or it was changed.
+    forged,
+    /// Dropped: a packet of a session that is not known, which therefore cannot be verified.
+    unknown_key,
+    /// Dropped: sealed for another hop than this one.
+    misled,
     /// Dropped: a kind that this role does not take from this sender.
     unexpected,
     /// Dropped and answered: the sender's epoch is lower.
@@ -250,6 +260,9 @@ impl Counters {
         self.not_ready
             + self.wrong_shard
             + self.wrong_token
+            + self.forged
+            + self.unknown_key
+            + self.misled
             + self.unexpected
             + self.stale_epoch
             + self.no_route
@@ -282,6 +295,10 @@ struct OwnChain {
     /// Place of this device; 0 is the head.
     position: usize,
     shard_token: u64,
+    /// Its keys with the hops beside it, if it has keys.
+    keys: Option<HopKeys>,
+    /// Entries up to here were stored before it served with these keys: they are sealed anew when they are sent.
+    stored_before: u64,
     /// Of fragments.
     size: FragmentSize,
 }
@@ -290,8 +307,8 @@ struct OwnChain {
 #[derive(Debug, Default)]
 struct Table {
     sessions: FxHashMap<u64, Session>,
-    /// Sessions that nobody has used yet, by their tokens.
-    opening: FxHashMap<u64, u64>,
+    /// Sessions that nobody has used yet.
+    opening: FxHashMap<Identity, u64>,
     /// One row for each order in `applied + 1 ..= last`.
     index: VecDeque<IndexRow>,
 }
@@ -377,6 +394,8 @@ pub struct Device {
     goes_on: bool,
     /// The last [`Device::probe`].
     probe: Option<recover::Probe>,
+    /// Seal of answers to the packet that is being taken in.
+    answers: Seal,
     owed: Owed,
     leaving: Leaving,
     /// When its lease is over, by its own clock; `None`: it has had none in this life.
@@ -431,6 +450,7 @@ impl Device {
             loses_large: false,
             goes_on: false,
             probe: None,
+            answers: Seal::Token,
             owed: Owed {
                 burst: 1,
                 ..Owed::default()
@@ -496,6 +516,11 @@ impl Device {
     pub fn waits_for(&self) -> Option<&str> {
         self.waits_for.as_deref()
     }
+    /// Whether packets are sealed with keys.
+    #[must_use]
+    pub const fn has_keys(&self) -> bool {
+        self.config.keys.is_some()
+    }
     /// Open sessions.
     #[must_use]
     pub fn sessions(&self) -> usize {
@@ -524,6 +549,116 @@ impl Device {
             self.counters.wrong_shard += 1;
             return Verdict::Done;
         }
+        if self.config.keys.is_none() {
+            return self.take_in(now, from, packet, room, out);
+        }
+        match self.verify(packet) {
+            Some((tag, answers)) => {
+                self.answers = answers;
+                let header = Header { tag, ..*header };
+                let payload = packet.payload;
+                self.take_in(now, from, &Packet { header, payload }, room, out)
+            }
+            None => Verdict::Done,
+        }
+    }
+
+    /// Whether the packet comes from who may send it, unchanged: then the token that it would have without keys, and the seal of
+    /// answers to it. Otherwise it is counted.
+    fn verify(&mut self, packet: &Packet<'_>) -> Option<(u64, Seal)> {
+        let header = &packet.header;
+        let DeviceKeys { cluster, next } = self.config.keys.as_ref()?;
+        let (shard, own) = (self.config.shard, self.config.id);
+        let verified = match header.kind {
+            Kind::Recover => keys::verify_recover(cluster, own, packet),
+            Kind::RecoverReply if cluster.verify(packet, |key| key.asking(shard, *next)) => {
+                Verified::Yes
+            }
+            Kind::RecoverReply => Verified::No,
+            _ if !self.is_serving() => {
+                self.counters.not_ready += 1;
+                return None;
+            }
+            _ if keys::is_of_a_client(header) => return self.verify_client(packet),
+            _ if self.verify_hop(cluster, packet) => Verified::Yes,
+            _ => Verified::No,
+        };
+        match verified.under(self.config.rules) {
+            // Epoch 0 is that of a server without a record of the chain, which knows no token.
+            Verified::Yes if header.epoch == 0 => return Some((0, self.hop_seal())),
+            Verified::Yes => return Some((self.chain.shard_token, self.hop_seal())),
+            Verified::No => self.counters.forged += 1,
+            Verified::ForAnother => self.counters.misled += 1,
+        }
+        None
+    }
+
+    fn verify_hop(&self, cluster: &ClusterKeys, packet: &Packet<'_>) -> bool {
+        if packet.header.epoch != self.epoch {
+            return keys::verify_in_another_epoch(cluster, &self.chain.members, packet);
+        }
+        let keys = self.chain.keys.as_ref();
+        keys.is_some_and(|keys| keys.verify(packet))
+    }
+
+    /// The same for a packet of a client: of a session that is known, or that says itself whose it is.
+    fn verify_client(&mut self, packet: &Packet<'_>) -> Option<(u64, Seal)> {
+        let header = &packet.header;
+        let known = self.table.sessions.get(&header.session);
+        let (token, keys) = match header.kind {
+            Kind::Open | Kind::Ping => {
+                let said = Identity::read(packet.payload);
+                let keys = said.and_then(|said| self.session_keys(said));
+                // The same number and token say nothing if the front is another one.
+                let other = |known: &Session| said != Some(known.identity());
+                let other = header.kind == Kind::Ping && known.is_some_and(other);
+                let token = said.filter(|_| !other).map_or(0, |said| said.token);
+                (token, keys)
+            }
+            _ => known.map_or((0, None), |known| (known.token, known.keys)),
+        };
+        let Some(keys) = keys else {
+            self.counters.unknown_key += 1;
+            return None;
+        };
+        if !keys.to_head.verifies(packet) && self.config.rules.hold(Rule::Sealed) {
+            self.counters.forged += 1;
+            return None;
+        }
+        Some((token, Seal::Key(keys.to_client)))
+    }
+
+    /// The keys of a session, if this device has keys, and the session's front has one of this cluster.
+    fn session_keys(&self, identity: Identity) -> Option<SessionKeys> {
+        let keys = self.config.keys.as_ref()?;
+        keys.cluster.session(self.config.shard, identity)
+    }
+
+    /// The seal of what this device sends to other hops.
+    fn hop_seal(&self) -> Seal {
+        Seal::of(self.chain.keys.map(|keys| keys.own))
+    }
+
+    /// The seal of RECOVER and its replies.
+    fn asking_seal(&self) -> Seal {
+        let keys = self.config.keys.as_ref();
+        let key = |keys: &DeviceKeys| {
+            let present = &keys.cluster.present;
+            present.asking(self.config.shard, self.config.id)
+        };
+        Seal::of(keys.map(key))
+    }
+
+    /// Takes in a packet whose tag is a token.
+    fn take_in(
+        &mut self,
+        now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        room: Room,
+        out: &mut Outbox,
+    ) -> Verdict {
+        let header = &packet.header;
         match header.kind {
             Kind::Recover => {
                 self.relay_recover(now, from, packet, out);
@@ -593,11 +728,12 @@ impl Device {
         if header.epoch < self.epoch && self.config.rules.hold(Rule::Epoch) {
             self.counters.stale_epoch += 1;
             if header.kind != Kind::StaleEpoch {
-                out.send(from, &StaleEpoch {}.header(&self.stamp()), &[]);
+                let stale = StaleEpoch {}.header(&self.stamp());
+                out.seal(self.hop_seal(), from, &stale, &[]);
             }
             return Some(Verdict::Done);
         }
-        let upstream = matches!(header.kind, Kind::Append | Kind::Bypass | Kind::Ping);
+        let upstream = keys::goes_to_the_server(header.kind);
         if upstream == (from == self.config.next) || (upstream && self.chain.position == 0) {
             self.counters.unexpected += 1;
             return Some(Verdict::Done);

@@ -555,7 +555,7 @@ impl Device {
                     request,
                 };
                 let most = FragmentSize::from_wire(size).min(self.fragment_size());
-                Verdict::Hit(from, hit.header(&stamp), most)
+                Verdict::Hit(from, hit.header(&stamp), most, self.answers)
             }
             Answer::Miss(need) => {
                 self.counters.read_misses += 1;
@@ -575,7 +575,7 @@ impl Device {
                     replicas,
                     behind: replicas > last,
                 };
-                out.send(from, &miss.header(&stamp), &[]);
+                out.seal(self.answers, from, &miss.header(&stamp), &[]);
                 Verdict::Done
             }
         }

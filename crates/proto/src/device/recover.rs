@@ -4,11 +4,12 @@
 use super::reads::Reads;
 use super::session::Session;
 use super::{Cursors, Device, OwnChain, Phase, RELAYED_MAX, Serving, Verdict};
+use crate::keys::{self, HopKeys};
 use crate::rto::Rto;
 use crate::rules::Rule;
 use crate::time::{MILLISECOND, Nanos, SECOND};
 use crate::{Outbox, Peer, Time};
-use pmnet_wire::packet::{self, Fragment, Recover, Stamp};
+use pmnet_wire::packet::{self, Fragment, Identity, Recover, Stamp};
 use pmnet_wire::record::{
     CHAIN_MAX, DurableRow, Member, RecoverReply, SessionRow, read_path, shard_size,
     write_padded_path, write_path,
@@ -148,17 +149,25 @@ impl Device {
             answered: false,
         });
         let header = self.question(nonce, Fragment::WHOLE);
-        out.send(self.config.next, &header, &write_path(&[self.member()]));
+        let path = write_path(&[self.member()]);
+        out.seal(self.asking_seal(), self.config.next, &header, &path);
     }
 
     /// The RECOVER that asks for this part.
     fn question(&self, nonce: u64, part: Fragment) -> Header {
         let recover = Recover {
+            meant: self.meant(),
             persisted: self.cursors.last,
             nonce,
             part,
         };
         recover.header(&self.stamp().tagged(0))
+    }
+
+    /// For which hop this device's RECOVER is, and what it passes on of others; 0 without keys.
+    fn meant(&self) -> u64 {
+        let keys = self.config.keys.as_ref();
+        keys.map_or(0, |keys| keys::said(keys.next))
     }
 
     /// Leaves service until the server has answered in its present epoch.
@@ -190,7 +199,7 @@ impl Device {
                 .collect(),
         };
         for part in asked {
-            out.send(next, &self.question(nonce, part), &path);
+            out.seal(self.asking_seal(), next, &self.question(nonce, part), &path);
         }
     }
 
@@ -240,11 +249,12 @@ impl Device {
         path.push(self.member());
         let padding = u64::try_from(packet.payload.len()).expect("checked by read_path");
         let padding = FragmentSize::from_wire(padding).min(self.path);
-        out.send(
-            self.config.next,
-            &packet.header,
-            &write_padded_path(&path, padding),
-        );
+        let mut header = packet.header;
+        if self.has_keys() {
+            header.seq = self.meant();
+        }
+        let path = write_padded_path(&path, padding);
+        out.seal(self.asking_seal(), self.config.next, &header, &path);
     }
 
     /// This device's id is on the path already. This only informs the operator, because a stray
@@ -269,7 +279,8 @@ impl Device {
             tag: 0,
             ..Stamp::of(asked)
         };
-        out.send(to, &reply.header(&stamp), text.as_bytes());
+        let reply = reply.header(&stamp);
+        out.seal(self.asking_seal(), to, &reply, text.as_bytes());
     }
 
     pub(super) fn on_recover_reply(
@@ -302,13 +313,14 @@ impl Device {
             }
             return Verdict::Done;
         }
+        let asking = self.asking_seal();
         let Some(asked) = self.relayed.iter_mut().find(|one| one.nonce == nonce) else {
             self.counters.unexpected += 1;
             return Verdict::Done;
         };
         if asked.due > 0 {
             asked.due -= 1;
-            out.send_checked(asked.from, header, packet.payload);
+            out.seal_checked(asking, asked.from, header, packet.payload);
             if self.joining && header.flags == Flags::REFUSED {
                 // An earlier question of the refused one may be accepted yet: see `joining`.
                 self.waits_for = Some(format!(
@@ -409,7 +421,7 @@ impl Device {
         recovering.rto.progress();
         for part in more {
             let question = self.question(told.nonce, numbered(part, count));
-            out.send(self.config.next, &question, &path);
+            out.seal(self.asking_seal(), self.config.next, &question, &path);
         }
         Verdict::Done
     }
@@ -505,7 +517,12 @@ impl Device {
         let position = members.iter().position(own).unwrap_or(0);
         self.epoch = epoch;
         self.goes_on = false;
+        let keys = self.config.keys.as_ref();
+        let keys = keys
+            .map(|keys| HopKeys::new(&keys.cluster, self.config.shard, epoch, &members, position));
         self.chain = OwnChain {
+            stored_before: if keys.is_some() { last } else { 0 },
+            keys,
             size: shard_size(&members),
             members,
             position,
@@ -532,10 +549,15 @@ impl Device {
             return Ok(Served::AskAgain);
         }
         for row in sessions {
+            let whose = Identity {
+                token: row.token,
+                front: row.front,
+            };
             if row.last_seq == 0 {
-                self.table.opening.insert(row.token, row.session);
+                self.table.opening.insert(whose, row.session);
             }
-            let session = Session::from_row(&row, now);
+            let keys = self.session_keys(whose);
+            let session = Session::from_row(&row, keys, now);
             self.table.sessions.insert(row.session, session);
         }
         self.cursors.last = applied;
@@ -575,7 +597,7 @@ impl Device {
     fn fold_frame(&mut self, now: Time, frame: &[u8]) -> Result<(), String> {
         let packet = Packet::parse(frame)
             .map_err(|reason| format!("a logged frame does not parse: {reason}"))?;
-        let token = super::admission::entry_token(&packet.header, packet.payload)
+        let said = super::admission::entry_identity(&packet.header, packet.payload)
             .ok_or_else(|| format!("a logged frame is not an entry: {}", packet.header))?;
         if packet.header.order != self.cursors.last + 1 {
             return Err(format!(
@@ -584,7 +606,7 @@ impl Device {
                 self.cursors.last + 1
             ));
         }
-        self.fold(&packet.header, token);
+        self.fold(&packet.header, said);
         if let Some(session) = self.table.sessions.get_mut(&packet.header.session) {
             session.seen = now;
         }

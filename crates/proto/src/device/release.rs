@@ -2,6 +2,7 @@
 //! (`docs/spec/protocol.md` §2 rules 5 and 7).
 
 use super::{Device, Phase, Room, Verdict};
+use crate::keys::Seal;
 use crate::rules::Rule;
 use crate::{Outbox, Time};
 use pmnet_wire::packet::{Ack, Applied, Durable, EntryKind, OpenReply};
@@ -191,10 +192,10 @@ impl Device {
                 session.applied = session.applied.max(row.seq);
                 session.unapplied = session.unapplied.saturating_sub(1);
                 if row.entry == EntryKind::End {
-                    let token = session.token;
-                    self.reads.session_over(token, self.cursors.applied);
+                    let whose = session.identity();
+                    self.reads.session_over(whose.token, self.cursors.applied);
                     self.table.sessions.remove(&row.session);
-                    self.table.opening.remove(&token);
+                    self.table.opening.remove(&whose);
                 }
                 self.note_change(row.session);
             }
@@ -248,7 +249,7 @@ impl Device {
                 full: self.full,
             };
             let header = durable.header(&self.stamp());
-            out.send(predecessor, &header, &write_durable(&rows));
+            out.seal(self.hop_seal(), predecessor, &header, &write_durable(&rows));
         }
         if std::mem::take(&mut self.owed.tell_applied) {
             let applied = Applied {
@@ -258,7 +259,8 @@ impl Device {
                 short: false,
                 full: false,
             };
-            out.send(predecessor, &applied.header(&self.stamp()), &[]);
+            let applied = applied.header(&self.stamp());
+            out.seal(self.hop_seal(), predecessor, &applied, &[]);
         }
     }
 
@@ -280,7 +282,7 @@ impl Device {
         };
         let (committed, applied) = (session.committed, session.applied);
         let expired = session.is_expired() && committed == session.last;
-        let token = session.token;
+        let (token, seal) = (session.token, session.seal());
         let stamp = self.stamp().tagged(token);
         let updates = if expired { committed - 1 } else { committed };
         if updates > 0 {
@@ -293,12 +295,12 @@ impl Device {
                 copies: self.copies(),
                 short: self.short,
             };
-            out.send(address, &ack.header(&stamp), &[]);
+            out.seal(seal, address, &ack.header(&stamp), &[]);
             self.counters.acks += 1;
         }
         if expired {
             let over = self.over(id, token);
-            out.send(address, &over.header(&stamp), &[]);
+            out.seal(seal, address, &over.header(&stamp), &[]);
             self.counters.nacks += 1;
         }
     }
@@ -311,8 +313,9 @@ impl Device {
             return;
         };
         session.told_short = self.short;
-        let token = session.token;
+        let (token, seal) = (session.token, session.seal());
         let reply = OpenReply {
+            token: if seal == Seal::Token { 0 } else { token },
             session: id,
             size: self.fragment_size().on_wire(),
             room: room.entries,
@@ -320,6 +323,6 @@ impl Device {
             short: self.short,
         };
         let stamp = self.stamp().tagged(token);
-        out.send(address, &reply.header(&stamp), &[]);
+        out.seal(seal, address, &reply.header(&stamp), &[]);
     }
 }

@@ -2,15 +2,19 @@
 
 use super::reads::Outstanding;
 use super::{Device, IndexRow, Phase, Table};
+use crate::keys::Seal;
 use crate::{Peer, Time};
-use pmnet_wire::Header;
-use pmnet_wire::packet::{Append, EntryKind, LetGo};
+use pmnet_wire::packet::{Append, EntryKind, Identity, LetGo};
 use pmnet_wire::record::SessionRow;
+use pmnet_wire::{FrontId, Header, SessionKeys};
 
 /// One session as a device knows it.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) token: u64,
+    /// Its front, and its keys, if there are keys.
+    pub(super) front: Option<FrontId>,
+    pub(super) keys: Option<SessionKeys>,
     /// Last admitted seq.
     pub(super) last: u64,
     /// Last committed seq.
@@ -42,9 +46,11 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn from_row(row: &SessionRow, now: Time) -> Session {
+    pub(super) fn from_row(row: &SessionRow, keys: Option<SessionKeys>, now: Time) -> Session {
         Session {
             token: row.token,
+            front: row.front,
+            keys,
             last: row.last_seq,
             committed: row.last_seq,
             applied: row.last_seq,
@@ -85,8 +91,22 @@ impl Session {
             session: header.session,
             last_seq: header.seq.saturating_sub(1),
             token: header.tag,
+            front: None,
         };
-        Session::from_row(&row, now)
+        Session::from_row(&row, None, now)
+    }
+
+    /// Whose it is.
+    pub(super) const fn identity(&self) -> Identity {
+        Identity {
+            token: self.token,
+            front: self.front,
+        }
+    }
+
+    /// The seal of what its client is told.
+    pub(super) fn seal(&self) -> Seal {
+        Seal::of(self.keys.map(|keys| keys.to_client))
     }
 
     /// The next seq. At the largest number, which only a broken server can name, it stays the same.
@@ -103,7 +123,7 @@ impl Session {
 
 impl Device {
     /// Takes one log entry into the session table and the index: the same fold at every hop.
-    pub(super) fn fold(&mut self, entry: &Header, token: u64) {
+    pub(super) fn fold(&mut self, entry: &Header, said: Identity) {
         debug_assert_eq!(
             entry.order,
             self.cursors.last + 1,
@@ -122,20 +142,22 @@ impl Device {
             let row = SessionRow {
                 session: entry.session,
                 last_seq: 0,
-                token,
+                token: said.token,
+                front: said.front,
             };
+            let keys = self.session_keys(said);
             self.table
                 .sessions
-                .insert(entry.session, Session::from_row(&row, Time(0)));
+                .insert(entry.session, Session::from_row(&row, keys, Time(0)));
         }
         if let Some(session) = self.table.sessions.get_mut(&entry.session) {
             session.last = session.last.max(entry.seq);
             session.unapplied += 1;
             session.ended |= kind == EntryKind::End;
             if kind != EntryKind::Open {
-                self.table.opening.remove(&session.token);
+                self.table.opening.remove(&session.identity());
             }
-            self.reads.admitted(&view, token, session);
+            self.reads.admitted(&view, said.token, session);
         }
     }
 

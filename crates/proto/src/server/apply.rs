@@ -4,7 +4,7 @@ use super::records::{self, Loaded, Record};
 use super::{APPLIED_LATELY_MAX, Entry, InFlight, Part, Server, Session, Stop, Work};
 use crate::rules::{Rule, Rules};
 use bytes::Bytes;
-use pmnet_wire::packet::EntryKind;
+use pmnet_wire::packet::{EntryKind, Identity};
 use rustc_hash::FxHashMap;
 
 /// The entry of the log whose payload is that of an update, all of it.
@@ -96,9 +96,10 @@ impl Builder<'_> {
         let id = header.session;
         match header.entry {
             EntryKind::Open => {
-                let token = <[u8; 8]>::try_from(&entry.payload[..]).map_or(0, u64::from_be_bytes);
+                let said = Identity::read(&entry.payload);
                 let fresh = Session {
-                    token,
+                    token: said.map_or(0, |said| said.token),
+                    front: said.and_then(|said| said.front),
                     ..Session::default()
                 };
                 self.change.sessions.insert(id, Some(fresh));
@@ -194,7 +195,11 @@ impl Builder<'_> {
         for (&id, session) in &self.change.sessions {
             match session {
                 Some(session) => {
-                    records.push(records::session(id, session.token, session.last_seq))
+                    let said = Identity {
+                        token: session.token,
+                        front: session.front,
+                    };
+                    records.push(records::session(id, said, session.last_seq));
                 }
                 None => {
                     records.push(records::session_gone(id));
@@ -312,6 +317,7 @@ impl Server {
                     // Replies and request ids may have moved on while the store was at work.
                     let session = self.sessions.entry(id).or_default();
                     session.token = changed.token;
+                    session.front = changed.front;
                     session.last_seq = changed.last_seq;
                     session.stage = changed.stage;
                 }
@@ -405,15 +411,12 @@ impl Server {
                 Some(Loaded::Watermark(watermark)) => applied = Some(watermark),
                 Some(Loaded::Chain(found)) => chain = Some(found),
                 Some(Loaded::Store(found)) => begun_in = found,
-                Some(Loaded::Session {
-                    id,
-                    token,
-                    last_seq,
-                }) => {
+                Some(Loaded::Session { id, said, last_seq }) => {
                     sessions.insert(
                         id,
                         Session {
-                            token,
+                            token: said.token,
+                            front: said.front,
                             last_seq,
                             ..Session::default()
                         },

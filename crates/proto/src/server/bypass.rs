@@ -228,7 +228,7 @@ impl Server {
             let received =
                 u64::try_from(waiting.contiguous).expect("bounded by the fragment count");
             let answer = asked.progress(received).header(&self.stamp());
-            out.send(from, &answer, &[]);
+            out.seal(self.seal(), from, &answer, &[]);
         }
     }
 
@@ -405,7 +405,7 @@ impl Server {
                         why: 0,
                         unknown_session: true,
                     };
-                    out.send(from, &nack.header(&self.stamp()), &[]);
+                    out.seal(self.seal(), from, &nack.header(&self.stamp()), &[]);
                 }
                 Judgement::Expect(expected) => {
                     self.room.forget(id);
@@ -416,7 +416,7 @@ impl Server {
                         why: 0,
                         unknown_session: false,
                     };
-                    out.send(from, &nack.header(&self.stamp()), &[]);
+                    out.seal(self.seal(), from, &nack.header(&self.stamp()), &[]);
                 }
                 Judgement::Repeat => {
                     let session = self.sessions.get(&id).expect("judged by its reply");
@@ -436,7 +436,8 @@ impl Server {
             let (asked, from) = (waiting.asked, waiting.from);
             self.room.forget(id);
             let confirmation = asked.response(self.entries.applied, 0, Fragment::WHOLE);
-            out.send(from, &confirmation.header(&self.stamp()), &[]);
+            let confirmation = confirmation.header(&self.stamp());
+            out.seal(self.seal(), from, &confirmation, &[]);
         }
     }
 
@@ -593,7 +594,7 @@ impl Server {
             };
             let answer = asked.response(self.entries.applied, whole, fragment);
             let header = answer.header(&self.stamp());
-            out.send(to, &header, &reply[start..end]);
+            out.seal(self.seal(), to, &header, &reply[start..end]);
         }
     }
 }

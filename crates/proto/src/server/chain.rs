@@ -5,12 +5,14 @@
 
 use super::decide::{Decision, decide, lives_on};
 use super::{Doubt, Server};
+use crate::keys::Seal;
 use crate::rules::Rule;
 use crate::{Outbox, Peer};
 use bytes::Bytes;
 use pmnet_wire::packet::{self, Fragment, Recover, Stamp};
 use pmnet_wire::record::{
-    Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path, shard_size,
+    KEYED_ROWS_PER_PART, Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path,
+    shard_size,
 };
 use pmnet_wire::{FRAGMENT_BYTES_MIN, FragmentSize, Header, Packet};
 
@@ -247,7 +249,8 @@ impl Server {
             erase: how == Refusal::Erase,
             reads: false,
         };
-        out.send(to, &refused.header(&self.stamp_for(asked)), text);
+        let refused = refused.header(&self.stamp_for(asked));
+        out.seal(self.asking_seal(), to, &refused, text);
     }
 
     /// The new chain record is durable: now its devices may hear of it.
@@ -276,6 +279,15 @@ impl Server {
             self.tail = None;
         }
         self.chain = chain;
+        let keys = self.config.keys.as_ref();
+        let epoch = self.epoch();
+        self.key = keys.map(|keys| keys.present.hop(self.config.shard, epoch, 0));
+    }
+
+    /// The seal of recover-replies.
+    fn asking_seal(&self) -> Seal {
+        let keys = self.config.keys.as_ref();
+        Seal::of(keys.map(|keys| keys.present.asking(self.config.shard, 0)))
     }
 
     /// **Another store, another epoch**: before anything is executed in a store, its records name an epoch that began in it.
@@ -359,6 +371,7 @@ impl Server {
                 session,
                 last_seq: s.last_seq,
                 token: s.token,
+                front: s.front,
             })
             .collect();
         rows.sort_unstable_by_key(|row| row.session);
@@ -391,13 +404,19 @@ impl Server {
         else {
             return;
         };
-        let parts = snapshot.rows.len().div_ceil(SESSION_ROWS_PER_PART).max(1);
+        let keyed = snapshot.rows.iter().any(|row| row.front.is_some());
+        let per_part = if keyed {
+            KEYED_ROWS_PER_PART
+        } else {
+            SESSION_ROWS_PER_PART
+        };
+        let parts = snapshot.rows.len().div_ceil(per_part).max(1);
         // A part that this snapshot has not was asked for by a device that knows a longer one, of this server's earlier
         // life. The first part tells it the present count; silence would let it ask for ever.
         let asked_index = usize::from(part.index);
         let index = if asked_index < parts { asked_index } else { 0 };
-        let start = index * SESSION_ROWS_PER_PART;
-        let end = (start + SESSION_ROWS_PER_PART).min(snapshot.rows.len());
+        let start = index * per_part;
+        let end = (start + per_part).min(snapshot.rows.len());
         let reply = RecoverReply {
             shard_token: chain.shard_token,
             members: chain.members.clone(),
@@ -415,6 +434,7 @@ impl Server {
             erase: false,
             reads: true,
         };
-        out.send(to, &header.header(&self.stamp_for(asked)), &reply.write());
+        let header = header.header(&self.stamp_for(asked));
+        out.seal(self.asking_seal(), to, &header, &reply.write());
     }
 }

@@ -18,6 +18,7 @@ pub use bypass::Execution;
 pub use chain::Chain;
 pub use decide::{Decision, decide};
 
+use crate::keys::{self, ClusterKeys, Seal, Verified};
 use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, Time};
 use crate::{Outbox, Peer, Random};
@@ -26,7 +27,7 @@ use bytes::Bytes;
 use chain::{PendingRecover, Snapshot};
 use doubts::{Doubt, Doubts};
 use pmnet_wire::packet::{Append, Applied, Retrans, StaleEpoch, Stamp};
-use pmnet_wire::{FragmentSize, Kind, Packet};
+use pmnet_wire::{FragmentSize, FrontId, Header, Kind, MacKey, Packet};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -51,6 +52,8 @@ pub struct ServerConfig {
     pub execute_max: usize,
     /// No larger fragments, whatever the paths carry.
     pub size_max: FragmentSize,
+    /// The cluster's keys; `None`: tokens.
+    pub keys: Option<ClusterKeys>,
     /// The rules that hold: all of them, outside of the simulator.
     pub rules: Rules,
 }
@@ -69,6 +72,7 @@ impl ServerConfig {
             replies_bytes_max: 256 << 20,
             execute_max: 256,
             size_max: FragmentSize::MAX,
+            keys: None,
             rules: Rules::ALL,
         }
     }
@@ -113,6 +117,10 @@ pub struct Counters {
     pub retransmissions: u64,
     /// Packets dropped: wrong shard, token, kind or epoch, or no room.
     pub dropped: u64,
+    /// Packets dropped: nobody with the right key has sealed them, or they were changed.
+    pub forged: u64,
+    /// Packets dropped: sealed for another hop than the server.
+    pub misled: u64,
 }
 
 /// What must be the same whenever an order arrives: session, seq, checksum of the payload.
@@ -160,6 +168,8 @@ struct Part {
 #[derive(Clone, Debug, Default)]
 struct Session {
     token: u64,
+    /// Its front, where there are keys.
+    front: Option<FrontId>,
     last_seq: u64,
     /// The first fragments of an update that is not complete.
     stage: Vec<Part>,
@@ -266,6 +276,8 @@ pub struct Server {
     /// The records are known: nothing has failed since they were loaded.
     loaded: bool,
     chain: Option<Chain>,
+    /// Its key with the tail, in the chain's epoch, if it has keys.
+    key: Option<MacKey>,
     entries: Entries,
     sessions: FxHashMap<u64, Session>,
     room: WaitingRoom,
@@ -302,6 +314,7 @@ impl Server {
             random,
             loaded: false,
             chain: None,
+            key: None,
             entries: Entries::default(),
             sessions: FxHashMap::default(),
             room: WaitingRoom::default(),
@@ -398,6 +411,74 @@ impl Server {
         packet: &Packet<'_>,
         out: &mut Outbox,
     ) -> Result<(), Stop> {
+        if self.config.keys.is_none() {
+            return self.take_in(now, from, packet, out);
+        }
+        let Some(tag) = self.verify(packet) else {
+            return Ok(());
+        };
+        let (header, payload) = (
+            Header {
+                tag,
+                ..packet.header
+            },
+            packet.payload,
+        );
+        self.take_in(now, from, &Packet { header, payload }, out)
+    }
+
+    /// Whether the packet comes from who may send it, unchanged: then the token that it would have without keys. Otherwise it is counted.
+    fn verify(&mut self, packet: &Packet<'_>) -> Option<u64> {
+        let cluster = self.config.keys.as_ref()?;
+        let header = &packet.header;
+        let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
+        let verified = if header.shard != self.config.shard {
+            self.counters.dropped += 1;
+            return None;
+        } else if header.kind == Kind::Recover {
+            keys::verify_recover(cluster, 0, packet)
+        } else if !keys::goes_to_the_server(header.kind) {
+            self.counters.dropped += 1;
+            return None;
+        } else {
+            // Of the chain's epoch only the tail sends here.
+            let tail = members.last().filter(|_| header.epoch == self.epoch());
+            let right = match tail {
+                Some(tail) => cluster.verify(packet, |key| {
+                    key.hop(header.shard, header.epoch, tail.device)
+                }),
+                None => keys::verify_in_another_epoch(cluster, members, packet),
+            };
+            if right { Verified::Yes } else { Verified::No }
+        };
+        match verified.under(self.config.rules) {
+            Verified::Yes => {
+                let token = self.chain.as_ref().map_or(0, |chain| chain.shard_token);
+                return Some(if header.kind == Kind::Recover {
+                    0
+                } else {
+                    token
+                });
+            }
+            Verified::No => self.counters.forged += 1,
+            Verified::ForAnother => self.counters.misled += 1,
+        }
+        None
+    }
+
+    /// The seal of what the server sends to the chain.
+    fn seal(&self) -> Seal {
+        Seal::of(self.key)
+    }
+
+    /// Takes in a packet whose tag is a token.
+    fn take_in(
+        &mut self,
+        now: Time,
+        from: Peer,
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) -> Result<(), Stop> {
         let header = &packet.header;
         // While the records are loaded *again* the rest of the chain need not wait: entries are queued
         // after those that are known, and are applied once the load shows how far the store is.
@@ -414,7 +495,8 @@ impl Server {
             self.counters.dropped += 1;
             if matches!(header.kind, Kind::Append | Kind::Bypass | Kind::Ping) {
                 // The sender belongs to a chain that this store does not know. It will ask.
-                out.send(from, &StaleEpoch {}.header(&self.stamp()), &[]);
+                let stale = StaleEpoch {}.header(&self.stamp());
+                out.seal(self.seal(), from, &stale, &[]);
             }
             return Ok(());
         };
@@ -444,7 +526,8 @@ impl Server {
         if stale || self.recovers.next_chain.is_some() {
             self.counters.dropped += 1;
             if stale {
-                out.send(from, &StaleEpoch {}.header(&self.stamp()), &[]);
+                let stale = StaleEpoch {}.header(&self.stamp());
+                out.seal(self.seal(), from, &stale, &[]);
             }
             return Ok(());
         }
@@ -495,7 +578,7 @@ impl Server {
                     first: expected,
                     last: append.order - 1,
                 };
-                out.send(from, &ask.header(&self.stamp()), &[]);
+                out.seal(self.seal(), from, &ask.header(&self.stamp()), &[]);
             }
         } else if self.is_full() {
             self.counters.dropped += 1;
@@ -543,7 +626,8 @@ impl Server {
                 short: self.short,
                 full: self.full,
             };
-            out.send(tail, &applied.header(&self.stamp()), &[]);
+            let applied = applied.header(&self.stamp());
+            out.seal(self.seal(), tail, &applied, &[]);
         }
     }
 

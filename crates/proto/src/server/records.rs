@@ -5,7 +5,7 @@
 //! | `watermark` | A, 8 bytes |
 //! | `chain` | epoch, shard token, members |
 //! | `store` | what the store calls itself in which the epoch began |
-//! | `session/` + id | token, last applied seq |
+//! | `session/` + id | token, last applied seq; with keys its front |
 //! | `reply/` + id | request id, reply |
 //! | `stage/` + id + seq | how many fragments its update has (2 bytes), the fragment's payload |
 //!
@@ -13,6 +13,8 @@
 
 use super::{Chain, Part};
 use bytes::Bytes;
+use pmnet_wire::FrontId;
+use pmnet_wire::packet::Identity;
 use pmnet_wire::record::{Member, RecoverReply};
 
 /// A change of one record.
@@ -29,9 +31,20 @@ pub(super) enum Loaded {
     Watermark(u64),
     Chain(Chain),
     Store(Bytes),
-    Session { id: u64, token: u64, last_seq: u64 },
-    Reply { id: u64, request: u64, reply: Bytes },
-    Stage { id: u64, part: Part },
+    Session {
+        id: u64,
+        said: Identity,
+        last_seq: u64,
+    },
+    Reply {
+        id: u64,
+        request: u64,
+        reply: Bytes,
+    },
+    Stage {
+        id: u64,
+        part: Part,
+    },
 }
 
 fn key(prefix: &[u8], numbers: &[u64]) -> Vec<u8> {
@@ -49,9 +62,12 @@ pub(super) fn watermark(applied: u64) -> Record {
     )
 }
 
-pub(super) fn session(id: u64, token: u64, last_seq: u64) -> Record {
-    let mut value = token.to_be_bytes().to_vec();
+pub(super) fn session(id: u64, said: Identity, last_seq: u64) -> Record {
+    let mut value = said.token.to_be_bytes().to_vec();
     value.extend_from_slice(&last_seq.to_be_bytes());
+    if let Some(front) = said.front {
+        value.extend_from_slice(&front.get().to_be_bytes());
+    }
     (key(SESSION, &[id]), Some(value.into()))
 }
 
@@ -118,10 +134,18 @@ pub(super) fn read(key: &[u8], value: &Bytes) -> Option<Loaded> {
         return Some(Loaded::Store(value.clone()));
     }
     if let Some(id) = key.strip_prefix(SESSION) {
-        let (token, last_seq) = value.split_at_checked(8)?;
+        let (token, rest) = value.split_at_checked(8)?;
+        let (last_seq, front) = rest.split_at_checked(8)?;
+        let front = match front {
+            [] => None,
+            front => Some(FrontId::new(number(front)?)?),
+        };
         return Some(Loaded::Session {
             id: number(id)?,
-            token: number(token)?,
+            said: Identity {
+                token: number(token)?,
+                front,
+            },
             last_seq: position(last_seq)?,
         });
     }

@@ -41,7 +41,7 @@ fn read_kept(bench: &mut Bench, hash: u64) -> Answer {
 #[track_caller]
 fn asked(bench: &mut Bench, hashes: &[u64], ask: &Header) -> Answer {
     match bench.give(client(), ask, &write_hashes(hashes)) {
-        Verdict::Hit(to, header, _) => {
+        Verdict::Hit(to, header, ..) => {
             assert_eq!((to, header.kind, header.tag), (client(), Kind::Hit, TOKEN));
             assert_eq!((header.session, header.request.raw()), (SESSION, 5));
             Hit(header.order)
@@ -181,7 +181,7 @@ fn what_is_applied_is_shown_to_whoever_asks_for_it() {
 fn what_the_log_has_no_more_must_be_applied() {
     let mut bench = Bench::head(1);
     let order = commit(&mut bench, 1, KEY);
-    let Verdict::Hit(_, hit, _) = bench.give(client(), &ask(), &write_hashes(&[KEY])) else {
+    let Verdict::Hit(_, hit, ..) = bench.give(client(), &ask(), &write_hashes(&[KEY])) else {
         panic!("it is shown");
     };
     let miss = bench.device.miss_instead(&hit);

@@ -55,6 +55,7 @@ fn sessions() -> Vec<u8> {
             session: SESSION,
             last_seq: 1,
             token: TOKEN,
+            front: None,
         }],
     )
 }
@@ -304,6 +305,7 @@ fn a_long_session_table_comes_in_parts() {
         session: n,
         last_seq: 1,
         token: n + 1_000,
+        front: None,
     };
     let rows = |n: u64| table(1, &[row(n * 10), row(n * 10 + 1)]);
     let asked = bench.answer(server(), &part(0, 4), &rows(0));

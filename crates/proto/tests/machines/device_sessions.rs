@@ -177,6 +177,7 @@ fn a_new_epoch_keeps_the_connections_of_a_session() {
         session: SESSION,
         last_seq: 0,
         token: TOKEN,
+        front: None,
     };
     let verdict = bench.give(server(), &reply, &table(1, &[row]));
     bench.resume(&verdict);

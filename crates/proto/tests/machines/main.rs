@@ -25,6 +25,7 @@ mod device_recovery;
 mod device_replicas;
 mod device_sessions;
 mod fragment_size;
+mod keys;
 mod server_apply;
 mod server_background;
 mod server_bypass;

@@ -75,6 +75,15 @@ const COVERED: &[&str] = &[
     "zombies fenced",
 ];
 
+/// Why packets were dropped in worlds with keys.
+const FORGED: &[&str] = &[
+    "client forged",
+    "forged",
+    "misled",
+    "server forged",
+    "unknown_key",
+];
+
 #[test]
 fn a_thousand_worlds_are_clean_and_see_everything() {
     let empty = |summary: &Summary| -> Vec<String> {
@@ -120,6 +129,28 @@ fn worlds_with_a_store_that_is_short_of_room_now_and_then() {
     assert_eq!(summary.violations, Vec::new());
     let short = summary.happened["store: short of room"];
     assert!(short > 1_000, "{short}");
+}
+
+/// Somebody sees everything, keeps, changes, redirects and repeats it, and has no key: nothing of that has an effect.
+#[test]
+fn worlds_with_keys() {
+    let plan = Plan {
+        keyed: true,
+        ..Plan::default()
+    };
+    let summary = campaign(&plan, 0, 200, 2, |_| true);
+    assert_eq!(summary.violations, Vec::new());
+    let injected = summary.happened["packets injected"];
+    assert!(injected > 10_000, "{injected}");
+    let missed: Vec<_> = FORGED
+        .iter()
+        .filter(|name| !summary.happened.contains_key(*name))
+        .collect();
+    assert!(
+        missed.is_empty(),
+        "never: {missed:?} of {:#?}",
+        summary.happened
+    );
 }
 
 #[test]

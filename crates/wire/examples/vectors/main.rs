@@ -1,8 +1,9 @@
-//! Writes the test vectors `vectors/wire.json` and `vectors/payload.json` (`docs/spec/wire.md` §7).
+//! Writes the test vectors `vectors/wire.json`, `vectors/payload.json` and `vectors/keys.json` (`docs/spec/wire.md` §7).
 //!
 //! Run it from the root of the repository: `cargo run -p pmnet-wire --example vectors`. The test
 //! `vectors` fails as long as the committed files are not what this writes.
 
+mod keys;
 mod packets;
 mod payloads;
 mod vector;
@@ -15,6 +16,7 @@ fn main() -> std::io::Result<()> {
     for (name, text) in [
         ("wire.json", vector::text(&packets::all())),
         ("payload.json", vector::text(&payloads::all())),
+        ("keys.json", vector::text(&keys::all())),
     ] {
         std::fs::write(directory.join(name), text)?;
         println!("vectors/{name} written");

@@ -8,11 +8,11 @@ use pmnet_wire::{
     FRAGMENT_BYTES, FRAGMENTS_MAX, Flags, HEADER_LEN, Header, Kind, Packet, Reject, command, raw,
 };
 
-const SHARD: u32 = 7;
-const EPOCH: u32 = 3;
-const HEAD: u32 = 11;
+pub const SHARD: u32 = 7;
+pub const EPOCH: u32 = 3;
+pub const HEAD: u32 = 11;
 const INCARNATION: u32 = 5;
-const TOKEN: u64 = 0x0123_4567_89ab_cdef;
+pub const TOKEN: u64 = 0x0123_4567_89ab_cdef;
 const SHARD_TOKEN: u64 = 0xfedc_ba98_7654_3210;
 const SESSION: u64 = 1_000;
 /// Bytes of the header that are damaged one by one: field and offset (`docs/spec/wire.md` §1).
@@ -196,6 +196,7 @@ pub fn kinds() -> Vec<Named> {
             session: SESSION,
             last_seq: 41,
             token: TOKEN,
+            front: None,
         }],
     };
     let rows = [(12, 2_004), (13, 2_001)].map(|(device, order)| DurableRow {

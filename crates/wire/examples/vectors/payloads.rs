@@ -318,6 +318,7 @@ fn recover_reply() -> Vec<Case> {
                     session: n * 10,
                     last_seq: n,
                     token: !n,
+                    front: None,
                 })
                 .collect(),
         }

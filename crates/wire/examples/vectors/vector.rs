@@ -28,7 +28,7 @@ pub struct Vector {
 }
 
 /// The file of these vectors.
-pub fn text(vectors: &[Vector]) -> String {
+pub fn text(vectors: &[impl Serialize]) -> String {
     serde_json::to_string_pretty(vectors).expect("vectors are plain data") + "\n"
 }
 

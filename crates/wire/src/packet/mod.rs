@@ -28,7 +28,7 @@ pub use applied::Applied;
 pub use bypass::{Bypass, Fallback, TimeLeft};
 pub use durable::Durable;
 pub use nack::{LetGo, Nack, NotLogged};
-pub use open::{Open, OpenReply, is_mark};
+pub use open::{Identity, IdentityBytes, Open, OpenReply, is_mark};
 pub use ping::{Ping, Pong, StaleEpoch};
 pub use place::Fragment;
 pub use read::{Hit, Miss, READ_KEYS_MAX, ReadKeys, read_hashes, write_hashes};

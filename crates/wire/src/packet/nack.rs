@@ -3,7 +3,7 @@
 //! ```text
 //!            24        32         40    48        56    64
 //! Nack       | session | expected |     | refused |     |    |   byte 5: why; flag: UNKNOWN_SESSION
-//! NotLogged  | session | seq      |     | room    |     |    |   byte 5: crowded; flags: SHORT, FULL
+//! NotLogged  | session | seq      | token | room    |     |    |   byte 5: crowded; flags: SHORT, FULL
 //! ```
 
 use super::view;
@@ -64,6 +64,8 @@ view! {
         session: session,
         /// The update's seq.
         seq: seq,
+        /// Of an OPEN, with keys: its token, whose tag this packet does not repeat; otherwise 0.
+        token: order,
         /// Free entries of the head's log; of an OPEN 0.
         room: request,
         /// Of an OPEN, 1: there are as many sessions as the head takes.

@@ -4,10 +4,67 @@
 //!            24        32    40    48       56      64
 //! Open       |         |     |     | client | start |   tag: the session's token; payload: the same again;
 //!            |         |     |     |        |       |   byte 5: copies; flag: SEARCHES
-//! OpenReply  | session | size |    | room   |       |   byte 5: copies; flag: SHORT
+//! OpenReply  | session | size | token | room |      |   byte 5: copies; flag: SHORT
 //! ```
 
 use super::view;
+use crate::FrontId;
+
+/// Whose a session is: the payload of OPEN and of its entry; with keys also of a client's PING (`docs/spec/keys.md` §2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The session's token.
+    pub token: u64,
+    /// Its front, where there are keys.
+    pub front: Option<FrontId>,
+}
+
+/// The bytes of an [`Identity`]: 8, or with a front 16.
+#[derive(Clone, Copy, Debug)]
+pub struct IdentityBytes {
+    bytes: [u8; 16],
+    used: usize,
+}
+
+impl core::ops::Deref for IdentityBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
+}
+
+impl Identity {
+    /// Of what begins no session.
+    pub const NOBODY: Identity = Identity {
+        token: 0,
+        front: None,
+    };
+
+    /// The identity that a payload says; `None`: it says none.
+    #[must_use]
+    pub fn read(payload: &[u8]) -> Option<Identity> {
+        let (token, front) = payload.split_first_chunk::<8>()?;
+        let front = match front {
+            [] => None,
+            front => Some(FrontId::new(u64::from_be_bytes(front.try_into().ok()?))?),
+        };
+        Some(Identity {
+            token: u64::from_be_bytes(*token),
+            front,
+        })
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn write(&self) -> IdentityBytes {
+        let front = self.front.map_or(0, FrontId::get);
+        let number = u128::from(self.token) << 64 | u128::from(front);
+        IdentityBytes {
+            bytes: number.to_be_bytes(),
+            used: if self.front.is_some() { 16 } else { 8 },
+        }
+    }
+}
 
 /// Whether a session with this token is a *mark*: while it is open, something may change the store that passes no device
 /// (`docs/spec/reads.md` §5). Other sessions have even tokens.
@@ -42,6 +99,8 @@ view! {
         size: seq,
         /// Free entries of the head's log.
         room: request,
+        /// With keys: the token of the OPEN, whose tag this packet does not repeat; otherwise 0.
+        token: order,
         /// Devices that hold the OPEN: the length of the chain.
         copies: copies,
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!               24    32    40          48      56    64
-//! Recover       |     |     | persisted | nonce |     | part |
+//! Recover       |     | meant | persisted | nonce |     | part |
 //! RecoverReply  |     |     | applied   | nonce |     | part |   flags: REFUSED, PROGRESS, CONTINUE, READS
 //! ```
 //! Stamp of both: the device that recovers. Tag 0. Payloads: `docs/spec/wire.md` §5.2 and §5.3.
@@ -12,6 +12,8 @@ use super::view;
 view! {
     /// What epoch is it, what is applied, which sessions are there?
     Recover = Recover {
+        /// With keys: for which hop it is meant, as its device id + 1 (the server: 1); otherwise 0.
+        meant: seq,
         /// Durable prefix of the device.
         persisted: order,
         /// Drawn for this question; the reply repeats it.

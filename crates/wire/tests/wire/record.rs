@@ -1,11 +1,11 @@
 //! Records between hops: round trips, and every length but the right one refused.
 
 use pmnet_wire::record::{
-    CHAIN_MAX, DurableRow, MEMBER_BYTES, Member, RecoverReply, SESSION_ROW_BYTES, SESSION_ROWS_MAX,
-    SESSION_ROWS_PER_PART, SessionRow, read_durable, read_path, shard_size, write_durable,
-    write_padded_path, write_path,
+    CHAIN_MAX, DurableRow, KEYED_ROW_BYTES, KEYED_ROWS_PER_PART, MEMBER_BYTES, Member,
+    RecoverReply, SESSION_ROW_BYTES, SESSION_ROWS_MAX, SESSION_ROWS_PER_PART, SessionRow,
+    read_durable, read_path, shard_size, write_durable, write_padded_path, write_path,
 };
-use pmnet_wire::{FRAGMENT_BYTES, FRAGMENT_BYTES_MIN, FragmentSize};
+use pmnet_wire::{FRAGMENT_BYTES, FRAGMENT_BYTES_MIN, FragmentSize, FrontId};
 use proptest::prelude::*;
 
 prop_compose! {
@@ -25,8 +25,9 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn session_row()(session: u64, last_seq: u64, token: u64) -> SessionRow {
-        SessionRow { session, last_seq, token }
+    fn session_row()(session: u64, last_seq: u64, token: u64, front: u64, keyed: bool) -> SessionRow {
+        let front = FrontId::new(front).filter(|_| keyed);
+        SessionRow { session, last_seq, token, front }
     }
 }
 
@@ -34,7 +35,7 @@ prop_compose! {
     fn reply()(
         shard_token: u64,
         members in prop::collection::vec(member(), 0..=CHAIN_MAX),
-        sessions in prop::collection::vec(session_row(), 0..=SESSION_ROWS_PER_PART),
+        sessions in prop::collection::vec(session_row(), 0..=KEYED_ROWS_PER_PART),
     ) -> RecoverReply {
         RecoverReply { shard_token, members, sessions }
     }
@@ -98,6 +99,8 @@ proptest! {
 fn a_full_part_fills_the_packet() {
     let used = 16 + CHAIN_MAX * MEMBER_BYTES + SESSION_ROWS_PER_PART * SESSION_ROW_BYTES;
     assert!(used <= FRAGMENT_BYTES_MIN && used + SESSION_ROW_BYTES > FRAGMENT_BYTES_MIN);
+    let used = 16 + CHAIN_MAX * MEMBER_BYTES + KEYED_ROWS_PER_PART * KEYED_ROW_BYTES;
+    assert!(used <= FRAGMENT_BYTES_MIN && used + KEYED_ROW_BYTES > FRAGMENT_BYTES_MIN);
     assert_eq!((SESSION_ROWS_PER_PART, SESSION_ROWS_MAX), (28, 36));
 }
 
@@ -128,6 +131,7 @@ fn what_has_more_or_fewer_rows_than_may_be_is_refused() {
         session: 1,
         last_seq: 2,
         token: 3,
+        front: None,
     };
     for (more, good) in [(0, true), (1, false)] {
         let reply = RecoverReply {

@@ -1,5 +1,7 @@
 //! The committed vectors say what this crate does, and are what the generator writes.
 
+#[path = "../../examples/vectors/keys.rs"]
+mod keys;
 #[path = "../../examples/vectors/packets.rs"]
 mod packets;
 #[path = "../../examples/vectors/payloads.rs"]
@@ -31,7 +33,10 @@ fn text<'a>(vector: &'a Value, key: &str) -> &'a str {
 }
 
 fn bytes(vector: &Value) -> Vec<u8> {
-    let digits = text(vector, "hex");
+    from_hex(text(vector, "hex"))
+}
+
+fn from_hex(digits: &str) -> Vec<u8> {
     assert!(digits.len().is_multiple_of(2), "whole bytes");
     (0..digits.len() / 2)
         .map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).expect("hex digits"))
@@ -48,6 +53,10 @@ fn committed_files_are_what_the_generator_writes() {
     assert!(
         committed("payload.json") == vector::text(&payloads::all()),
         "payload.json is old; {advice}"
+    );
+    assert!(
+        committed("keys.json") == vector::text(&keys::all()),
+        "keys.json is old; {advice}"
     );
 }
 
@@ -130,6 +139,38 @@ fn every_payload_vector_holds() {
     }
 }
 
+/// The MAC once more, from the bytes as they are sent: nothing of the crate but the hash itself.
+fn mac_of_bytes(key: &[u8], datagram: &[u8]) -> u64 {
+    let half = |at: usize| u64::from_le_bytes(key[at..at + 8].try_into().unwrap());
+    let mut covered = datagram.to_vec();
+    covered[76..88].fill(0);
+    siphasher::sip::SipHasher24::new_with_keys(half(0), half(8)).hash(&covered)
+}
+
+#[test]
+fn every_vector_of_keys_holds() {
+    let mut kinds = BTreeSet::new();
+    for vector in parsed("keys.json") {
+        if vector["key"].is_null() {
+            continue;
+        }
+        let (name, datagram) = (text(&vector, "name"), bytes(&vector));
+        let key = from_hex(text(&vector, "key"));
+        let packet = Packet::parse(&datagram).unwrap_or_else(|reason| panic!("{name}: {reason}"));
+        let sealed = mac_of_bytes(&key, &datagram) == packet.header.tag;
+        assert_eq!(sealed, vector["reject"].is_null(), "{name}");
+        if sealed {
+            assert_eq!(vector::packet_fields(&packet), vector["fields"], "{name}");
+            kinds.insert(packet.header.kind);
+        }
+    }
+    assert_eq!(
+        kinds.len(),
+        Kind::ALL.len(),
+        "a sealed packet of every kind"
+    );
+}
+
 #[test]
 fn every_kind_and_every_reason_has_a_vector() {
     let vectors = parsed("wire.json");
@@ -158,7 +199,7 @@ fn every_kind_and_every_reason_has_a_vector() {
 
 #[test]
 fn names_are_unique() {
-    for file in ["wire.json", "payload.json"] {
+    for file in ["wire.json", "payload.json", "keys.json"] {
         let vectors = parsed(file);
         let names: BTreeSet<&str> = vectors.iter().map(|vector| text(vector, "name")).collect();
         assert_eq!(names.len(), vectors.len(), "{file}");

@@ -6,8 +6,8 @@ use crate::rules::Rule;
 use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
 use pmnet_wire::command::barrier;
-use pmnet_wire::packet::{self, Fallback, Fragment, Open, Ping, Stamp, TimeLeft};
-use pmnet_wire::{FragmentSize, Kind};
+use pmnet_wire::packet::{self, Fallback, Fragment, Identity, Open, Ping, Stamp, TimeLeft};
+use pmnet_wire::{FragmentSize, FrontKey, Kind};
 
 impl Session {
     /// Sends everything that may be sent now. True if that is more than a PING.
@@ -31,6 +31,7 @@ impl Session {
         }
         let session = self.id;
         let stamp = self.stamp(config, context.epoch);
+        let seal = self.seal();
         if self.direct.repair {
             // The head missed that the server has these: let a confirmation pass by it again.
             self.direct.repair = false;
@@ -42,7 +43,7 @@ impl Session {
                 key_hash: 0,
                 fragment: Fragment::WHOLE,
             };
-            out.send(context.head, &repair.header(&stamp), &[]);
+            out.seal(seal, context.head, &repair.header(&stamp), &[]);
         }
         if let Some(fallback) = &mut self.direct.fallback {
             let header = Fallback {
@@ -54,12 +55,17 @@ impl Session {
                 fragment: Fragment::WHOLE,
             };
             let header = header.header(&stamp);
-            fallback.transfer.send(now, context.head, &header, out);
+            fallback
+                .transfer
+                .send(now, seal, context.head, &header, out);
+            if self.keys.is_some() && std::mem::take(&mut self.log.asks) {
+                self.send_ping(config, &stamp, context.head, out);
+            }
         } else {
             self.begin_calls(config, context.size);
             self.send_updates(now, out, context, &stamp);
             if std::mem::take(&mut self.log.asks) {
-                out.send(context.head, &self.ping(config).header(&stamp), &[]);
+                self.send_ping(config, &stamp, context.head, out);
             }
             let ready = self.all_sent();
             if let Some(bypass) = self.direct.bypass.as_mut().filter(|_| ready) {
@@ -78,12 +84,12 @@ impl Session {
                 header.flags = header
                     .flags
                     .with(bypass.transfer.reply_size(context.size).flags());
-                bypass.transfer.send(now, context.head, &header, out);
+                bypass.transfer.send(now, seal, context.head, &header, out);
             }
         }
         let requests = out.len() != sent_before;
         if !requests && now.since(self.last_sent) >= config.ping_every {
-            out.send(context.head, &self.ping(config).header(&stamp), &[]);
+            self.send_ping(config, &stamp, context.head, out);
         }
         if out.len() != sent_before {
             self.last_sent = now;
@@ -103,17 +109,31 @@ impl Session {
         if matches!(self.state, State::Opening { .. }) {
             self.send_open(config, peer, searches, out);
         } else {
-            let ping = self.ping(config);
-            out.send(peer, &ping.header(&self.stamp(config, epoch)), &[]);
+            self.send_ping(config, &self.stamp(config, epoch), peer, out);
         }
     }
 
-    const fn ping(&self, config: &ClientConfig) -> Ping {
+    /// With keys a PING says whose session it is: so a head that does not know the session can verify it, and say so.
+    fn send_ping(&self, config: &ClientConfig, stamp: &Stamp, to: Peer, out: &mut Outbox) {
         let (client, start) = config.name;
-        Ping {
+        let ping = Ping {
             session: self.id,
             client,
             start,
+        };
+        let identity = self.identity(config);
+        let says = if identity.front.is_some() {
+            &*identity.write()
+        } else {
+            &[]
+        };
+        out.seal(self.seal(), to, &ping.header(stamp), says);
+    }
+
+    fn identity(&self, config: &ClientConfig) -> Identity {
+        Identity {
+            token: self.token,
+            front: config.keys.as_ref().map(FrontKey::id),
         }
     }
 
@@ -135,7 +155,7 @@ impl Session {
             searches,
         };
         let open = open.header(&self.stamp(config, 0));
-        out.send(to, &open, &self.token.to_be_bytes());
+        out.seal(self.seal(), to, &open, &self.identity(config).write());
     }
 
     /// Gives waiting calls their seqs or request ids, as far as order and window allow.
@@ -300,7 +320,12 @@ impl Session {
                     };
                     update.header(stamp)
                 };
-                out.send(context.head, &header, &update.payload[start..end]);
+                out.seal(
+                    self.seal(),
+                    context.head,
+                    &header,
+                    &update.payload[start..end],
+                );
                 let row = usize::try_from(self.log.next_send - self.log.acked - 1)
                     .expect("within the window");
                 let again = self.log.sent[row].is_some();

@@ -1,0 +1,364 @@
+//! An adversary who sees, keeps, changes and repeats everything, on every leg, and has no key (docs/spec/keys.md).
+//!
+//! He repeats, delays, reorders and drops packets as the network does by itself. Here is what he adds: he hands any packet that was
+//! ever sent to any process, as it is or changed. A MAC is a symbol: what it covers, and under which key ([`Seal`]). A process takes a
+//! packet if the seal that it has is the one that this process expects for it. Each rule is a part of that symbol; without the rule, the
+//! part is missing on both sides.
+
+use crate::configuration::{CLIENTS, DEVICES};
+use crate::network::{Node, Packet};
+use crate::protocol::{Action, Protocol};
+use crate::rule::Rule;
+use crate::state::{State, TORN};
+
+/// What the adversary does to a packet before he hands it to somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Trick {
+    /// Nothing.
+    Redirect,
+    /// He puts other bytes into its payload.
+    Payload,
+    /// He writes another epoch into it.
+    Epoch(u8),
+    /// He makes it by himself, without a key: an update that a session has not sent.
+    Make,
+}
+
+/// Between whom a packet travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leg {
+    /// From a client to whoever is head.
+    ToHead,
+    /// From the head to a client.
+    ToClient,
+    /// Between devices and server.
+    Hop,
+}
+
+/// A MAC: under which key it was made, and over what. `None`: without the rule it is not a part of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seal {
+    leg: Option<Leg>,
+    /// Who sends it on this hop.
+    sender: Option<Node>,
+    epoch: Option<u8>,
+    /// The session, by its token.
+    nonce: Option<u8>,
+    /// Whether the payload is another one than its author's.
+    altered: Option<bool>,
+}
+
+impl Protocol {
+    /// The device before this one in the chain of an epoch.
+    fn before(&self, epoch: u8, device: u8) -> Option<Node> {
+        let members = self.chain(epoch).members();
+        let before = |member: &&u8| self.chain(epoch).next(**member) == Some(device);
+        members
+            .iter()
+            .find(before)
+            .map(|member| Node::Device(*member))
+    }
+
+    /// The last device of the chain of an epoch.
+    fn tail(&self, epoch: u8) -> Option<Node> {
+        let last = self.chain(epoch).members().last();
+        last.map(|member| Node::Device(*member))
+    }
+
+    /// Who is behind this device in the chain of an epoch.
+    fn behind(&self, epoch: u8, device: u8) -> Node {
+        match self.chain(epoch).next(device) {
+            Some(next) => Node::Device(next),
+            None => Node::Server(self.primary(epoch)),
+        }
+    }
+
+    fn hop(&self, sender: Option<Node>, epoch: u8) -> Seal {
+        Seal {
+            leg: self.on(Rule::KeyLeg).then_some(Leg::Hop),
+            sender: sender.filter(|_| self.on(Rule::KeySender)),
+            epoch: self.on(Rule::KeyEpoch).then_some(epoch),
+            altered: self.on(Rule::KeyPayload).then_some(false),
+            ..Seal::default()
+        }
+    }
+
+    /// A session's seal names no epoch: its packets are good in any, as far as their key goes.
+    fn of_session(&self, leg: Leg, client: u8) -> Seal {
+        Seal {
+            leg: self.on(Rule::KeyLeg).then_some(leg),
+            nonce: self.on(Rule::KeyNonce).then_some(client),
+            altered: self.on(Rule::KeyPayload).then_some(false),
+            ..Seal::default()
+        }
+    }
+
+    /// The seal that a packet got from who sent it. `None`: it is bound to one question, by its nonce.
+    fn sealed(&self, packet: Packet) -> Option<Seal> {
+        Some(match packet {
+            Packet::Update { client, .. }
+            | Packet::Bypass { client, .. }
+            | Packet::Fallback { client, .. } => self.of_session(Leg::ToHead, client),
+            Packet::Ack { client, .. }
+            | Packet::Response { client, .. }
+            | Packet::Hit { client, .. }
+            | Packet::Miss { client, .. }
+            | Packet::Apart { client, .. }
+            | Packet::NotLogged { client, .. }
+            | Packet::Confirmed { client, .. } => self.of_session(Leg::ToClient, client),
+            Packet::Append { epoch, to, .. } => {
+                let sender = match to {
+                    Node::Device(next) => self.before(epoch, next),
+                    _ => self.tail(epoch),
+                };
+                self.hop(sender, epoch)
+            }
+            Packet::Stamped { epoch, .. } => self.hop(self.tail(epoch), epoch),
+            Packet::Durable { epoch, .. }
+            | Packet::Confirm { epoch, .. }
+            | Packet::Passing { epoch, .. } => {
+                let head = self.chain(epoch).head();
+                self.hop(Some(self.behind(epoch, head)), epoch)
+            }
+            // Said by every hop to the one before.
+            Packet::Applied { epoch, .. } => self.hop(None, epoch),
+            Packet::Reply { .. } => return None,
+        })
+    }
+
+    /// The seal without which this process does not take a packet that says this. `None`: it takes none that does.
+    fn expected(&self, state: &State, packet: Packet, at: Node) -> Option<Seal> {
+        Some(match (packet, at) {
+            (
+                Packet::Update { client, .. }
+                | Packet::Bypass { client, .. }
+                | Packet::Fallback { client, .. },
+                Node::Device(device),
+            ) if self.is_head(state, device) => self.of_session(Leg::ToHead, client),
+            // A bypass that no head has stamped: with one key for all legs the client's seal is as good as a hop's.
+            (Packet::Bypass { client, .. }, Node::Server(_)) if !self.on(Rule::KeyLeg) => {
+                self.of_session(Leg::ToHead, client)
+            }
+            (Packet::Bypass { .. }, Node::Server(server)) => {
+                let epoch = state.servers[usize::from(server)].epoch;
+                self.hop(self.tail(epoch), epoch)
+            }
+            (
+                Packet::Ack { client, .. }
+                | Packet::Response { client, .. }
+                | Packet::Hit { client, .. }
+                | Packet::NotLogged { client, .. }
+                | Packet::Confirmed { client, .. }
+                | Packet::Confirm { client, .. }
+                | Packet::Passing { client, .. },
+                Node::Client(at),
+            ) if client == at => self.of_session(Leg::ToClient, client),
+            (Packet::Append { epoch, .. }, Node::Device(device)) => {
+                self.hop(Some(self.before(epoch, device)?), epoch)
+            }
+            (Packet::Append { epoch, .. } | Packet::Stamped { epoch, .. }, Node::Server(_)) => {
+                self.hop(self.tail(epoch), epoch)
+            }
+            (
+                Packet::Durable { epoch, .. }
+                | Packet::Confirm { epoch, .. }
+                | Packet::Passing { epoch, .. },
+                Node::Device(device),
+            ) if self.chain(epoch).head() == device => {
+                self.hop(Some(self.behind(epoch, device)), epoch)
+            }
+            (Packet::Applied { epoch, .. }, Node::Device(_)) => self.hop(None, epoch),
+            _ => return None,
+        })
+    }
+
+    /// The packet as the adversary presents it.
+    fn presented(&self, trick: Trick, packet: Packet, at: Node) -> Packet {
+        match (trick, packet) {
+            (
+                Trick::Payload,
+                Packet::Append {
+                    epoch,
+                    order,
+                    op,
+                    to,
+                },
+            ) => Packet::Append {
+                epoch,
+                order,
+                op: op | TORN,
+                to,
+            },
+            (Trick::Epoch(other), packet) => in_epoch(packet, other),
+            // By an old OPEN_REPLY the next session of the same front takes an earlier session's id for its own.
+            (
+                Trick::Redirect,
+                Packet::Ack {
+                    mark, seq, copies, ..
+                },
+            ) if self.configuration.successive => match at {
+                Node::Client(client) => Packet::Ack {
+                    client,
+                    mark,
+                    seq,
+                    copies,
+                },
+                _ => packet,
+            },
+            _ => packet,
+        }
+    }
+
+    /// Whether the receiver verifies it.
+    fn verifies(&self, state: &State, trick: Trick, packet: Packet, at: Node) -> bool {
+        if trick == Trick::Make {
+            return false;
+        }
+        let Some(mut has) = self.sealed(packet) else {
+            return false;
+        };
+        let presented = self.presented(trick, packet, at);
+        if trick == Trick::Payload {
+            // It was made over another payload than the one that is there.
+            has.altered = has.altered.map(|altered| !altered);
+        }
+        self.expected(state, presented, at)
+            .is_some_and(|expected| expected == has)
+    }
+
+    /// All that the adversary may try.
+    pub(crate) fn tricks(&self, state: &State, actions: &mut Vec<Action>) {
+        let nodes = || {
+            let clients = (0u8..).take(CLIENTS).map(Node::Client);
+            let devices = (0u8..).take(DEVICES).map(Node::Device);
+            let servers = (0..self.configuration.servers).map(Node::Server);
+            clients.chain(devices).chain(servers)
+        };
+        let epochs = 1..=state.record.epoch;
+        for packet in state.network.iter() {
+            for at in nodes() {
+                actions.push(Action::Forge(Trick::Redirect, packet, at));
+                actions.push(Action::Forge(Trick::Payload, packet, at));
+                let others = epochs
+                    .clone()
+                    .filter(|epoch| in_epoch(packet, *epoch) != packet);
+                actions.extend(others.map(|epoch| Action::Forge(Trick::Epoch(epoch), packet, at)));
+            }
+        }
+        for client in (0u8..).take(CLIENTS) {
+            let plan = &self.plan[usize::from(client)];
+            for (index, _) in (0u8..).zip(plan).filter(|(_, step)| step.logged) {
+                let made = Packet::Update { client, index };
+                for device in (0u8..).take(DEVICES) {
+                    actions.push(Action::Forge(Trick::Make, made, Node::Device(device)));
+                }
+            }
+        }
+    }
+
+    /// A process gets what the adversary has for it.
+    pub(crate) fn forge(&self, state: &mut State, trick: Trick, packet: Packet, at: Node) -> bool {
+        if let (Trick::Make, Packet::Update { client, index }, Node::Device(device)) =
+            (trick, packet, at)
+            && !self.on(Rule::KeyFirst)
+            && self.is_head(state, device)
+        {
+            return self.counts(state, device, client, index);
+        }
+        if !self.verifies(state, trick, packet, at) {
+            return false;
+        }
+        let presented = self.presented(trick, packet, at);
+        match (presented, at) {
+            (Packet::Update { client, index }, Node::Device(device)) if trick == Trick::Payload => {
+                self.admits_altered(state, device, client, index)
+            }
+            // A payload that nobody reads.
+            _ if trick == Trick::Payload && !matches!(presented, Packet::Append { .. }) => false,
+            (Packet::Bypass { client, index }, Node::Server(server)) => {
+                let epoch = state.servers[usize::from(server)].epoch;
+                let stamped = Packet::Stamped {
+                    epoch,
+                    client,
+                    index,
+                    barrier: 0,
+                    incarnation: 0,
+                    fallback: false,
+                };
+                self.server_receives(state, server, stamped)
+            }
+            (
+                Packet::Passing {
+                    client,
+                    index,
+                    answer,
+                    ..
+                },
+                Node::Client(at),
+            ) => {
+                let response = Packet::Response {
+                    client,
+                    index,
+                    answer,
+                };
+                self.client_receives(state, at, response)
+            }
+            (Packet::Confirm { client, index, .. }, Node::Client(at)) => {
+                let confirmed = Packet::Confirmed { client, index };
+                self.client_receives(state, at, confirmed)
+            }
+            (_, Node::Client(client)) => self.client_receives(state, client, presented),
+            (_, Node::Device(device)) => self.device_receives(state, device, presented),
+            (_, Node::Server(server)) => self.server_receives(state, server, presented),
+        }
+    }
+
+    /// Without [`Rule::KeyFirst`]: the head counts a seq, verifies the packet, and drops it.
+    fn counts(&self, state: &mut State, device: u8, client: u8, index: u8) -> bool {
+        let step = self.step(client, index);
+        let session = self.session(client, step);
+        let last = &mut state.devices[usize::from(device)].table[session];
+        let next = step.seq == *last + 1;
+        if next {
+            *last = step.seq;
+        }
+        next
+    }
+
+    /// Without [`Rule::KeyPayload`]: an update is admitted with other bytes.
+    fn admits_altered(&self, state: &mut State, device: u8, client: u8, index: u8) -> bool {
+        let before = state.devices[usize::from(device)].last;
+        let admitted = self.device_receives(state, device, Packet::Update { client, index });
+        let device = &mut state.devices[usize::from(device)];
+        if device.last > before {
+            device.log[usize::from(before)] |= TORN;
+        }
+        admitted
+    }
+
+    /// Whether every device of the server's epoch holds this order, when the store is about to have it.
+    pub(crate) fn all_hold(&self, state: &State, epoch: u8, order: u8) -> bool {
+        let holds = |member: &u8| {
+            let device = &state.devices[usize::from(*member)];
+            device.epoch != epoch || device.durable >= order
+        };
+        self.chain(epoch).members().iter().all(holds)
+    }
+}
+
+/// The same packet in another epoch, if it names one.
+fn in_epoch(packet: Packet, other: u8) -> Packet {
+    let mut changed = packet;
+    match &mut changed {
+        Packet::Append { epoch, .. }
+        | Packet::Durable { epoch, .. }
+        | Packet::Stamped { epoch, .. }
+        | Packet::Miss { epoch, .. }
+        | Packet::Apart { epoch, .. }
+        | Packet::Passing { epoch, .. }
+        | Packet::Applied { epoch, .. }
+        | Packet::Confirm { epoch, .. } => *epoch = other,
+        _ => {}
+    }
+    changed
+}

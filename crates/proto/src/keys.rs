@@ -1,0 +1,195 @@
+//! Which key seals what is sent, and which one verifies what comes (`docs/spec/keys.md` §3).
+//!
+//! Without keys the tag of a packet is a token. With keys it is a MAC. A machine verifies it before it looks at anything else, and puts
+//! the token in its place that a packet without keys would have had there. So all that comes after that is the same in both modes.
+
+use crate::rules::{Rule, Rules};
+use pmnet_wire::packet::{Identity, Recover};
+use pmnet_wire::record::{Member, read_path};
+use pmnet_wire::{ClusterKey, FrontId, Header, Kind, MacKey, Packet, SessionKeys};
+
+/// How a packet gets its tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seal {
+    /// It is the token that its header has.
+    Token,
+    /// It is the MAC under this key.
+    Key(MacKey),
+}
+
+impl Seal {
+    /// The seal with this key; without one a token.
+    #[must_use]
+    pub fn of(key: Option<MacKey>) -> Seal {
+        key.map_or(Seal::Token, Seal::Key)
+    }
+}
+
+/// What devices and server have: the cluster key, and what belongs to it (`docs/spec/keys.md` §7).
+#[derive(Clone, Debug)]
+pub struct ClusterKeys {
+    /// The key under which they send.
+    pub present: ClusterKey,
+    /// Another one that they accept: the next one, or the one before.
+    pub other: Option<ClusterKey>,
+    /// Fronts whose keys are not valid any more. A list to be looked through at each OPEN.
+    pub refused: Vec<FrontId>,
+}
+
+impl ClusterKeys {
+    /// This key, and no other.
+    #[must_use]
+    pub const fn new(present: ClusterKey) -> ClusterKeys {
+        ClusterKeys {
+            present,
+            other: None,
+            refused: Vec::new(),
+        }
+    }
+
+    /// The keys that they accept, that under which they send first.
+    fn accepted(&self) -> impl Iterator<Item = &ClusterKey> {
+        std::iter::once(&self.present).chain(&self.other)
+    }
+
+    /// Whether a hop has sealed the packet, under a key that is derived so.
+    pub(crate) fn verify(
+        &self,
+        packet: &Packet<'_>,
+        derive: impl Fn(&ClusterKey) -> MacKey,
+    ) -> bool {
+        self.accepted().any(|key| derive(key).verifies(packet))
+    }
+
+    /// The keys of a session, if its front has a key of this cluster that is valid.
+    pub(crate) fn session(&self, shard: u32, identity: Identity) -> Option<SessionKeys> {
+        let id = identity.front.filter(|id| !self.refused.contains(id))?;
+        let front = self.accepted().find_map(|key| key.front(id))?;
+        Some(front.session(shard, identity.token))
+    }
+}
+
+/// Keys of a device.
+#[derive(Clone, Debug)]
+pub struct DeviceKeys {
+    /// Those of the cluster.
+    pub cluster: ClusterKeys,
+    /// Id of the next hop; 0: it is the server (`docs/spec/keys.md` §5).
+    pub next: u32,
+}
+
+/// Keys of a device with the hops beside it, in one epoch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HopKeys {
+    /// Of what the device itself sends.
+    pub(crate) own: MacKey,
+    /// Of the device before it, under each cluster key; the head has none.
+    before: [Option<MacKey>; 2],
+    /// Of the next hop.
+    behind: [Option<MacKey>; 2],
+}
+
+impl HopKeys {
+    pub(crate) fn new(
+        cluster: &ClusterKeys,
+        shard: u32,
+        epoch: u32,
+        members: &[Member],
+        position: usize,
+    ) -> HopKeys {
+        let before = position.checked_sub(1).and_then(|at| members.get(at));
+        let behind = members.get(position + 1);
+        let both = |sender: u32| {
+            let key = |key: &ClusterKey| key.hop(shard, epoch, sender);
+            [Some(key(&cluster.present)), cluster.other.as_ref().map(key)]
+        };
+        HopKeys {
+            own: cluster.present.hop(shard, epoch, members[position].device),
+            before: before.map_or([None; 2], |member| both(member.device)),
+            behind: both(behind.map_or(0, |member| member.device)),
+        }
+    }
+
+    /// Whether the neighbour that may send this kind has sealed it, in this epoch.
+    pub(crate) fn verify(&self, packet: &Packet<'_>) -> bool {
+        let sender = if goes_to_the_server(packet.header.kind) {
+            &self.before
+        } else {
+            &self.behind
+        };
+        sender.iter().flatten().any(|key| key.verifies(packet))
+    }
+}
+
+/// Whether a hop sends it to the next one, and not to the one before.
+pub(crate) const fn goes_to_the_server(kind: Kind) -> bool {
+    matches!(kind, Kind::Append | Kind::Bypass | Kind::Ping)
+}
+
+/// Whether one of these has sealed a packet of a hop whose epoch is another one than the receiver's: a member of the chain that the receiver knows, the device that the
+/// header names, or the server.
+pub(crate) fn verify_in_another_epoch(
+    cluster: &ClusterKeys,
+    members: &[Member],
+    packet: &Packet<'_>,
+) -> bool {
+    let header = &packet.header;
+    let members = members.iter().map(|member| member.device);
+    let mut senders = members.chain([header.device, 0]);
+    senders.any(|sender| {
+        let key = |key: &ClusterKey| key.hop(header.shard, header.epoch, sender);
+        cluster.verify(packet, key)
+    })
+}
+
+/// Whether a RECOVER was sealed by the last device of its path, for the hop with this id.
+pub(crate) fn verify_recover(cluster: &ClusterKeys, own: u32, packet: &Packet<'_>) -> Verified {
+    let path = read_path(packet.payload);
+    let Some(sender) = path.as_deref().and_then(<[Member]>::last) else {
+        return Verified::No;
+    };
+    let key = |key: &ClusterKey| key.asking(packet.header.shard, sender.device);
+    if !cluster.verify(packet, key) {
+        Verified::No
+    } else if Recover::read(&packet.header).meant == said(own) {
+        Verified::Yes
+    } else {
+        Verified::ForAnother
+    }
+}
+
+/// What became of the look at a seal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verified {
+    /// It is right.
+    Yes,
+    /// Nobody sealed the packet so.
+    No,
+    /// It is right, and meant for another hop.
+    ForAnother,
+}
+
+impl Verified {
+    /// What counts, of the rules that hold.
+    pub(crate) fn under(self, rules: Rules) -> Verified {
+        match self {
+            Verified::No if !rules.hold(Rule::Sealed) => Verified::Yes,
+            found => found,
+        }
+    }
+}
+
+/// A hop as RECOVER names it: 0 names none.
+pub(crate) fn said(hop: u32) -> u64 {
+    u64::from(hop) + 1
+}
+
+/// Whether only a client sends such a packet.
+pub(crate) fn is_of_a_client(header: &Header) -> bool {
+    match header.kind {
+        Kind::Open | Kind::Update | Kind::End | Kind::Read => true,
+        Kind::Bypass => header.device == 0,
+        Kind::Ping => header.session != 0,
+        _ => false,
+    }
+}

@@ -1,0 +1,672 @@
+//! The three machines with keys (`docs/spec/keys.md`): each verifies before it looks at anything else, and seals all that it sends.
+
+use super::support::client::head as head_address;
+use super::support::device::{Bench, client, config, from_client, from_hop, hop, member, update};
+use super::support::server::{self, tail};
+use super::support::{self, EPOCH, SESSION, SHARD, SHARD_TOKEN, Sent, TOKEN, kinds, only};
+use pmnet_proto::client::ClientConfig;
+use pmnet_proto::device::{DeviceConfig, LogState, Verdict};
+use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
+use pmnet_proto::server::ServerConfig;
+use pmnet_proto::time::{MILLISECOND, SECOND};
+use pmnet_wire::packet::Identity;
+use pmnet_wire::record::{DurableRow, RecoverReply, SessionRow, write_durable, write_path};
+use pmnet_wire::{ClusterKey, Flags, FrontKey, Header, Kind, MacKey, Packet, SessionKeys, raw};
+
+const CLUSTER: ClusterKey = ClusterKey::new(*b"a key of cluster");
+
+fn front_named(name: &str) -> FrontKey {
+    let id = CLUSTER.front_id(name.as_bytes());
+    CLUSTER.front(id).expect("an id of this cluster")
+}
+
+fn front() -> FrontKey {
+    front_named("web")
+}
+
+fn session() -> SessionKeys {
+    front().session(SHARD, TOKEN)
+}
+
+fn identity() -> Vec<u8> {
+    let front = Some(front().id());
+    let said = Identity {
+        token: TOKEN,
+        front,
+    };
+    said.write().to_vec()
+}
+
+fn hop_key(sender: u32) -> MacKey {
+    CLUSTER.hop(SHARD, EPOCH, sender)
+}
+
+fn sealed(key: MacKey, header: &Header, payload: &[u8]) -> Header {
+    key.seal(&header.for_payload(payload), payload)
+}
+
+#[track_caller]
+fn is_sealed(sent: &Sent, key: MacKey) {
+    let mut bytes = sent.header.emit().to_vec();
+    bytes.extend_from_slice(&sent.payload);
+    let packet = Packet::parse(&bytes).expect("as it was sent");
+    assert!(key.verifies(&packet), "{}", sent.header);
+}
+
+fn keyed(chain: u32, id: u32) -> DeviceConfig {
+    let next = if id == chain { 0 } else { id + 1 };
+    DeviceConfig {
+        keys: Some(DeviceKeys {
+            cluster: ClusterKeys::new(CLUSTER),
+            next,
+        }),
+        ..config(id, hop(chain, id + 1))
+    }
+}
+
+/// Device `id` of the chain 1 … `chain`, serving, with the session of `rows`.
+fn serving(chain: u32, id: u32, rows: &[SessionRow]) -> Bench {
+    serving_with(chain, keyed(chain, id), rows)
+}
+
+fn serving_with(chain: u32, config: DeviceConfig, rows: &[SessionRow]) -> Bench {
+    let id = config.id;
+    let keys = config.keys.as_ref().expect("with keys");
+    let present = keys.cluster.present;
+    let state = LogState {
+        log_uuid: id.into(),
+        incarnation: 1,
+        served: 1,
+        epoch: 0,
+        last: 0,
+        applied: 0,
+    };
+    let (next, sender) = (config.next, if id == chain { 0 } else { id + 1 });
+    let mut bench = Bench::starting(config, state, Vec::new());
+    let recover = only(bench.tick());
+    is_sealed(&recover, present.asking(SHARD, id));
+    assert_eq!(
+        recover.header.seq,
+        u64::from(sender) + 1,
+        "for its next hop"
+    );
+    let table = RecoverReply {
+        shard_token: SHARD_TOKEN,
+        members: (1..=chain).map(member).collect(),
+        sessions: rows.to_vec(),
+    }
+    .write();
+    let reply = Header {
+        kind: Kind::RecoverReply,
+        flags: Flags::READS,
+        epoch: EPOCH,
+        order: 0,
+        seq: 0,
+        ..recover.header
+    };
+    let by_another = sealed(CLUSTER.asking(SHARD, 7), &reply, &table);
+    assert_eq!(bench.give(next, &by_another, &table), Verdict::Done);
+    assert_eq!(bench.device.counters().forged, 1);
+    let reply = sealed(CLUSTER.asking(SHARD, sender), &reply, &table);
+    let verdict = bench.give(next, &reply, &table);
+    bench.resume(&verdict);
+    assert!(bench.device.is_serving());
+    bench
+}
+
+/// A head alone, with the bench's session open.
+fn head() -> Bench {
+    let mut bench = serving(1, 1, &[]);
+    let open = Header {
+        session: 0,
+        tag: 0,
+        ..from_client(Kind::Open, 0)
+    };
+    let open = sealed(session().to_head, &open, &identity());
+    let entry = bench.admit(&open, &identity());
+    assert_eq!((entry.order, entry.session), (1, SESSION));
+    bench.device.persisted(1);
+    let reply = only(bench.finish());
+    is_sealed(&reply, session().to_client);
+    let said = (reply.header.kind, reply.header.session, reply.header.order);
+    assert_eq!(said, (Kind::OpenReply, SESSION, TOKEN), "of which OPEN");
+    bench
+}
+
+#[test]
+fn a_head_verifies_the_client_and_seals_its_entry_and_its_answer() {
+    let mut bench = head();
+    let first = sealed(session().to_head, &update(1), b"payload");
+    let entry = bench.admit(&first, b"payload");
+    let stored = Sent {
+        to: client(),
+        header: entry,
+        payload: b"payload".to_vec(),
+    };
+    is_sealed(&stored, hop_key(1));
+    bench.device.persisted(2);
+    let ack = only(bench.finish());
+    assert_eq!(ack.header.kind, Kind::Ack);
+    is_sealed(&ack, session().to_client);
+    let sent = bench.forwards();
+    assert_eq!(kinds(&sent), [Kind::Append; 2]);
+    for sent in sent {
+        is_sealed(&sent, hop_key(1));
+    }
+}
+
+#[test]
+fn what_nobody_sealed_has_no_effect_and_no_answer() {
+    let mut bench = head();
+    let right = sealed(session().to_head, &update(1), b"payload");
+    let forgeries = [
+        // With the token, as without keys.
+        (update(1).for_payload(b"payload"), &b"payload"[..]),
+        (right, b"Payload"),
+        (Header { seq: 2, ..right }, b"payload"),
+        (Header { epoch: 3, ..right }, b"payload"),
+        (
+            Header {
+                kind: Kind::End,
+                ..right
+            },
+            b"payload",
+        ),
+        // The key of another direction, and of another front.
+        (
+            sealed(session().to_client, &update(1), b"payload"),
+            b"payload",
+        ),
+        (
+            sealed(
+                front_named("other").session(SHARD, TOKEN).to_head,
+                &update(1),
+                b"payload",
+            ),
+            b"payload",
+        ),
+    ];
+    for (number, (header, payload)) in (1..).zip(forgeries) {
+        assert_eq!(bench.answer(client(), &header, payload), []);
+        assert_eq!(bench.device.counters().forged, 1 + number, "{header}");
+    }
+    assert_eq!(bench.device.admitted(SESSION), Some(0));
+    bench.admit(&right, b"payload");
+}
+
+#[test]
+fn an_open_names_its_front_and_is_sealed_by_it() {
+    let mut bench = serving(1, 1, &[]);
+    let open = Header {
+        session: 0,
+        tag: 0,
+        ..from_client(Kind::Open, 0)
+    };
+    // Of a client without keys, and of a cluster with another key.
+    let token = TOKEN.to_be_bytes();
+    let unkeyed = Header { tag: TOKEN, ..open };
+    assert_eq!(bench.answer(client(), &unkeyed, &token), []);
+    let elsewhere = ClusterKey::new([9; 16]);
+    let front = elsewhere.front(elsewhere.front_id(b"web")).unwrap();
+    let said = Identity {
+        token: TOKEN,
+        front: Some(front.id()),
+    };
+    let theirs = sealed(front.session(SHARD, TOKEN).to_head, &open, &said.write());
+    assert_eq!(bench.answer(client(), &theirs, &said.write()), []);
+    assert_eq!(bench.device.counters().unknown_key, 2);
+    assert_eq!(bench.device.sessions(), 0);
+}
+
+/// The head cannot verify what a session sends that it does not know; a PING says whose it is.
+#[test]
+fn only_a_ping_is_told_that_a_session_is_over() {
+    let mut bench = head();
+    let gone = SESSION + 40;
+    let late = Header {
+        session: gone,
+        ..update(1)
+    };
+    let late = sealed(session().to_head, &late, b"payload");
+    assert_eq!(bench.answer(client(), &late, b"payload"), []);
+    assert_eq!(bench.device.counters().unknown_key, 1);
+    let ping = Header {
+        session: gone,
+        ..from_client(Kind::Ping, 0)
+    };
+    let ping = sealed(session().to_head, &ping, &identity());
+    let nack = only(bench.answer(client(), &ping, &identity()));
+    assert!(nack.is(Kind::Nack, Flags::UNKNOWN_SESSION));
+    is_sealed(&nack, session().to_client);
+}
+
+/// Who has the key of one front, and has seen another one's token, is not taken for that one.
+#[test]
+fn a_token_of_another_front_is_another_session() {
+    let mut bench = serving(1, 1, &[]);
+    let open = |front: &FrontKey| {
+        let said = Identity {
+            token: TOKEN,
+            front: Some(front.id()),
+        };
+        let open = Header {
+            session: 0,
+            tag: 0,
+            ..from_client(Kind::Open, 0)
+        };
+        let key = front.session(SHARD, TOKEN).to_head;
+        (sealed(key, &open, &said.write()), said.write().to_vec())
+    };
+    let (mine, payload) = open(&front());
+    assert_eq!(bench.admit(&mine, &payload).session, SESSION);
+    let (theirs, said) = open(&front_named("other"));
+    assert_eq!(bench.admit(&theirs, &said).session, SESSION + 1);
+    let ping = from_client(Kind::Ping, 0);
+    let key = front_named("other").session(SHARD, TOKEN);
+    let ping = sealed(key.to_head, &ping, &said);
+    let nack = only(bench.answer(client(), &ping, &said));
+    assert!(nack.is(Kind::Nack, Flags::UNKNOWN_SESSION));
+    is_sealed(&nack, key.to_client);
+}
+
+#[test]
+fn a_new_head_has_the_keys_of_a_session_from_token_and_front() {
+    let row = SessionRow {
+        session: SESSION,
+        last_seq: 4,
+        token: TOKEN,
+        front: Some(front().id()),
+    };
+    let mut bench = serving(1, 1, &[row]);
+    let next = sealed(session().to_head, &update(5), b"payload");
+    assert_eq!(bench.admit(&next, b"payload").seq, 5);
+}
+
+/// An entry of the first device is no entry for the third: who leaves out the second would make the third know more than it.
+#[test]
+fn a_hop_takes_an_entry_of_its_neighbour_only_and_seals_it_anew() {
+    let mut bench = serving(3, 3, &[]);
+    let entry = Header {
+        copies: raw(1),
+        session: SESSION,
+        order: 1,
+        tag: 0,
+        ..from_hop(Kind::Append, 1)
+    };
+    let payload = identity();
+    let by_the_head = sealed(hop_key(1), &entry, &payload);
+    assert_eq!(bench.answer(hop(3, 2), &by_the_head, &payload), []);
+    let of_another_epoch = CLUSTER.hop(SHARD, EPOCH - 1, 2);
+    let restamped = sealed(of_another_epoch, &entry, &payload);
+    assert_eq!(bench.answer(hop(3, 2), &restamped, &payload), []);
+    assert_eq!(bench.device.counters().forged, 3);
+    let by_its_neighbour = sealed(hop_key(2), &entry, &payload);
+    let stored = bench.admit(&by_its_neighbour, &payload);
+    let stored = Sent {
+        to: client(),
+        header: stored,
+        payload,
+    };
+    is_sealed(&stored, hop_key(3));
+    bench.device.persisted(1);
+    let durable = only(bench.finish());
+    assert_eq!(durable.header.kind, Kind::Durable);
+    is_sealed(&durable, hop_key(3));
+}
+
+#[test]
+fn a_durable_counts_if_the_next_device_has_sealed_it() {
+    let mut bench = serving(2, 1, &[]);
+    let rows = write_durable(&[DurableRow {
+        device: 2,
+        incarnation: 1,
+        order: 0,
+    }]);
+    let durable = Header {
+        request: raw(1_000),
+        tag: 0,
+        ..from_hop(Kind::Durable, 2)
+    };
+    for (key, forged) in [(hop_key(1), 2), (hop_key(0), 3), (hop_key(2), 3)] {
+        let durable = sealed(key, &durable, &rows);
+        assert_eq!(bench.answer(hop(2, 2), &durable, &rows), []);
+        assert_eq!(bench.device.counters().forged, forged);
+    }
+}
+
+/// A RECOVER whose sender meant another hop: somebody leads it past that one.
+#[test]
+fn a_recover_is_for_the_hop_that_it_names() {
+    let mut bench = serving(2, 2, &[]);
+    let path = write_path(&[member(1)]);
+    let recover = Header {
+        tag: 0,
+        request: raw(77),
+        seq: 1,
+        ..from_hop(Kind::Recover, 1)
+    };
+    let to_the_server = sealed(CLUSTER.asking(SHARD, 1), &recover, &path);
+    assert_eq!(bench.answer(hop(2, 1), &to_the_server, &path), []);
+    assert_eq!(bench.device.counters().misled, 1);
+    let to_this_one = Header { seq: 3, ..recover };
+    let to_this_one = sealed(CLUSTER.asking(SHARD, 1), &to_this_one, &path);
+    let passed = only(bench.answer(hop(2, 1), &to_this_one, &path));
+    is_sealed(&passed, CLUSTER.asking(SHARD, 2));
+    assert_eq!(passed.header.seq, 1, "for the server");
+}
+
+/// What was stored before the device served with these keys is sealed when it is sent.
+#[test]
+fn entries_of_before_are_sealed_anew() {
+    let state = LogState {
+        log_uuid: 1,
+        incarnation: 1,
+        served: 1,
+        epoch: EPOCH,
+        last: 1,
+        applied: 0,
+    };
+    let (entry, payload) = support::device::entry(1);
+    let frame = support::datagram(&entry, &payload);
+    let mut bench = Bench::starting(keyed(1, 1), state, vec![frame]);
+    let recover = only(bench.tick());
+    let table = support::device::table(1, &[]);
+    let reply = Header {
+        kind: Kind::RecoverReply,
+        epoch: EPOCH,
+        order: 0,
+        seq: 0,
+        ..recover.header
+    };
+    let reply = sealed(CLUSTER.asking(SHARD, 0), &reply, &table);
+    let verdict = bench.give(support::device::server(), &reply, &table);
+    bench.resume(&verdict);
+    is_sealed(&only(bench.forwards()), hop_key(1));
+}
+
+#[test]
+fn names_of_clients_count_within_a_front() {
+    let mut bench = head();
+    let named = |front: &FrontKey, token: u64, start: u64| {
+        let said = Identity {
+            token,
+            front: Some(front.id()),
+        };
+        let open = Header {
+            session: 0,
+            tag: 0,
+            request: raw(5),
+            key_hash: raw(start),
+            ..from_client(Kind::Open, 0)
+        };
+        let payload = said.write().to_vec();
+        let key = front.session(SHARD, token).to_head;
+        (sealed(key, &open, &payload), payload)
+    };
+    let (first, payload) = named(&front(), 20, 1);
+    bench.admit(&first, &payload);
+    let (other, payload) = named(&front_named("other"), 22, 2);
+    bench.admit(&other, &payload);
+    assert!(bench.device.poll_own_entry(bench.now, bench.room).is_none());
+    let (again, payload) = named(&front(), 24, 2);
+    bench.admit(&again, &payload);
+    let end = bench.device.poll_own_entry(bench.now, bench.room);
+    assert_eq!(end.map(|end| end.session), Some(2), "the first one's");
+}
+
+fn with_keys() -> ClientConfig {
+    ClientConfig {
+        keys: Some(front()),
+        ..support::client::config()
+    }
+}
+
+/// A client with keys, its OPEN, and its keys.
+fn opening() -> (support::client::Bench, Identity, SessionKeys) {
+    let (bench, open) = support::client::Bench::opening(with_keys());
+    let said = Identity::read(&open.payload).expect("an OPEN says whose it is");
+    assert_eq!(said.front, Some(front().id()));
+    let keys = front().session(SHARD, said.token);
+    is_sealed(&open, keys.to_head);
+    (bench, said, keys)
+}
+
+fn opened() -> (support::client::Bench, Identity, SessionKeys) {
+    let (mut bench, said, keys) = opening();
+    let reply = Header {
+        order: said.token,
+        ..bench.reply(Kind::OpenReply)
+    };
+    // Not sealed; sealed for an earlier session of this front.
+    bench.receive(&reply, &[]);
+    let earlier = front().session(SHARD, said.token + 2).to_client;
+    bench.receive(&sealed(earlier, &reply, &[]), &[]);
+    assert_eq!(bench.client.counters().forged, 2);
+    bench.receive(&sealed(keys.to_client, &reply, &[]), &[]);
+    (bench, said, keys)
+}
+
+#[test]
+fn a_client_takes_what_the_head_has_sealed() {
+    let (mut bench, _, keys) = opened();
+    bench.update();
+    let sent = only(bench.flush());
+    assert_eq!(sent.header.kind, Kind::Update);
+    is_sealed(&sent, keys.to_head);
+    let ack = Header {
+        seq: 1,
+        ..bench.reply(Kind::Ack)
+    };
+    bench.receive(&sealed(keys.to_head, &ack, &[]), &[]);
+    bench.receive(
+        &Header {
+            seq: 2,
+            ..sealed(keys.to_client, &ack, &[])
+        },
+        &[],
+    );
+    assert_eq!(bench.client.counters().forged, 4);
+    assert_eq!(bench.client.acknowledged(SESSION), Some(0));
+    bench.receive(&sealed(keys.to_client, &ack, &[]), &[]);
+    assert_eq!(bench.client.acknowledged(SESSION), Some(1));
+}
+
+#[test]
+fn a_client_asks_by_a_ping_with_the_first_retransmission() {
+    let (mut bench, said, keys) = opened();
+    bench.update();
+    bench.flush();
+    let again = bench.after(SECOND);
+    assert_eq!(kinds(&again), [Kind::Update, Kind::Ping]);
+    assert_eq!(Identity::read(&again[1].payload), Some(said));
+    is_sealed(&again[1], keys.to_head);
+    assert_eq!(again[1].to, head_address());
+    let over = Header {
+        flags: Flags::UNKNOWN_SESSION,
+        request: raw(0),
+        ..bench.reply(Kind::Nack)
+    };
+    bench.receive(&sealed(keys.to_client, &over, &[]), &[]);
+    assert_eq!(bench.client.sessions(), 0);
+}
+
+#[test]
+fn an_open_that_finds_no_room_is_answered_under_its_own_keys() {
+    let (mut bench, said, keys) = opening();
+    let refused = Header {
+        session: 0,
+        order: said.token,
+        request: raw(0),
+        copies: raw(1),
+        ..bench.reply(Kind::NotLogged)
+    };
+    bench.receive(&refused, &[]);
+    assert_eq!(bench.client.counters().crowded, 0);
+    bench.now = bench.now + MILLISECOND;
+    bench.receive(&sealed(keys.to_client, &refused, &[]), &[]);
+    assert_eq!(bench.client.counters().crowded, 1);
+}
+
+#[test]
+fn a_server_takes_entries_of_the_tail_only() {
+    let config = ServerConfig {
+        keys: Some(ClusterKeys::new(CLUSTER)),
+        ..server::config()
+    };
+    let mut bench = server::Bench::blank(config);
+    let path = write_path(&[member(1), member(2)]);
+    let recover = Header {
+        shard: SHARD,
+        device: 1,
+        incarnation: 1,
+        request: raw(5),
+        seq: 1,
+        ..Header::new(Kind::Recover)
+    };
+    // Unsealed; led past the second device; as it is.
+    let asking = CLUSTER.asking(SHARD, 2);
+    let plain = recover.for_payload(&path);
+    assert_eq!(bench.try_give(&plain, &path), Ok(vec![]));
+    let misled = sealed(asking, &Header { seq: 3, ..recover }, &path);
+    assert_eq!(bench.try_give(&misled, &path), Ok(vec![]));
+    let counters = *bench.server.counters();
+    assert_eq!((counters.forged, counters.misled), (1, 1));
+    let right = sealed(asking, &recover, &path);
+    assert_eq!(bench.try_give(&right, &path), Ok(vec![]));
+    let reply = only(bench.work());
+    is_sealed(&reply, CLUSTER.asking(SHARD, 0));
+    assert_eq!(bench.server.chain().map(|chain| chain.epoch), Some(1));
+
+    let append = Header {
+        shard: SHARD,
+        epoch: 1,
+        device: 1,
+        incarnation: 1,
+        session: 1,
+        order: 1,
+        copies: raw(1),
+        ..Header::new(Kind::Append)
+    };
+    let key = |sender| CLUSTER.hop(SHARD, 1, sender);
+    let early = sealed(key(1), &append, &identity());
+    assert_eq!(bench.try_give(&early, &identity()), Ok(vec![]));
+    assert_eq!(
+        (bench.server.counters().forged, bench.server.received()),
+        (2, 0)
+    );
+    let entry = sealed(key(2), &append, &identity());
+    bench.try_give(&entry, &identity()).expect("the next entry");
+    assert_eq!(bench.server.received(), 1);
+    let applied = only(bench.work());
+    assert_eq!((applied.header.kind, applied.to), (Kind::Applied, tail()));
+    is_sealed(&applied, key(0));
+
+    // The front is on record, and in the next recover-reply.
+    let record = bench
+        .store
+        .records
+        .iter()
+        .find(|(key, _)| key.starts_with(b"session/"));
+    assert_eq!(record.map(|(_, value)| value.len()), Some(24));
+    let again = sealed(
+        asking,
+        &Header {
+            request: raw(6),
+            ..recover
+        },
+        &path,
+    );
+    // The first time, the records have to be looked at.
+    let mut replies = Vec::new();
+    for _ in 0..2 {
+        replies.extend(bench.try_give(&again, &path).expect("asked once more"));
+        replies.extend(bench.work());
+    }
+    let reply = replies
+        .iter()
+        .find(|sent| sent.header.kind == Kind::RecoverReply)
+        .expect("an answer");
+    let table = RecoverReply::read(&reply.payload).expect("a table");
+    assert_eq!(table.sessions[0].front, Some(front().id()));
+    assert_eq!(table.sessions[0].token, TOKEN);
+}
+
+#[test]
+fn a_nic_acknowledges_nothing_of_a_session_with_keys() {
+    let mut bench = head();
+    assert!(!bench.device.bind(SESSION, TOKEN));
+    let mut without = Bench::head(1);
+    assert!(without.device.bind(SESSION, TOKEN));
+}
+
+/// All processes get the next cluster key as the second one, then send under it, then forget the one before.
+#[test]
+fn two_cluster_keys_are_accepted_and_one_is_sent_under() {
+    let next = ClusterKey::new(*b"the next of them");
+    let mut config = keyed(2, 2);
+    let keys = config.keys.as_mut().expect("with keys");
+    keys.cluster.present = next;
+    keys.cluster.other = Some(CLUSTER);
+    let mut bench = serving_with(2, config, &[]);
+    let entry = |order: u64| Header {
+        copies: raw(1),
+        session: order,
+        order,
+        tag: 0,
+        ..from_hop(Kind::Append, 1)
+    };
+    let payload = identity();
+    for (order, cluster) in [(1, CLUSTER), (2, next)] {
+        let by_the_head = sealed(cluster.hop(SHARD, EPOCH, 1), &entry(order), &payload);
+        let stored = bench.admit(&by_the_head, &payload);
+        let stored = Sent {
+            to: client(),
+            header: stored,
+            payload: payload.clone(),
+        };
+        is_sealed(&stored, next.hop(SHARD, EPOCH, 2));
+    }
+    let third = ClusterKey::new([9; 16]);
+    let forged = sealed(third.hop(SHARD, EPOCH, 1), &entry(3), &payload);
+    assert_eq!(bench.answer(hop(2, 1), &forged, &payload), []);
+}
+
+/// A front has its key of either cluster key, until it is refused.
+#[test]
+fn a_front_that_is_refused_opens_no_session() {
+    let next = ClusterKey::new(*b"the next of them");
+    for (refused, admitted) in [(vec![], true), (vec![front().id()], false)] {
+        let mut config = keyed(1, 1);
+        let keys = config.keys.as_mut().expect("with keys");
+        keys.cluster = ClusterKeys {
+            present: next,
+            other: Some(CLUSTER),
+            refused,
+        };
+        let mut bench = serving_with(1, config, &[]);
+        let open = Header {
+            session: 0,
+            tag: 0,
+            ..from_client(Kind::Open, 0)
+        };
+        let open = sealed(session().to_head, &open, &identity());
+        let verdict = bench.give(client(), &open, &identity());
+        assert_eq!(matches!(verdict, Verdict::Append(_)), admitted);
+        assert_eq!(bench.device.counters().unknown_key, u64::from(!admitted));
+    }
+}
+
+/// Without keys nothing is written into a RECOVER that passes.
+#[test]
+fn without_keys_a_recover_is_passed_on_as_it_came() {
+    let mut bench = Bench::serving(2, 2);
+    let path = write_path(&[member(1)]);
+    let recover = Header {
+        tag: 0,
+        request: raw(77),
+        seq: 30,
+        ..from_hop(Kind::Recover, 1)
+    };
+    let passed = only(bench.answer(hop(2, 1), &recover, &path));
+    assert_eq!(passed.header.seq, 30);
+}

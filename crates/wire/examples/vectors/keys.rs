@@ -1,0 +1,152 @@
+//! Keys: what is derived from what, a sealed packet of every kind, and packets that nobody sealed so (`docs/spec/keys.md`).
+
+use super::packets::{self, EPOCH, HEAD, Named, SHARD, TOKEN};
+use super::vector::{hex, long, packet_fields};
+use pmnet_wire::{ClusterKey, FrontKey, HEADER_LEN, Header, Kind, MacKey, Packet};
+use serde_json::{Value, json};
+
+const CLUSTER: [u8; 16] = *b"a key of cluster";
+const NAME: &str = "web";
+
+fn cluster() -> ClusterKey {
+    ClusterKey::new(CLUSTER)
+}
+
+fn front() -> FrontKey {
+    let id = cluster().front_id(NAME.as_bytes());
+    cluster().front(id).expect("an id of this cluster")
+}
+
+/// The key of a packet of this kind, on the leg that [`packets::kinds`] shows.
+fn key_of(header: &Header) -> MacKey {
+    let session = front().session(SHARD, TOKEN);
+    match header.kind {
+        Kind::Open | Kind::Update | Kind::End | Kind::Read => session.to_head,
+        Kind::Bypass if header.device == 0 => session.to_head,
+        Kind::Ping if header.session != 0 => session.to_head,
+        Kind::OpenReply
+        | Kind::Ack
+        | Kind::Nack
+        | Kind::NotLogged
+        | Kind::Response
+        | Kind::Hit
+        | Kind::Miss
+        | Kind::Pong => session.to_client,
+        Kind::Recover | Kind::RecoverReply => cluster().asking(SHARD, HEAD),
+        Kind::Append
+        | Kind::Durable
+        | Kind::Applied
+        | Kind::Retrans
+        | Kind::StaleEpoch
+        | Kind::Bypass
+        | Kind::Ping => cluster().hop(SHARD, EPOCH, header.device),
+    }
+}
+
+/// The same packet as it is sent with keys: OPEN, its entry, and the PING of a session say whose session it is.
+fn with_identity((name, header, payload): Named) -> Named {
+    let says = name == "append_open"
+        || header.kind == Kind::Open
+        || header.kind == Kind::Ping && header.session != 0;
+    let identity = [TOKEN.to_be_bytes(), front().id().get().to_be_bytes()].concat();
+    (name, header, if says { identity } else { payload })
+}
+
+/// Every vector of the file.
+pub fn all() -> Vec<Value> {
+    let mut vectors = derived();
+    for (name, header, payload) in packets::kinds().into_iter().map(with_identity) {
+        let key = key_of(&header);
+        let sealed = key.seal(&header.for_payload(&payload), &payload);
+        let bytes = [&sealed.emit()[..], &payload].concat();
+        let packet = Packet::parse(&bytes).expect("a sealed packet parses");
+        vectors.push(json!({
+            "name": name,
+            "key": hex(key.bytes()),
+            "hex": hex(&bytes),
+            "fields": packet_fields(&packet),
+        }));
+        for (change, bytes) in forged(&bytes) {
+            vectors.push(json!({
+                "name": format!("{name}_{change}"),
+                "key": hex(key.bytes()),
+                "hex": hex(&bytes),
+                "reject": "key",
+            }));
+        }
+    }
+    vectors
+}
+
+/// The packet changed, with right checksums.
+fn forged(sealed: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let flips = [
+        ("another_flag", 4),
+        ("another_session", 31),
+        ("another_order", 47),
+        ("another_tag", 87),
+    ];
+    let mut forged: Vec<_> = flips
+        .into_iter()
+        .map(|(name, at)| (name, flipped(sealed, at)))
+        .collect();
+    if sealed.len() > HEADER_LEN {
+        forged.push(("another_payload", flipped(sealed, sealed.len() - 1)));
+    }
+    forged
+}
+
+fn flipped(sealed: &[u8], at: usize) -> Vec<u8> {
+    let mut bytes = sealed.to_vec();
+    bytes[at] ^= 1;
+    let (header, payload) = bytes.split_at_mut(HEADER_LEN);
+    header[72..76].copy_from_slice(&pmnet_wire::crc(payload).to_be_bytes());
+    let covered = [&header[..76], &header[80..]].concat();
+    header[76..80].copy_from_slice(&pmnet_wire::crc(&covered).to_be_bytes());
+    bytes
+}
+
+fn derived() -> Vec<Value> {
+    let (cluster, front) = (cluster(), front());
+    let session = front.session(SHARD, TOKEN);
+    vec![
+        json!({
+            "name": "front_key",
+            "cluster_key": hex(cluster.bytes()),
+            "front": NAME,
+            "front_id": long(front.id().get()),
+            "derived": hex(front.bytes()),
+        }),
+        json!({
+            "name": "session_keys",
+            "front_key": hex(front.bytes()),
+            "shard": SHARD,
+            "token": long(TOKEN),
+            "to_head": hex(session.to_head.bytes()),
+            "to_client": hex(session.to_client.bytes()),
+        }),
+        json!({
+            "name": "hop_key",
+            "cluster_key": hex(cluster.bytes()),
+            "shard": SHARD,
+            "epoch": EPOCH,
+            "sender": HEAD,
+            "derived": hex(cluster.hop(SHARD, EPOCH, HEAD).bytes()),
+        }),
+        json!({
+            "name": "hop_key_of_the_server",
+            "cluster_key": hex(cluster.bytes()),
+            "shard": SHARD,
+            "epoch": EPOCH,
+            "sender": 0,
+            "derived": hex(cluster.hop(SHARD, EPOCH, 0).bytes()),
+        }),
+        json!({
+            "name": "asking_key",
+            "cluster_key": hex(cluster.bytes()),
+            "shard": SHARD,
+            "sender": HEAD,
+            "derived": hex(cluster.asking(SHARD, HEAD).bytes()),
+        }),
+    ]
+}
