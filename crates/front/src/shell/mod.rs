@@ -19,6 +19,7 @@ mod learning;
 pub(crate) mod lingering;
 mod marks;
 mod moving;
+mod observed;
 mod outputs;
 mod reads;
 mod silence;
@@ -44,7 +45,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
-use pmnet_client::{Clock, Spin};
+use pmnet_client::{Clock, Pulse, Spin};
 use pmnet_tls::ServerTls;
 use rustc_hash::FxHashMap;
 
@@ -63,7 +64,9 @@ use entrance::Shelf;
 use learning::Learning;
 use marks::Marks;
 pub use moving::DirectMover;
+pub use observed::FrontTurn;
 use reads::{REPLICA_TOKENS, StoreReads};
+pub use silence::Class;
 use silence::Watched;
 use stopper::Ending;
 pub use stopper::Stopper;
@@ -141,6 +144,7 @@ pub struct Front<U> {
     /// With what clients agree on TLS, if they have to.
     tls: Option<ServerTls>,
     keepalive: Option<Duration>,
+    pulse: Arc<Pulse>,
     /// How many have not yet.
     handshakes: usize,
     scratch: Vec<u8>,
@@ -238,6 +242,7 @@ impl<U: Upstream> Front<U> {
             strangers_bytes: 0,
             tls: config.tls.clone(),
             keepalive: config.keepalive,
+            pulse: Arc::clone(&config.pulse),
             handshakes: 0,
             scratch: vec![0; SCRATCH_BYTES],
         })
@@ -262,7 +267,18 @@ impl<U: Upstream> Front<U> {
     ///
     /// # Errors
     /// [`FrontError::Loop`] if the operating system's event queue fails.
-    pub fn run(mut self) -> Result<Counters, FrontError> {
+    pub fn run(self) -> Result<Counters, FrontError> {
+        self.run_observed(|_| ())
+    }
+
+    /// Returns the same. `observe` is called once a turn, after all that the turn does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_observed(
+        mut self,
+        mut observe: impl FnMut(&mut FrontTurn<'_>),
+    ) -> Result<Counters, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut more_from_endpoint = false;
         // Nobody waits yet, but whether anybody answers is worth knowing.
@@ -283,7 +299,10 @@ impl<U: Upstream> Front<U> {
             } else {
                 self.sleep()
             };
-            match self.poll.poll(&mut events, timeout) {
+            self.pulse.rests();
+            let polled = self.poll.poll(&mut events, timeout);
+            self.pulse.works();
+            match polled {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
@@ -348,6 +367,7 @@ impl<U: Upstream> Front<U> {
             if self.shared.busy.error(self.shared.now).is_some() {
                 self.vigil.attend(self.shared.now);
             }
+            self.observed(&mut observe);
         }
         self.shut_down();
         self.shared.counters.failed_logins = self.shared.users.failed_logins();

@@ -81,7 +81,7 @@ enum Command {
     Log(log::LogCommand),
     /// Look at a packet store that is not running, or repair a damaged one.
     Store(store::StoreCommand),
-    /// Look at the devices in this machine's kernel: logs, counters, times.
+    /// Look at processes by their status ports; at the devices in this machine's kernel: logs, counters, times; or at a fleet.
     Status(status::StatusArgs),
     /// Say whether pmnet will work well on this machine, and what to do if not.
     Doctor(crate::doctor::DoctorArgs),

@@ -18,13 +18,14 @@ use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::client::Counters;
 use pmnet_front::store::StoreAddress;
-use pmnet_front::{DirectMover, Front, clients_within};
+use pmnet_front::{DirectMover, Front, FrontConfig, clients_within};
 use serde_json::json;
 
 use super::common::CommonArgs;
 use super::names::{Named, Watch, wait_until_known};
 use super::ready;
 use super::stop::{nothing_to_read_again, unless_asked_to_stop};
+use crate::status::{FrontBoard, Status};
 pub use args::RedisArgs;
 pub(super) use name::name;
 pub(super) use settings::{
@@ -96,13 +97,14 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     }
     let args = command.args.clone().over(file);
     let rdma = args.rdma.clone();
+    let status = Status::open("redis", args.status.as_deref())?;
     if let Some(path) = args.shards.clone() {
         survive_hangup()?;
         let known = sharded::vias(&path);
         if !wait_until_known("--via", known.iter().map(String::as_str))? {
             return Ok(true);
         }
-        return sharded::serve(&path, args, command.common.json);
+        return sharded::serve(&path, args, &status, command.common.json);
     }
     nothing_to_read_again()?;
     if !wait_until_known("--via", args.via.as_deref())? {
@@ -126,6 +128,8 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     } = settings(args)?;
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
+    let board = board(&front, &client, None);
+    status.shown.add(board.clone());
     let mut way = Way::find(client, hosts, follow)?;
     if let Some(rdma) = rdma {
         way.node = way.node.by_rdma(&rdma)?;
@@ -146,8 +150,24 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
             ("copies", json!(copies)),
         ],
     );
-    log_end(&front.run()?, 0);
+    let counters = front.run_observed(|turn| {
+        if status.is_open() {
+            board.turn(turn);
+        }
+    })?;
+    log_end(&counters, 0);
     Ok(true)
+}
+
+/// Returns the board of a front. `number`: which one of many, counted from 1.
+fn board(front: &FrontConfig, client: &ClientConfig, number: Option<usize>) -> Arc<FrontBoard> {
+    Arc::new(FrontBoard::new(
+        client.shard,
+        number,
+        client.copies_min,
+        front.call_timeout,
+        Arc::clone(&front.pulse),
+    ))
 }
 
 /// The way to the devices of a shard.

@@ -17,12 +17,13 @@ use toml::{Table, Value};
 
 use super::super::ready;
 use super::settings::{Settings, settings, within_files};
-use super::{RedisArgs, Way, log_end};
+use super::{RedisArgs, Way, board, log_end};
+use crate::status::Status;
 
 /// Largest file of shards, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Settings for all shards, which no entry may have.
-const OF_ALL: [&str; 11] = [
+const OF_ALL: [&str; 12] = [
     "listen",
     "shards",
     "users-of-redis",
@@ -34,6 +35,7 @@ const OF_ALL: [&str; 11] = [
     "tls-ca",
     "tls-clients",
     "connections-max",
+    "status",
 ];
 
 /// Content of the file.
@@ -206,7 +208,7 @@ fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<SlotMap, C
 }
 
 /// Serves until asked to end.
-pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool> {
+pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> anyhow::Result<bool> {
     let common = args.of_all_shards();
     let Shards {
         map,
@@ -239,6 +241,8 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
     let (mut fronts, mut entrances, mut followers) = (Vec::new(), Vec::new(), Vec::new());
     for (number, settings) in (1..).zip(settings) {
         let of_shard = || format!("shard {number} of {}", path.display());
+        let board = board(&settings.front, &settings.client, Some(number));
+        status.shown.add(board.clone());
         let way = Way::find(settings.client, settings.hosts, settings.follow);
         let Way {
             node,
@@ -248,7 +252,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
         } = way.with_context(of_shard)?;
         let (front, entrance) =
             Front::behind_router(&settings.front, node).with_context(of_shard)?;
-        fronts.push(front);
+        fronts.push((front, board));
         entrances.push(entrance);
         followers.push((follower, watch));
     }
@@ -267,13 +271,18 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
         }
     })?;
     let mut running: Vec<(Stopper, Running)> = Vec::new();
-    for (number, front) in (1..).zip(fronts) {
+    let is_shown = status.is_open();
+    for (number, (front, board)) in (1..).zip(fronts) {
         let (own, ends) = (front.stopper(), EndsWith(stopper.clone()));
         let thread = std::thread::Builder::new()
             .name(format!("shard-{number}"))
             .spawn(move || {
                 let _ends = ends;
-                front.run()
+                front.run_observed(|turn| {
+                    if is_shown {
+                        board.turn(turn);
+                    }
+                })
             })
             .context("cannot start the thread of a shard")?;
         running.push((own, thread));
