@@ -1,4 +1,4 @@
-//! Notes the commit that the program is built from: `PMNET_COMMIT` if that is set, else what git says, else nothing.
+//! Notes the commit that the program is built from: `PMNET_COMMIT` if that is set, else what git says, else `unknown`.
 
 use std::process::Command;
 
@@ -10,16 +10,13 @@ fn git(args: &[&str]) -> Option<String> {
 
 fn main() {
     println!("cargo::rerun-if-env-changed=PMNET_COMMIT");
-    if std::env::var_os("PMNET_COMMIT").is_some() {
-        return;
-    }
-    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
-        return;
-    };
+    let given = std::env::var("PMNET_COMMIT").ok();
+    let commit = given.or_else(|| git(&["rev-parse", "--short=12", "HEAD"]));
+    let commit = commit.unwrap_or_else(|| "unknown".to_owned());
+    println!("cargo::rustc-env=PMNET_COMMIT={commit}");
     // It changes with each commit and checkout.
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"]);
     if let Some(log) = log.filter(|log| std::path::Path::new(log).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }
-    println!("cargo::rustc-env=PMNET_COMMIT={commit}");
 }

@@ -50,7 +50,10 @@ pub trait Source: Debug + Send + Sync {
 
 /// The loops of a process that are shown. A clone is the same list.
 #[derive(Clone, Debug, Default)]
-pub struct Shown(Arc<Mutex<Vec<(Arc<dyn Source>, Alive)>>>);
+pub struct Shown(Arc<Mutex<Vec<Seen>>>);
+
+/// A loop, and whether it lives.
+type Seen = (Arc<dyn Source>, Alive);
 
 impl Shown {
     /// Shows one more. One with the same labels, which has ended, is shown no more.
@@ -98,8 +101,9 @@ impl Shown {
         looked.collect()
     }
 
-    /// Returns why one of the loops does not live, if one does not.
-    pub(crate) fn dead(&self, now: Instant) -> Vec<String> {
+    /// Returns why each loop that does not live does not; none: all live.
+    #[must_use]
+    pub fn dead(&self, now: Instant) -> Vec<String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let dead = all.iter_mut().filter_map(|(source, alive)| {
             let stuck = alive.look(source.pulse(), now);

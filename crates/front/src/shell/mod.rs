@@ -145,6 +145,9 @@ pub struct Front<U> {
     tls: Option<ServerTls>,
     keepalive: Option<Duration>,
     pulse: Arc<Pulse>,
+    asks_again: bool,
+    /// Time before which silent devices are not asked again.
+    ask_again_at: Time,
     /// How many have not yet.
     handshakes: usize,
     scratch: Vec<u8>,
@@ -243,6 +246,8 @@ impl<U: Upstream> Front<U> {
             tls: config.tls.clone(),
             keepalive: config.keepalive,
             pulse: Arc::clone(&config.pulse),
+            asks_again: config.asks_again,
+            ask_again_at: 0,
             handshakes: 0,
             scratch: vec![0; SCRATCH_BYTES],
         })
@@ -357,6 +362,7 @@ impl<U: Upstream> Front<U> {
             self.learn_commands();
             self.keep_marks();
             self.keep_waiting();
+            self.ask_again();
             self.up.flush(self.shared.now);
             if self.up.take_other_socket() {
                 self.up.register(self.poll.registry(), ENDPOINT)?;
@@ -386,6 +392,7 @@ impl<U: Upstream> Front<U> {
             self.reads.next_timeout(),
             self.marks.next_look,
             self.waiting.next_timeout(),
+            self.next_asking_again(),
             self.next_question(),
             self.next_learning(),
             self.witnesses.next_timeout(),

@@ -25,7 +25,25 @@ pub struct FrontTurn<'a> {
     pub took: &'a mut dyn Iterator<Item = (Class, Time)>,
 }
 
+/// Time of silence after which devices are asked again, and between two such questions, in nanoseconds.
+const ASK_AGAIN: Time = 1_000_000_000;
+
 impl<U: Upstream> Front<U> {
+    /// Asks devices that do not answer again.
+    pub(super) fn ask_again(&mut self) {
+        let now = self.shared.now;
+        if self.next_asking_again().is_some_and(|due| due <= now) {
+            self.ask_again_at = now.saturating_add(ASK_AGAIN);
+            self.ask_store_name();
+        }
+    }
+
+    /// Returns when that is due.
+    pub(super) fn next_asking_again(&self) -> Option<Time> {
+        let since = self.up.unanswered_since().filter(|_| self.asks_again)?;
+        Some(since.saturating_add(ASK_AGAIN).max(self.ask_again_at))
+    }
+
     pub(super) fn observed(&mut self, observe: &mut impl FnMut(&mut FrontTurn<'_>)) {
         let mut counters = self.shared.counters;
         counters.failed_logins = self.shared.users.failed_logins();

@@ -157,6 +157,37 @@ pub struct ServerCommand {
     pub common: CommonArgs,
 }
 
+/// Checks these settings, as [`main`] would read them. The store is not opened.
+pub fn check(args: &ServerArgs) -> Result<(), ConfigError> {
+    let args = args.clone();
+    let listen = udp_address("--listen", &required("--listen", "server", args.listen)?)?;
+    let store = required("--store", "server", args.store)?;
+    let shard = args.shard.unwrap_or(0);
+    let password = args
+        .store_password_file
+        .map(|path| password("--store-password-file", &path));
+    let password = password.transpose()?;
+    // To open a packet store would make its file.
+    if !store.starts_with("packet:") {
+        let sync = args.store_sync.map(Into::into);
+        let opened = pmnet_store::open_with(&store, password.as_deref(), sync, shard);
+        opened.map_err(|error| ConfigError(format!("--store: {error}")))?;
+    }
+    size_max(args.mtu, listen.is_ipv6())?;
+    if let Some(at) = &args.status {
+        crate::status::place("--status", at)?;
+    }
+    fleet_of(
+        args.fleet,
+        args.etcd,
+        args.lease_seconds,
+        listen,
+        shard,
+        args.standby,
+    )
+    .map(drop)
+}
+
 /// A device's log as a server's queue.
 struct DeviceLog(LogReader);
 

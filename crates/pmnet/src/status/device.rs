@@ -23,7 +23,7 @@ use super::verbs::VerbsBoard;
 numbers! {
     /// Numbers of a device's loop.
     pub(crate) struct DeviceNumbers {
-        Counter "pmnet_device_updates" [""] "Updates that a head admitted, or that another device of the chain took from the hop before." { admitted }
+        Counter "pmnet_device_entries" [""] "Entries that a head admitted, or that another device of the chain took from the hop before: updates, and beginnings and ends of sessions." { admitted }
         Counter "pmnet_device_duplicates" [""] "Updates that had come before, and were answered again." { duplicates }
         Counter "pmnet_device_acks" [""] "Acknowledgement packets to clients." { acks }
         Counter "pmnet_device_nacks" [""] "NACKs: a client was told which update is missing." { nacks }

@@ -24,11 +24,10 @@ use anyhow::Context;
 use pmnet_cli::{ConfigError, address};
 use pmnet_status::{About, Place, Shown, StatusPort};
 
+use crate::cli::service;
+
 /// Commit that this program was built from, or `unknown`.
-pub(crate) const COMMIT: &str = match option_env!("PMNET_COMMIT") {
-    Some(commit) => commit,
-    None => "unknown",
-};
+pub(crate) const COMMIT: &str = env!("PMNET_COMMIT");
 
 /// Longest path of a unix socket, in bytes.
 const UNIX_PATH_MAX: usize = 107;
@@ -69,6 +68,7 @@ impl Status {
         if let Some(place) = port.as_ref().and_then(StatusPort::place) {
             tracing::info!(at = %place, "the status port is open");
         }
+        service::watch(&shown)?;
         Ok(Status { shown, port })
     }
 

@@ -170,6 +170,20 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
     }
 }
 
+/// Checks these settings, as [`main`] would read them.
+pub fn check(args: DeviceArgs) -> Result<(), ConfigError> {
+    copies(args.copies)?;
+    if let Some(at) = &args.status {
+        crate::status::place("--status", at)?;
+    }
+    let shards = args.shards.unwrap_or(1);
+    let first = settings(args)?;
+    if shards > 1 {
+        each(&first, shards)?;
+    }
+    Ok(())
+}
+
 /// Reads `--copies`.
 fn copies(wanted: Option<u8>) -> Result<u8, ConfigError> {
     let copies = wanted.unwrap_or(1);

@@ -110,6 +110,14 @@ fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool
     Ok(true)
 }
 
+/// Checks these settings, as [`main`] would read them.
+pub fn check(args: MemcachedArgs) -> Result<(), ConfigError> {
+    if let Some(at) = &args.status {
+        crate::status::place("--status", at)?;
+    }
+    settings(args).map(drop)
+}
+
 /// Reads these settings; an error if they cannot be.
 fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     let listen = address("--listen", &required("--listen", "memcached", args.listen)?)?;

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use pmnet_cli::{call_on_signals, is_name, on_signals, survive_hangup, warn_of_password};
+use pmnet_cli::{
+    ConfigError, call_on_signals, is_name, on_signals, survive_hangup, warn_of_password,
+};
 use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::client::Counters;
@@ -126,6 +128,7 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         hosts,
         follow,
     } = settings(args)?;
+    front.asks_again = status.is_open();
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
     let board = board(&front, &client, None);
@@ -157,6 +160,17 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     })?;
     log_end(&counters, 0);
     Ok(true)
+}
+
+/// Checks these settings, as [`main`] would read them.
+pub fn check(args: RedisArgs) -> Result<(), ConfigError> {
+    if let Some(at) = &args.status {
+        crate::status::place("--status", at)?;
+    }
+    match args.shards.clone() {
+        Some(path) => sharded::check(&path, args),
+        None => settings(args).map(drop),
+    }
 }
 
 /// Returns the board of a front. `number`: which one of many, counted from 1.

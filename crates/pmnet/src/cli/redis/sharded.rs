@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::json;
 use toml::{Table, Value};
 
-use super::super::ready;
+use super::super::{ready, service};
 use super::settings::{Settings, settings, within_files};
 use super::{RedisArgs, Way, board, log_end};
 use crate::status::Status;
@@ -148,6 +148,11 @@ pub fn vias(path: &Path) -> Vec<String> {
         .collect()
 }
 
+/// Checks the file, with these settings for what its entries do not say.
+pub fn check(path: &Path, args: RedisArgs) -> Result<(), ConfigError> {
+    read(path, &args.of_all_shards()).map(drop)
+}
+
 /// Returns the content of a file, for a command that only looks at it.
 pub fn look(path: &Path) -> Result<Shards, ConfigError> {
     read(path, &of_nobody())
@@ -239,7 +244,8 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
         );
     }
     let (mut fronts, mut entrances, mut followers) = (Vec::new(), Vec::new(), Vec::new());
-    for (number, settings) in (1..).zip(settings) {
+    for (number, mut settings) in (1..).zip(settings) {
+        settings.front.asks_again = status.is_open();
         let of_shard = || format!("shard {number} of {}", path.display());
         let board = board(&settings.front, &settings.client, Some(number));
         status.shown.add(board.clone());
@@ -265,9 +271,18 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
     call_on_hangup({
         let (path, changer) = (path.to_owned(), router.map_changer());
         let again = move || changed(read(&path, &common)?, &began_with, cluster);
-        move || match again() {
-            Ok(map) => changer.change(map),
-            Err(error) => tracing::error!("PM3002 {error}. The map stays as it was"),
+        move || {
+            service::reloading();
+            match again() {
+                Ok(map) => {
+                    changer.change(map);
+                    service::reloaded("the file of shards was read again");
+                }
+                Err(error) => {
+                    tracing::error!("PM3002 {error}. The map stays as it was");
+                    service::reloaded("the file of shards has an error: the map stays as it was");
+                }
+            }
         }
     })?;
     let mut running: Vec<(Stopper, Running)> = Vec::new();
