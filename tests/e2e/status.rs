@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pmnet_lab::check::{Ledger, verify};
-use pmnet_lab::harness::{Cluster, Medium, Process, Role, StoreKind, Topology, settle};
+use pmnet_lab::harness::{
+    Cluster, Medium, Process, Role, StoreKind, Topology, find_program, settle,
+};
 use pmnet_lab::load::{CheckedOptions, Hooks, Op, Options, Outcome, Record, Workload, run};
 use pmnet_wire::{HEADER_LEN, Header, Kind};
 
@@ -467,12 +470,17 @@ fn part(line: &str) -> String {
     part.map_or_else(|| name.to_owned(), |part| format!("{name} {part}"))
 }
 
+/// Returns the folder of the repository.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+}
+
 /// Returns the names on the page of all metrics.
 fn documented() -> BTreeSet<String> {
-    let root = common::folder()
-        .ancestors()
-        .find(|it| it.join("docs/reference/metrics.md").exists());
-    let page = std::fs::read_to_string(root.unwrap().join("docs/reference/metrics.md")).unwrap();
+    let page = std::fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap();
     let rows = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `pmnet_"));
@@ -618,8 +626,10 @@ fn every_metric_moves() {
 /// `promtool` finds nothing to complain about.
 #[test]
 fn promtool_agrees() {
-    let Some(promtool) = pmnet_lab::harness::find_program("promtool") else {
-        return common::skip("promtool is not installed");
+    let fetched = root().join("target/promtool/promtool");
+    let fetched = fetched.exists().then_some(fetched);
+    let Some(promtool) = find_program("promtool").or(fetched) else {
+        return common::skip("promtool is not installed (tests/setup.sh promtool)");
     };
     let topology = shown(Topology::new(StoreKind::Null, 1, Medium::Dram));
     let cluster = common::start("status-promtool", topology).unwrap();
