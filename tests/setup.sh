@@ -4,7 +4,7 @@
 #   rust     no Rust, or one that is too old: nothing can be built
 #   redis    where CI is set, another Redis than the one that the tests were written for
 #
-# Usage: tests/setup.sh [rust] [packages] [redis] [servers] [python] [node]
+# Usage: tests/setup.sh [rust] [packages] [redis] [servers] [python] [node] [promtool]
 
 cd "$(dirname "$0")/.." || exit 1
 
@@ -107,6 +107,22 @@ node() {
         install ioredis@5.11.1 >/dev/null 2>&1 || say "could not install ioredis: it is not tested"
 }
 
+# Not with the packages: 20 MB for one test. Only the tool is kept.
+fetch_promtool() {
+    command -v promtool >/dev/null 2>&1 && return
+    [ -x target/promtool/promtool ] && return
+    command -v dpkg-deb >/dev/null 2>&1 || { say "no dpkg-deb: what Prometheus thinks of the metrics is not tested"; return; }
+    say "fetching promtool"
+    mkdir -p target/promtool
+    (
+        cd target/promtool || exit 1
+        timeout -k 5 $LIMIT apt-get -q download prometheus >/dev/null 2>&1 &&
+            dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool
+        rm -f prometheus_*.deb
+    )
+    [ -x target/promtool/promtool ] || say "could not fetch promtool: what Prometheus thinks of the metrics is not tested"
+}
+
 for what in "$@"; do
     case $what in
     rust) rust ;;
@@ -115,6 +131,7 @@ for what in "$@"; do
     servers) servers ;;
     python) python ;;
     node) node ;;
+    promtool) fetch_promtool ;;
     *) say "unknown: $what"; exit 2 ;;
     esac
 done

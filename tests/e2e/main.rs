@@ -34,5 +34,6 @@ mod replicas;
 mod sentinel;
 mod sessions;
 mod sharding;
+mod status;
 mod three_boxes;
 mod values;

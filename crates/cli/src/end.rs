@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Command, Parser};
 
 use crate::error::ConfigError;
 use crate::{limits, logs, output};
@@ -12,7 +12,18 @@ use crate::{limits, logs, output};
 /// # Errors
 /// The exit code, if help was asked for or the line was not understood. The message has been printed.
 pub fn parse<C: Parser>() -> Result<C, ExitCode> {
-    C::try_parse().map_err(|error| {
+    parse_by(C::command())
+}
+
+/// Returns the same by a definition that was made of `C`'s.
+///
+/// # Errors
+/// As there.
+pub fn parse_by<C: Parser>(mut command: Command) -> Result<C, ExitCode> {
+    let matches = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed = matches.and_then(|matches| C::from_arg_matches(&matches));
+    parsed.map_err(|error| {
+        let error = error.format(&mut command);
         // Help and version go to stdout and are a success; clap knows which is which.
         let _ = error.print();
         if error.use_stderr() {

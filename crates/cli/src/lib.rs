@@ -18,7 +18,7 @@ mod secrets;
 mod signals;
 mod values;
 
-pub use end::{finish, parse};
+pub use end::{finish, parse, parse_by};
 pub use error::ConfigError;
 pub use files::bounded_text;
 pub use limits::open_files;

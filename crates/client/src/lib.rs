@@ -34,6 +34,9 @@ pub use pmnet_proto::client::{
     CROWDED, CallId, ClientConfig, ClientCounters, Closed, Event, LetGo, Outcome, ReadAnswer,
     Refused, SessionHandle,
 };
-pub use pmnet_udp::{Clock, STOP_TOKEN, Spin, Stop, StopTrigger, owner_of_port, path_mtu};
+pub use pmnet_udp::{
+    Clock, Pulse, STOP_TOKEN, SocketCounters, Spin, Stop, StopTrigger, owner_of_port, path_mtu,
+};
+pub use pmnet_verbs::LinkCounters;
 pub use session::{Answer, Finished, Session, SessionError};
 pub use whereabouts::Whereabouts;

@@ -6,7 +6,7 @@ use pmnet_proto::client::{
 };
 use pmnet_proto::time::{Nanos, SECOND, earliest};
 use pmnet_proto::{FragmentSize, Outbox, Random, Time};
-use pmnet_udp::{Paths, Socket};
+use pmnet_udp::{Paths, Socket, SocketCounters};
 use pmnet_verbs::{Link, LinkCounters, News};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -33,8 +33,12 @@ pub struct ClientNode {
     whereabouts: Option<Arc<Whereabouts>>,
     /// The address of the socket, without its port.
     any: SocketAddr,
+    /// Events of the sockets before this one.
+    before: SocketCounters,
     /// Time of the first packet since the last answer.
     unanswered: Option<Time>,
+    /// The same, also if packets have left from several ports since then.
+    silent_since: Option<Time>,
     /// The socket was replaced since the last question.
     is_other: bool,
     /// The way by RDMA, of all packets that need the order of the slots.
@@ -72,7 +76,9 @@ impl ClientNode {
             out: Outbox::new(),
             whereabouts: None,
             any,
+            before: SocketCounters::default(),
             unanswered: None,
+            silent_since: None,
             is_other: false,
             queue: None,
         })
@@ -104,6 +110,18 @@ impl ClientNode {
     #[must_use]
     pub fn link_counters(&self) -> Option<LinkCounters> {
         self.queue.as_ref().map(|queue| queue.link.counters())
+    }
+
+    /// Returns the time of the first packet since the last answer. `None`: everything was answered.
+    #[must_use]
+    pub const fn unanswered_since(&self) -> Option<Time> {
+        self.silent_since
+    }
+
+    /// Returns the events of its socket, and of those that it had before.
+    #[must_use]
+    pub fn socket_counters(&self) -> SocketCounters {
+        self.before.with(self.socket.counters())
     }
 
     /// Takes in what has come by RDMA. Returns the number of news.
@@ -152,6 +170,7 @@ impl ClientNode {
         match Socket::bind(self.any, false) {
             Ok(socket) => {
                 tracing::debug!("nothing comes back: packets leave from another port");
+                self.before = self.socket_counters();
                 self.socket = socket;
                 self.is_other = true;
             }
@@ -253,6 +272,7 @@ impl ClientNode {
             total += count;
             if count > 0 {
                 self.unanswered = None;
+                self.silent_since = None;
             }
             if count == 0 || self.socket.is_drained() {
                 return Ok((total, false));
@@ -298,6 +318,7 @@ impl ClientNode {
         } else if !self.out.is_empty() {
             self.leave_port(now);
             self.unanswered.get_or_insert(now);
+            self.silent_since.get_or_insert(now);
             self.socket.send(&self.out);
         }
         self.out.clear();

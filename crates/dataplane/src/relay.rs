@@ -7,14 +7,15 @@ use crate::burst::Bursts;
 use crate::interface::Interface;
 use mio::unix::SourceFd;
 use pmnet_device::{
-    DeviceConfig, DeviceError, DeviceNode, FastPath, Port, Renewal, Served, Wake, serve,
+    DeviceConfig, DeviceError, DeviceNode, FastPath, Port, PortCounters, Renewal, Served, Turn,
+    Wake, serve,
 };
 use pmnet_log::{Log, Media};
 use pmnet_proto::device::Device;
 use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{FragmentSize, Outbox, Peer, Random, Time};
 pub use pmnet_udp::LeaseWords;
-use pmnet_udp::{Clock, Paths, STOP_TOKEN, Socket, Spin, Standing, Stop};
+use pmnet_udp::{Clock, Paths, Pulse, STOP_TOKEN, Socket, Spin, Standing, Stop};
 use pmnet_wire::{Header, Kind};
 use std::io;
 use std::net::IpAddr;
@@ -35,6 +36,8 @@ pub struct RelayConfig {
     pub spin_micros: u64,
     /// Handle that can end the loop, and hears the device's state; with `device.leased`: source of its leases.
     pub lease: Option<Lease>,
+    /// Sign that the loop lives.
+    pub pulse: Arc<Pulse>,
 }
 
 /// A device's side of its lease, or of who wires it.
@@ -76,6 +79,9 @@ pub(crate) struct Relay {
     next: Peer,
     /// The last renewal that was handed on.
     renewed: (u32, Time),
+    pulse: Arc<Pulse>,
+    /// Datagrams from port 0.
+    from_nowhere: u64,
 }
 
 impl Relay {
@@ -103,6 +109,8 @@ impl Relay {
             lease: config.lease.clone(),
             next: config.device.next,
             renewed: (0, Time(0)),
+            pulse: Arc::clone(&config.pulse),
+            from_nowhere: 0,
         };
         relay.wake_by(relay.socket.io().as_raw_fd(), SOCKET_TOKEN)?;
         if let Some(lease) = &relay.lease {
@@ -156,10 +164,13 @@ impl Relay {
 impl Port for Relay {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize> {
         let (next, mut next_spoke) = (self.next, false);
+        let from_nowhere = &mut self.from_nowhere;
         let received = self.bursts.receive(self.socket.io(), |from, hops, bytes| {
             next_spoke |= from == next;
             // Port 0 cannot be answered. Only a forger writes it.
-            if from.port() != 0 {
+            if from.port() == 0 {
+                *from_nowhere += 1;
+            } else {
                 deliver(from, hops, bytes);
             }
         });
@@ -211,6 +222,16 @@ impl Port for Relay {
         })
     }
 
+    fn counters(&self) -> PortCounters {
+        let socket = self.socket.counters();
+        PortCounters {
+            send_dropped: socket.send_dropped,
+            send_errors: socket.send_errors,
+            from_nowhere: socket.from_nowhere + self.from_nowhere,
+            fragmented: socket.fragmented,
+        }
+    }
+
     fn now(&self) -> Time {
         self.clock.now()
     }
@@ -223,6 +244,7 @@ impl Port for Relay {
         let polling = busy || self.spin.again(now, &self.clock);
         self.asked = !polling || self.spin.look_around(now);
         if !self.asked {
+            self.pulse.works();
             return Ok(Wake::Work);
         }
         let timeout = if polling {
@@ -230,7 +252,10 @@ impl Port for Relay {
         } else {
             until.map(|at| Duration::from_nanos(at.since(now)))
         };
-        match self.poll.poll(&mut self.events, timeout) {
+        self.pulse.rests();
+        let polled = self.poll.poll(&mut self.events, timeout);
+        self.pulse.works();
+        match polled {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
@@ -269,7 +294,7 @@ pub fn can_listen(listen: Peer, stop: &Stop) -> io::Result<()> {
 }
 
 /// Serves one shard on one UDP socket until stopped. With a fast path, only packets that it hands up come to the socket.
-/// `ready` is called once, when the device first serves, with the bound address and the pipeline.
+/// `observe` is called once a turn; `ready` once, when the device first serves, with the bound address and the pipeline.
 ///
 /// # Errors
 /// [`DeviceError`].
@@ -278,6 +303,7 @@ pub fn run<M: Media>(
     log: Log<M>,
     fast_path: Option<Box<dyn FastPath>>,
     stop: &Stop,
+    mut observe: impl FnMut(&DeviceNode<M>, &Turn),
     ready: impl FnOnce(Peer, &DeviceNode<M>),
 ) -> Result<(), DeviceError> {
     let mut relay = Relay::open(&config, stop)?;
@@ -289,11 +315,18 @@ pub fn run<M: Media>(
         }
         node = node.with_fast_path(path);
     }
-    let watch = watch(config.lease, relay.clock(), next, relay.address()?, ready);
-    serve(node, &mut relay, watch)
+    let mut watch = watch(config.lease, relay.clock(), next, relay.address()?, ready);
+    serve(
+        node,
+        &mut relay,
+        move |node: &DeviceNode<M>, turn: &Turn| {
+            observe(node, turn);
+            watch(node);
+        },
+    )
 }
 
-/// Returns the same for a device with more beside it, which `make` makes of it. `observe` is called once a turn.
+/// Returns the same for a device with more beside it, which `make` makes of it.
 ///
 /// # Errors
 /// [`DeviceError`].
@@ -302,7 +335,7 @@ pub fn run_with<N: Served>(
     log: Log<N::Medium>,
     stop: &Stop,
     make: impl FnOnce(DeviceNode<N::Medium>) -> N,
-    mut observe: impl FnMut(&N),
+    mut observe: impl FnMut(&N, &Turn),
     ready: impl FnOnce(Peer, &DeviceNode<N::Medium>),
 ) -> Result<(), DeviceError> {
     let mut relay = Relay::open(&config, stop)?;
@@ -312,8 +345,8 @@ pub fn run_with<N: Served>(
         relay.wake_by(fd, MORE_TOKEN)?;
     }
     let mut watch = watch(config.lease, relay.clock(), next, relay.address()?, ready);
-    serve(node, &mut relay, move |node: &N| {
-        observe(node);
+    serve(node, &mut relay, move |node: &N, turn: &Turn| {
+        observe(node, turn);
         watch(node.device());
     })
 }

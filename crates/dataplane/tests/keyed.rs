@@ -16,6 +16,7 @@ use pmnet_wire::program::{payload, reply_body};
 use pmnet_wire::{ClusterKey, FrontKey};
 use std::net::UdpSocket;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -57,6 +58,7 @@ fn device(id: u32, listen: Peer, (next_id, next): (u32, Peer)) -> RelayConfig {
         },
         spin_micros: 0,
         lease: None,
+        pulse: Arc::default(),
     }
 }
 
@@ -123,7 +125,8 @@ fn who_has_a_key_is_served_and_nobody_else() {
         for (config, stop) in devices.into_iter().zip(stops) {
             let id = config.device.id;
             let log = log(&folder.path().join(format!("log-{id}")), id);
-            scope.spawn(move || relay::run(config, log, None, &stop, |_, _| ()).unwrap());
+            scope
+                .spawn(move || relay::run(config, log, None, &stop, |_, _| (), |_, _| ()).unwrap());
         }
 
         let mut session = Session::start(client(head, Some(front(&CLUSTER))), LONG).unwrap();

@@ -14,5 +14,5 @@ mod slots;
 pub use fast_path::{FastPath, Hold};
 pub use node::{DeviceError, DeviceNode, Rejects};
 pub use pmnet_proto::device::{Counters, DeviceConfig};
-pub use port::{Buffers, Port, Renewal, Served, Taken, Wake, serve};
+pub use port::{Buffers, Port, PortCounters, Renewal, Served, Taken, Turn, Wake, serve};
 pub use slots::{SLOTS_A_TURN, SlotCounters, SlotRecovery, Slots};

@@ -28,6 +28,30 @@ pub struct Renewal {
     pub length: Nanos,
 }
 
+/// Datagrams that a port could not move as it should, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Datagrams that the system had no room for; the protocol sends them again.
+    pub send_dropped: u64,
+    /// Errors reported for earlier datagrams (an unreachable next hop, mostly).
+    pub send_errors: u64,
+    /// Datagrams from port 0, which nobody can answer.
+    pub from_nowhere: u64,
+    /// Datagrams that were longer than their path carries, and were sent as IP fragments.
+    pub fragmented: u64,
+}
+
+/// A turn of [`serve`], for its observer. Both times are read for the turn itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// Time before the turn received.
+    pub began: Time,
+    /// Time after it had received. What became durable by then was acknowledged in this turn.
+    pub now: Time,
+    /// Events of the port so far.
+    pub port: PortCounters,
+}
+
 /// Fate of a packet in a lent buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
@@ -124,6 +148,11 @@ pub trait Port {
     /// Returns the last renewal of this device's lease, if it is new since the last turn.
     fn renewal(&mut self) -> Option<Renewal> {
         None
+    }
+
+    /// Returns the events so far.
+    fn counters(&self) -> PortCounters {
+        PortCounters::default()
     }
 
     /// Returns how many entries are sent on in one turn, at most, besides as many as the turn has appended; the rest follows in the next
@@ -247,18 +276,19 @@ impl<M: Media> Served for DeviceNode<M> {
     }
 }
 
-/// Serves a port until it says stop; then closes the log cleanly.
+/// Serves a port until it says stop; then closes the log cleanly. `observe` is called once a turn, after all that the turn does.
 ///
 /// # Errors
 /// [`DeviceError`]: the port failed, the log failed, or the shard must stop.
 pub fn serve<N: Served>(
     mut node: N,
     port: &mut impl Port,
-    mut observe: impl FnMut(&N),
+    mut observe: impl FnMut(&N, &Turn),
 ) -> Result<(), DeviceError> {
     node.device_mut().forward_at_most(port.forwards_max());
     loop {
-        let now = port.now();
+        let began = port.now();
+        let now = began;
         let mut failed = Ok(());
         let received = port.receive(&mut |from, hops, datagram| {
             if failed.is_ok() {
@@ -298,7 +328,14 @@ pub fn serve<N: Served>(
         }
         worked |= node.work(now)?;
         node.exchange(port)?;
-        observe(&node);
+        observe(
+            &node,
+            &Turn {
+                began,
+                now,
+                port: port.counters(),
+            },
+        );
         let until = node.rest(now)?;
         match port.wait(received + in_place > 0 || worked, until)? {
             Wake::Work => {}

@@ -6,7 +6,9 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use pmnet_client::{ClientConfig, ClientNode};
 
-use crate::upstream::{Call, CallId, Calls, Event, Refused, SessionHandle, Submit, Time, Upstream};
+use crate::upstream::{
+    Call, CallId, Calls, Event, Refused, SessionHandle, Submit, Time, Upstream, UpstreamCounters,
+};
 
 /// How long the end of a session may take to reach the devices, in nanoseconds. A session whose end
 /// is lost expires there.
@@ -106,6 +108,14 @@ impl Upstream for ClientNode {
 
     fn next_timeout(&self) -> Option<Time> {
         ClientNode::next_timeout(self).map(|time| time.0)
+    }
+
+    fn counters(&self) -> UpstreamCounters {
+        UpstreamCounters {
+            client: ClientNode::counters(self),
+            socket: self.socket_counters(),
+            link: self.link_counters().unwrap_or_default(),
+        }
     }
 
     fn peer(&self) -> String {

@@ -8,8 +8,20 @@
 
 use bytes::Bytes;
 pub use pmnet_client::{
-    CROWDED, CallId, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle,
+    CROWDED, CallId, ClientCounters, Closed, Event, LinkCounters, Outcome, ReadAnswer, Refused,
+    SessionHandle, SocketCounters,
 };
+
+/// Events of the endpoint so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UpstreamCounters {
+    /// Of the client machine.
+    pub client: ClientCounters,
+    /// Of its sockets.
+    pub socket: SocketCounters,
+    /// Of its link by RDMA; all 0 without one.
+    pub link: LinkCounters,
+}
 
 /// Nanoseconds since the start of the front.
 pub type Time = u64;
@@ -126,4 +138,9 @@ pub trait Upstream: Calls {
 
     /// Whom it asks, in words for the log.
     fn peer(&self) -> String;
+
+    /// Returns the events of the endpoint so far.
+    fn counters(&self) -> UpstreamCounters {
+        UpstreamCounters::default()
+    }
 }

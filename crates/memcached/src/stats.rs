@@ -17,13 +17,16 @@ pub struct Counters {
     pub too_large: u64,
     /// Commands that were answered with SERVER_ERROR.
     pub errors: u64,
-    gets: [u64; 2],
-    touches: [u64; 2],
-    deletes: [u64; 2],
-    /// `incr`, `decr`.
-    counts: [[u64; 2]; 2],
+    /// Gets that found nothing, and that found an item.
+    pub gets: [u64; 2],
+    /// The same of touches.
+    pub touches: [u64; 2],
+    /// The same of deletes.
+    pub deletes: [u64; 2],
+    /// The same of `incr`, and of `decr`.
+    pub counts: [[u64; 2]; 2],
     /// Hits, bad values, misses.
-    cas: [u64; 3],
+    pub cas: [u64; 3],
     /// Received and sent over TCP and UDP.
     pub bytes_read: u64,
     /// The same.

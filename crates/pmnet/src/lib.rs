@@ -8,3 +8,4 @@
 pub mod cli;
 pub mod doctor;
 mod memory_limit;
+pub mod status;

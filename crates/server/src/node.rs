@@ -63,6 +63,11 @@ impl<S: Store> ServerNode<S> {
     pub const fn rejected_packets(&self) -> u64 {
         self.rejected_packets
     }
+    /// Returns why the store is left alone at the moment: its last failure. `None`: it is not.
+    pub fn pauses(&self) -> Option<&str> {
+        let (text, _) = self.told.as_ref()?;
+        self.resume_at.map(|_| text.as_str())
+    }
     /// Returns the store, to be woken by it.
     pub const fn store_mut(&mut self) -> &mut S {
         &mut self.store

@@ -8,7 +8,7 @@ use mio::unix::SourceFd;
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
-use pmnet_udp::{Clock, OnRecord, Paths, STOP_TOKEN, Socket, Spin, Stop};
+use pmnet_udp::{Clock, OnRecord, Paths, Pulse, STOP_TOKEN, Socket, SocketCounters, Spin, Stop};
 use pmnet_wire::{Header, Kind};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -28,17 +28,29 @@ pub struct ServeConfig {
     pub spin_micros: u64,
     /// Messages to and from the agent of the fleet, if there is one.
     pub words: Option<Arc<ServerWords>>,
+    /// Sign that the loop lives.
+    pub pulse: Arc<Pulse>,
+}
+
+/// A turn of [`serve`], for its observer.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// Time that the store needed for its step; `None`: it had nothing to do.
+    pub step: Option<Nanos>,
+    /// Events of the socket so far.
+    pub socket: SocketCounters,
 }
 
 impl ServeConfig {
     /// A server of its own at this address, that sleeps when it has nothing to do.
     #[must_use]
-    pub const fn new(listen: Peer, server: ServerConfig) -> ServeConfig {
+    pub fn new(listen: Peer, server: ServerConfig) -> ServeConfig {
         ServeConfig {
             listen,
             server,
             spin_micros: 0,
             words: None,
+            pulse: Arc::default(),
         }
     }
 }
@@ -73,8 +85,9 @@ const BURSTS_MAX: usize = 16;
 /// Bytes that a small datagram takes in a socket's receive buffer, about.
 const DATAGRAM_COST_BYTES: usize = 1280;
 
-/// Runs until stopped, or until its turn is over. With a `feed`, entries that the tail only announces are read from there. `ready` is called
-/// with the bound address and the durability that the store states, once the socket is open.
+/// Runs until stopped, or until its turn is over. With a `feed`, entries that the tail only announces are read from there. `observe` is
+/// called once a turn, and once before the first one; `ready` with the bound address and the durability that the store states, once the
+/// socket is open.
 ///
 /// # Errors
 /// [`DriverError`].
@@ -83,6 +96,7 @@ pub fn serve(
     store: Box<dyn Store>,
     mut feed: Option<Box<dyn Feed>>,
     stop: &Stop,
+    mut observe: impl FnMut(&ServerNode<Box<dyn Store>>, &Turn),
     ready: impl FnOnce(Peer, &str),
 ) -> Result<Ended, DriverError> {
     let mut socket = Socket::bind_patiently(config.listen, stop)?;
@@ -95,7 +109,7 @@ pub fn serve(
     // The last device that asked to belong to the chain.
     let mut asked: Option<Peer> = None;
     let mut core = ServerNode::new(Server::new(config.server, random), store);
-    let words = config.words;
+    let (words, pulse) = (config.words, config.pulse);
     let mut said = OnRecord::default();
     let mut poll = mio::Poll::new()?;
     let mut events = mio::Events::with_capacity(16);
@@ -120,6 +134,11 @@ pub fn serve(
     // The first work loads the records, so that the store's durability is known. A store that is not
     // there yet is asked again.
     core.step(clock.now(), &mut out)?;
+    let first = Turn {
+        step: None,
+        socket: socket.counters(),
+    };
+    observe(&core, &first);
     ready(socket.local_address()?, &core.store().durability());
     // Since when the socket was not read: what is in it may have arrived at any time since then.
     let mut unheard: Option<Time> = None;
@@ -167,7 +186,8 @@ pub fn serve(
             core.machine_mut().set_path(size);
         }
         let begun = clock.now();
-        if core.step(now, &mut out)? {
+        let stepped = core.step(now, &mut out)?;
+        if stepped {
             busy = true;
             unheard.get_or_insert(begun);
         }
@@ -189,12 +209,18 @@ pub fn serve(
         if let Some(words) = &words {
             tell(words, core.machine(), &mut said);
         }
+        let turn = Turn {
+            step: stepped.then_some(took),
+            socket: socket.counters(),
+        };
+        observe(&core, &turn);
         let now = clock.now();
         if busy {
             spin.active(now);
         }
         let polling = busy || spin.again(now, &clock);
         if polling && !spin.look_around(now) {
+            pulse.works();
             continue;
         }
         let timeout = if polling {
@@ -203,7 +229,10 @@ pub fn serve(
             core.next_timeout()
                 .map(|at| Duration::from_nanos(at.since(now)))
         };
-        match poll.poll(&mut events, timeout) {
+        pulse.rests();
+        let polled = poll.poll(&mut events, timeout);
+        pulse.works();
+        match polled {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
             _ => {}
         }

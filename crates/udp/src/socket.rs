@@ -44,6 +44,19 @@ pub struct SocketCounters {
     pub fragmented: u64,
 }
 
+impl SocketCounters {
+    /// Returns the sums of these and of those of another socket.
+    #[must_use]
+    pub const fn with(self, other: SocketCounters) -> SocketCounters {
+        SocketCounters {
+            send_dropped: self.send_dropped + other.send_dropped,
+            send_errors: self.send_errors + other.send_errors,
+            from_nowhere: self.from_nowhere + other.from_nowhere,
+            fragmented: self.fragmented + other.fragmented,
+        }
+    }
+}
+
 /// A non-blocking UDP socket.
 #[derive(Debug)]
 pub struct Socket {

@@ -14,7 +14,7 @@ mod sockets;
 
 use std::io;
 
-use pmnet_device::{DeviceError, DeviceNode, Served, serve};
+use pmnet_device::{DeviceError, DeviceNode, Port as _, Served, Turn, serve};
 use pmnet_log::{Log, Media};
 use pmnet_media::Memory;
 use pmnet_proto::Peer;
@@ -125,20 +125,21 @@ impl DirectDevice {
         })
     }
 
-    /// Serves one shard until stopped, with the log of [`DirectDevice::open`]. `ready` is called once, when the device first
-    /// serves, with the bound address, the node, and what each socket got.
+    /// Serves one shard until stopped, with the log of [`DirectDevice::open`]. `observe` is called once a turn; `ready` once, when the
+    /// device first serves, with the bound address, the node, and what each socket got.
     ///
     /// # Errors
     /// [`DirectError`].
     pub fn serve<M: Media>(
         self,
         log: Log<M>,
+        observe: impl FnMut(&DeviceNode<M>, &Turn),
         ready: impl FnOnce(Peer, &DeviceNode<M>, &[Bound]),
     ) -> Result<(), DirectError> {
-        self.serve_with(log, |node| node, |_| (), ready)
+        self.serve_with(log, |node| node, observe, ready)
     }
 
-    /// Serves a device with more beside it, which `make` makes of it. `observe` is called once a turn.
+    /// Serves a device with more beside it, which `make` makes of it.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -146,7 +147,7 @@ impl DirectDevice {
         self,
         mut log: Log<N::Medium>,
         make: impl FnOnce(DeviceNode<N::Medium>) -> N,
-        mut observe: impl FnMut(&N),
+        mut observe: impl FnMut(&N, &Turn),
         ready: impl FnOnce(Peer, &DeviceNode<N::Medium>, &[Bound]),
     ) -> Result<(), DirectError> {
         let (mut port, next) = (self.port, self.device.next);
@@ -156,11 +157,11 @@ impl DirectDevice {
         let address = port.stack().address()?;
         let ready = |address, node: &DeviceNode<N::Medium>| ready(address, node, &bound);
         let mut watch = watch(self.lease, port.stack().clock(), next, address, ready);
-        let served = serve(make(node), &mut port, |node: &N| {
-            observe(node);
+        let served = serve(make(node), &mut port, |node: &N, turn: &Turn| {
+            observe(node, turn);
             watch(node.device());
         });
-        let send_dropped = port.send_dropped();
+        let send_dropped = port.counters().send_dropped;
         if send_dropped > 0 {
             tracing::info!(send_dropped, "packets that found no room were sent again");
         }

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-use pmnet_device::{Buffers, Port, Renewal, Taken, Wake};
+use pmnet_device::{Buffers, Port, PortCounters, Renewal, Taken, Wake};
 use pmnet_proto::{FragmentSize, Outbox, Peer, Place, Time};
 use pmnet_udp::Stop;
 use pmnet_wire::MAGIC;
@@ -81,10 +81,6 @@ impl Direct {
         self.sockets.never_live()
     }
 
-    pub const fn send_dropped(&self) -> u64 {
-        self.sockets.send_dropped()
-    }
-
     fn send_one(&mut self, out: &Outbox, place: Place) -> Result<(), AfXdpError> {
         let (now, to) = (self.now.get(), place.to);
         match (place.hops, place.logged) {
@@ -147,6 +143,14 @@ impl Port for Direct {
             self.rest.clear();
         }
         self.sockets.flush().map_err(io::Error::other)
+    }
+
+    fn counters(&self) -> PortCounters {
+        let stack = self.stack.counters();
+        PortCounters {
+            send_dropped: stack.send_dropped + self.sockets.send_dropped(),
+            ..stack
+        }
     }
 
     fn forwards_max(&self) -> usize {

@@ -75,6 +75,11 @@ impl Status {
         names
     }
 
+    /// Returns the names of all counters.
+    pub fn counter_names() -> impl Iterator<Item = &'static str> {
+        COUNTED.iter().map(|(name, _)| *name)
+    }
+
     /// Reads the status of one of them.
     ///
     /// # Errors

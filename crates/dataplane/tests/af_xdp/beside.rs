@@ -97,6 +97,7 @@ impl Side {
             device: DeviceConfig::new(DEVICE, SHARD, next),
             spin_micros: 0,
             lease: None,
+            pulse: Arc::default(),
         };
         let (ready, is_ready) = mpsc::channel::<()>();
         let log = log(path);
@@ -111,7 +112,7 @@ impl Side {
         });
         let device = move || {
             if !direct {
-                relay::run(config, log, None, &stop, |_, _| drop(ready)).unwrap();
+                relay::run(config, log, None, &stop, |_, _| (), |_, _| drop(ready)).unwrap();
                 return;
             }
             let config = DirectConfig {
@@ -123,7 +124,7 @@ impl Side {
             };
             let memory = log.medium().memory();
             let device = DirectDevice::open(config, &log, memory, &stop).unwrap();
-            device.serve(log, |_, _, _| drop(ready)).unwrap();
+            device.serve(log, |_, _| (), |_, _, _| drop(ready)).unwrap();
         };
         let near = Arc::clone(&link);
         let serving = std::thread::spawn(move || near.near(device));

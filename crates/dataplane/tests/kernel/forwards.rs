@@ -176,7 +176,7 @@ fn turns(updates: u64, burst: u64, linger: Nanos) -> Turns {
         sent: Vec::new(),
         turns: 0,
     };
-    serve(node, &mut port, |_| ()).unwrap();
+    serve(node, &mut port, |_, _| ()).unwrap();
     let orders: Vec<u64> = port.forwarded().iter().map(|(_, h)| h.order).collect();
     let all: Vec<u64> = (1..=updates + 2).collect();
     assert_eq!(orders, all, "each once, in order");

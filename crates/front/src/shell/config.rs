@@ -2,9 +2,10 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use pmnet_client::owner_of_port;
+use pmnet_client::{Pulse, owner_of_port};
 use pmnet_tls::ServerTls;
 
 use crate::client::ReadFrom;
@@ -47,6 +48,10 @@ pub struct FrontConfig {
     pub tls: Option<ServerTls>,
     /// After how much silence the operating system checks that a client is still there (whole seconds); `None`: it does not.
     pub keepalive: Option<Duration>,
+    /// Sign that the loop lives.
+    pub pulse: Arc<Pulse>,
+    /// Devices that do not answer are asked again, also if no client asks: so that whoever looks sees when they answer again.
+    pub asks_again: bool,
 }
 
 /// Who answers commands that only read, beside a bypass.
@@ -82,6 +87,8 @@ impl FrontConfig {
             access: Access::default(),
             tls: None,
             keepalive: Some(KEEPALIVE),
+            pulse: Arc::default(),
+            asks_again: false,
         }
     }
 }

@@ -19,6 +19,7 @@ mod learning;
 pub(crate) mod lingering;
 mod marks;
 mod moving;
+mod observed;
 mod outputs;
 pub(crate) mod pace;
 mod reads;
@@ -46,6 +47,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
+use pmnet_client::Pulse;
 use pmnet_tls::ServerTls;
 use rustc_hash::FxHashMap;
 
@@ -64,9 +66,11 @@ use entrance::Shelf;
 use learning::Learning;
 use marks::Marks;
 pub use moving::DirectMover;
+pub use observed::FrontTurn;
 use pace::Pace;
 use reads::{REPLICA_TOKENS, StoreReads};
 use seats::Seats;
+pub use silence::Class;
 use silence::Watched;
 use stopper::Ending;
 pub use stopper::Stopper;
@@ -141,6 +145,10 @@ pub struct Front<U> {
     /// With what clients agree on TLS, if they have to.
     tls: Option<ServerTls>,
     keepalive: Option<Duration>,
+    pulse: Arc<Pulse>,
+    asks_again: bool,
+    /// Time before which silent devices are not asked again.
+    ask_again_at: Time,
     /// How many have not yet.
     handshakes: usize,
     scratch: Vec<u8>,
@@ -235,6 +243,9 @@ impl<U: Upstream> Front<U> {
             strangers_bytes: 0,
             tls: config.tls.clone(),
             keepalive: config.keepalive,
+            pulse: Arc::clone(&config.pulse),
+            asks_again: config.asks_again,
+            ask_again_at: 0,
             handshakes: 0,
             scratch: vec![0; SCRATCH_BYTES],
         })
@@ -259,7 +270,18 @@ impl<U: Upstream> Front<U> {
     ///
     /// # Errors
     /// [`FrontError::Loop`] if the operating system's event queue fails.
-    pub fn run(mut self) -> Result<Counters, FrontError> {
+    pub fn run(self) -> Result<Counters, FrontError> {
+        self.run_observed(|_| ())
+    }
+
+    /// Returns the same. `observe` is called once a turn, after all that the turn does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_observed(
+        mut self,
+        mut observe: impl FnMut(&mut FrontTurn<'_>),
+    ) -> Result<Counters, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut more_from_endpoint = false;
         // Nobody waits yet, but whether anybody answers is worth knowing.
@@ -275,7 +297,10 @@ impl<U: Upstream> Front<U> {
                 || self.reads.has_more()
                 || self.tracking.has_more();
             let waits = self.pace.waits(self.shared.now, work, || self.sleep());
-            let Some(now) = self.pace.wait(&mut self.poll, &mut events, waits)? else {
+            self.pulse.rests();
+            let waited = self.pace.wait(&mut self.poll, &mut events, waits);
+            self.pulse.works();
+            let Some(now) = waited? else {
                 continue;
             };
             self.shared.now = now;
@@ -319,6 +344,7 @@ impl<U: Upstream> Front<U> {
             self.learn_commands();
             self.keep_marks();
             self.keep_waiting();
+            self.ask_again();
             self.up.flush(self.shared.now);
             if self.up.take_other_socket() {
                 self.up.register(self.poll.registry(), ENDPOINT)?;
@@ -329,6 +355,7 @@ impl<U: Upstream> Front<U> {
             if self.shared.busy.error(self.shared.now).is_some() {
                 self.vigil.attend(self.shared.now);
             }
+            self.observed(&mut observe);
         }
         self.shut_down();
         self.shared.counters.failed_logins = self.shared.users.failed_logins();
@@ -347,6 +374,7 @@ impl<U: Upstream> Front<U> {
             self.reads.next_timeout(),
             self.marks.next_look,
             self.waiting.next_timeout(),
+            self.next_asking_again(),
             self.next_question(),
             self.next_learning(),
             self.witnesses.next_timeout(),

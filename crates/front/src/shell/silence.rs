@@ -4,7 +4,8 @@
 //! at all: because of a wrong address, a wrong shard, or a chain that is too short.
 
 use crate::upstream::{
-    CROWDED, Call, CallId, Calls, Closed, Event, Outcome, Refused, SessionHandle, Time, Upstream,
+    CROWDED, Call, CallId, Calls, Closed, Event, Outcome, Refused, SessionHandle, Submit, Time,
+    Upstream, UpstreamCounters,
 };
 
 /// After how long without an answer it is said, in nanoseconds.
@@ -13,10 +14,15 @@ const SILENCE: Time = 5_000_000_000;
 const AGAIN_AFTER: Time = 30_000_000_000;
 const SECOND: Time = 1_000_000_000;
 
-/// An endpoint, and whether anything comes back from it.
+/// An endpoint, whether anything comes back from it, and how long that takes.
 pub(super) struct Watched<U> {
     up: U,
     listening: Listening,
+    under_way: UnderWay,
+    /// Time of this turn.
+    now: Time,
+    /// Copies that the last commit named.
+    copies: u8,
 }
 
 impl<U: Upstream> Watched<U> {
@@ -24,6 +30,82 @@ impl<U: Upstream> Watched<U> {
         Watched {
             up,
             listening: Listening::default(),
+            under_way: UnderWay::new(),
+            now: 0,
+            copies: 0,
+        }
+    }
+
+    /// Returns the time since which nothing has come back although something was asked.
+    pub(super) const fn unanswered_since(&self) -> Option<Time> {
+        self.listening.asked
+    }
+
+    /// Returns the number of devices that the last commit named; 0: there was none.
+    pub(super) const fn copies(&self) -> u8 {
+        self.copies
+    }
+
+    /// Hands over how long the calls took that have ended since the last time.
+    pub(super) fn take_took(&mut self) -> impl Iterator<Item = (Class, Time)> {
+        self.under_way.took.drain(..)
+    }
+}
+
+/// Class of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Acknowledged early, by the devices.
+    Early,
+    /// Executed by the store, and changes it.
+    Write,
+    /// Executed by the store, and changes nothing.
+    Read,
+    /// Asked of the head.
+    Head,
+}
+
+impl Class {
+    const fn of(how: Submit) -> Class {
+        match how {
+            Submit::Update => Class::Early,
+            Submit::Bypass { read_only: false } => Class::Write,
+            Submit::Bypass { read_only: true } => Class::Read,
+        }
+    }
+}
+
+/// Calls under way that are timed, at most. Of more, those that began first are not timed.
+const TIMED_MAX: usize = 1024;
+
+/// Calls under way, by the last digits of their names: these are given in order.
+struct UnderWay {
+    began: Box<[Option<(CallId, Class, Time)>]>,
+    /// Calls that have ended in this turn.
+    took: Vec<(Class, Time)>,
+}
+
+impl UnderWay {
+    fn new() -> UnderWay {
+        UnderWay {
+            began: vec![None; TIMED_MAX].into(),
+            took: Vec::new(),
+        }
+    }
+
+    fn place(&mut self, call: CallId) -> &mut Option<(CallId, Class, Time)> {
+        let at = usize::try_from(call.0 % TIMED_MAX as u64).unwrap_or(0);
+        &mut self.began[at]
+    }
+
+    fn begin(&mut self, call: CallId, class: Class, now: Time) {
+        *self.place(call) = Some((call, class, now));
+    }
+
+    fn end(&mut self, call: CallId, now: Time) {
+        let place = self.place(call);
+        if let Some((_, class, began)) = place.take_if(|(timed, ..)| *timed == call) {
+            self.took.push((class, now.saturating_sub(began)));
         }
     }
 }
@@ -89,8 +171,10 @@ impl<U: Upstream> Calls for Watched<U> {
         session: SessionHandle,
         call: Call<'_>,
     ) -> Result<CallId, Refused> {
+        let class = Class::of(call.how);
         let call = self.up.submit(now, session, call)?;
         self.listening.ask(now);
+        self.under_way.begin(call, class, now);
         Ok(call)
     }
 
@@ -101,7 +185,9 @@ impl<U: Upstream> Calls for Watched<U> {
         replicas: bool,
         deadline: Time,
     ) -> Result<CallId, Refused> {
-        self.up.read(now, hashes, replicas, deadline)
+        let call = self.up.read(now, hashes, replicas, deadline)?;
+        self.under_way.begin(call, Class::Head, now);
+        Ok(call)
     }
 }
 
@@ -116,6 +202,26 @@ impl<U: Upstream> Upstream for Watched<U> {
 
     fn poll_event(&mut self) -> Option<Event> {
         let event = self.up.poll_event()?;
+        match &event {
+            Event::Done {
+                call,
+                outcome: Outcome::Committed { copies, .. },
+                ..
+            } => {
+                // At the server itself no device has it, which says nothing of the chain.
+                if *copies > 0 {
+                    self.copies = *copies;
+                }
+                self.under_way.end(*call, self.now);
+            }
+            Event::Done {
+                call,
+                outcome: Outcome::Reply(_),
+                ..
+            }
+            | Event::Read { call, .. } => self.under_way.end(*call, self.now),
+            _ => {}
+        }
         match &event {
             Event::Done {
                 outcome: Outcome::Committed { .. } | Outcome::Reply(_),
@@ -180,10 +286,12 @@ impl<U: Upstream> Upstream for Watched<U> {
     }
 
     fn receive(&mut self, now: Time) -> bool {
+        self.now = now;
         self.up.receive(now)
     }
 
     fn flush(&mut self, now: Time) {
+        self.now = now;
         self.up.flush(now);
         if let Some(seconds) = self.listening.say(now) {
             tracing::warn!(
@@ -204,6 +312,10 @@ impl<U: Upstream> Upstream for Watched<U> {
 
     fn peer(&self) -> String {
         self.up.peer()
+    }
+
+    fn counters(&self) -> UpstreamCounters {
+        self.up.counters()
     }
 }
 
@@ -232,6 +344,22 @@ mod tests {
         listening.ask(begin + 40 * SECOND);
         assert_eq!(listening.due(), Some(begin + 45 * SECOND));
         assert!(!listening.hear());
+    }
+
+    #[test]
+    fn a_call_is_timed_unless_many_began_after_it() {
+        let mut under_way = UnderWay::new();
+        under_way.begin(CallId(1), Class::Early, 100);
+        under_way.begin(CallId(2), Class::Read, 200);
+        under_way.end(CallId(2), 250);
+        under_way.end(CallId(2), 260);
+        under_way.end(CallId(1), 300);
+        assert_eq!(under_way.took, [(Class::Read, 50), (Class::Early, 200)]);
+        under_way.begin(CallId(3), Class::Write, 400);
+        under_way.begin(CallId(3 + TIMED_MAX as u64), Class::Head, 500);
+        under_way.end(CallId(3), 600);
+        under_way.end(CallId(3 + TIMED_MAX as u64), 600);
+        assert_eq!(under_way.took[2..], [(Class::Head, 100)]);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use pmnet_client::owner_of_port;
+use pmnet_client::{Pulse, owner_of_port};
 
 /// How the front is set up.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct FrontConfig {
     pub id: u64,
     /// After how much silence the operating system checks that a client is still there; `None`: it does not.
     pub keepalive: Option<Duration>,
+    /// Sign that the loop lives.
+    pub pulse: Arc<Pulse>,
 }
 
 impl FrontConfig {
@@ -43,6 +46,7 @@ impl FrontConfig {
             item_max: 1 << 20,
             id: 0,
             keepalive: Some(Duration::from_secs(300)),
+            pulse: Arc::default(),
         }
     }
 }

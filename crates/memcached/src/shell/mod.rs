@@ -12,14 +12,15 @@ mod guest;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mio::net::{TcpStream, UdpSocket};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use pmnet_client::{
-    ClientNode, Clock, Closed, Event, Refused, STOP_TOKEN, SessionHandle, Spin, Stop, StopTrigger,
-    Time,
+    ClientCounters, ClientNode, Clock, Closed, Event, Pulse, Refused, STOP_TOKEN, SessionHandle,
+    SocketCounters, Spin, Stop, StopTrigger, Time,
 };
 
 use crate::connection::{Call, Connection, Shared};
@@ -76,6 +77,22 @@ pub struct Front {
     busy: Vec<usize>,
     now: Time,
     scratch: Vec<u8>,
+    pulse: Arc<Pulse>,
+}
+
+/// A turn of [`Front::run_observed`].
+#[derive(Clone, Copy, Debug)]
+pub struct FrontTurn {
+    /// Events so far, or since `stats reset`.
+    pub counters: Counters,
+    /// Events of the client machine so far.
+    pub client: ClientCounters,
+    /// Events of its sockets so far.
+    pub socket: SocketCounters,
+    /// UDP requests that are not answered.
+    pub exchanges: usize,
+    /// Time for which nothing has come back although something was sent, in nanoseconds.
+    pub unanswered: u64,
 }
 
 impl Front {
@@ -138,6 +155,7 @@ impl Front {
             busy: Vec::new(),
             now: Time(0),
             scratch: vec![0; SCRATCH_BYTES],
+            pulse: Arc::clone(&config.pulse),
         };
         Ok((front, stopper))
     }
@@ -162,7 +180,18 @@ impl Front {
     ///
     /// # Errors
     /// [`FrontError::Loop`] if the operating system's event queue fails.
-    pub fn run(mut self) -> Result<Counters, FrontError> {
+    pub fn run(self) -> Result<Counters, FrontError> {
+        self.run_observed(|_| ())
+    }
+
+    /// Returns the same. `observe` is called once a turn, after all that the turn does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_observed(
+        mut self,
+        mut observe: impl FnMut(&FrontTurn),
+    ) -> Result<Counters, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut more_from_endpoint = false;
         loop {
@@ -173,7 +202,10 @@ impl Front {
             } else {
                 self.sleep()
             };
-            match self.poll.poll(&mut events, timeout) {
+            self.pulse.rests();
+            let polled = self.poll.poll(&mut events, timeout);
+            self.pulse.works();
+            match polled {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
@@ -206,6 +238,19 @@ impl Front {
                 }
             }
             self.send()?;
+            observe(&self.turn());
+        }
+    }
+
+    fn turn(&self) -> FrontTurn {
+        let node = &self.calls.node;
+        let silent = node.unanswered_since();
+        FrontTurn {
+            counters: self.shared.counters,
+            client: node.counters(),
+            socket: node.socket_counters(),
+            exchanges: self.exchanges,
+            unanswered: silent.map_or(0, |since| self.now.since(since)),
         }
     }
 

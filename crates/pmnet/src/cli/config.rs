@@ -58,6 +58,46 @@ fn read_file(path: &Path) -> Result<FileConfig, ConfigError> {
     parse(&text).map_err(|error| bad(&error))
 }
 
+/// The check of one section.
+type Check<'a> = &'a mut dyn FnMut() -> Result<(), ConfigError>;
+
+/// Checks a file as its roles would read it. Returns the sections that it has.
+///
+/// # Errors
+/// [`ConfigError`]: it cannot be read, or a role would refuse its section.
+pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
+    let file = read_file(path)?;
+    let place = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ConfigError(format!("configuration {place}: {error}")))?;
+    let table: toml::Table = toml::from_str(&text)
+        .map_err(|error| ConfigError(format!("configuration {place}: {error}")))?;
+    let FileConfig {
+        device,
+        server,
+        redis,
+        memcached,
+    } = file;
+    let checks: [(&str, Check<'_>); 4] = [
+        ("device", &mut || super::device::check(device.clone())),
+        ("server", &mut || super::server::check(&server)),
+        ("redis", &mut || super::redis::check(redis.clone())),
+        ("memcached", &mut || {
+            super::memcached::check(memcached.clone())
+        }),
+    ];
+    let mut found = Vec::new();
+    for (section, check) in checks {
+        if table.contains_key(section) {
+            check().map_err(|error| {
+                ConfigError(format!("configuration {place}: [{section}]: {error}"))
+            })?;
+            found.push(format!("[{section}]"));
+        }
+    }
+    Ok(found)
+}
+
 fn parse(text: &str) -> Result<FileConfig, toml::de::Error> {
     toml::from_str(text)
 }

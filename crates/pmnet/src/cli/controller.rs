@@ -1,5 +1,6 @@
 //! `pmnet controller`: leaves devices out of a chain that have lost their lease, and lets spares join.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use super::common::InFleet;
 use super::ready;
 use super::stop::stop_on_signals;
+use crate::status::{ControllerBoard, ControllerNumbers, Status};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,6 +51,10 @@ pub struct ControllerArgs {
     /// and has no other users.
     #[arg(long)]
     compact_etcd: bool,
+    /// Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, its state. Whoever reaches it can
+    /// read these [default: none].
+    #[arg(long, value_name = "HOST:PORT")]
+    status: Option<String>,
     /// Report the start, and each change that was made, on stdout: one JSON object a line.
     #[arg(long)]
     json: bool,
@@ -70,11 +76,20 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
         compacts: args.compact_etcd,
     };
     let stop = stop_on_signals()?;
+    let status = Status::open("controller", args.status.as_deref())?;
+    let board = ControllerBoard::new(args.place.fleet.clone(), args.place.shard);
+    let board = Arc::new(board);
+    status.shown.add(board.clone());
+    let mut numbers = ControllerNumbers::default();
     let mut controller = Controller::new(config);
     let mut said = Said::default();
     let mut ready = false;
     loop {
+        // Each call of etcd has a deadline of its own.
+        board.pulse.works();
+        board.pulse.rests();
         let turned = controller.turn();
+        count(&mut numbers, &turned);
         if turned.is_ok() && !ready {
             ready = true;
             let fields = [
@@ -86,6 +101,9 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
         let done = matches!(turned, Ok(Advice::Do(_)));
         let answered = turned.is_ok();
         said.say(turned, args.json)?;
+        let waits = said.waits.as_ref().map(|(text, _)| text.as_str());
+        numbers.waits = u64::from(waits.is_some());
+        board.turn(numbers, answered, waits);
         if answered && let Some(text) = controller.look_after_etcd() {
             tracing::warn!("{text}");
             if args.json {
@@ -101,6 +119,23 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
         if stop.within(pause).context("cannot wait")? {
             return Ok(true);
         }
+    }
+}
+
+/// Counts a turn.
+fn count(numbers: &mut ControllerNumbers, turned: &Result<Advice, String>) {
+    match turned {
+        Ok(advice) => {
+            numbers.answered += 1;
+            match advice {
+                Advice::Do(Step::Adopt(_)) => numbers.adopt += 1,
+                Advice::Do(Step::Stop { .. }) => numbers.stop += 1,
+                Advice::Do(Step::Wire(_)) => numbers.wire += 1,
+                Advice::Do(Step::LeftOut { .. }) => numbers.left_out += 1,
+                Advice::Well | Advice::Wait(_) => {}
+            }
+        }
+        Err(_) => numbers.failed += 1,
     }
 }
 

@@ -2,17 +2,20 @@
 //! Exit codes are those of `pmnet_cli`.
 
 mod access;
+mod check;
 mod common;
 mod config;
 mod controller;
 mod ctl;
 mod device;
+mod environment;
 mod log;
 mod memcached;
 mod names;
 mod ready;
 mod redis;
 mod server;
+pub(crate) mod service;
 mod status;
 mod stop;
 mod store;
@@ -21,7 +24,7 @@ mod tls;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use pmnet_cli::{finish, parse};
+use pmnet_cli::{finish, parse_by};
 
 pub use config::check_file;
 
@@ -29,7 +32,7 @@ use common::CommonArgs;
 
 /// Makes a write durable in the network, on its way to the server.
 #[derive(Debug, Parser)]
-#[command(name = "pmnet", version, long_version = VERSION, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "pmnet", version = RELEASE, long_version = VERSION, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
     /// Logs on stderr as JSON, one object a line.
     #[arg(long, global = true)]
@@ -38,16 +41,23 @@ struct Cli {
     command: Command,
 }
 
-/// Text of `--version`: the number, and that this is the product.
+/// The number, and the commit that this was built from.
+const RELEASE: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("PMNET_COMMIT"), ")");
+
+/// Text of `--version`: the number, the commit, and that this is the product.
 const VERSION: &str = if pmnet_proto::rules::CAN_BE_SWITCHED_OFF {
     concat!(
         env!("CARGO_PKG_VERSION"),
-        "\nbuilt with what is simulated: rules of the protocol can be switched off"
+        " (",
+        env!("PMNET_COMMIT"),
+        ")\nbuilt with what is simulated: rules of the protocol can be switched off"
     )
 } else {
     concat!(
         env!("CARGO_PKG_VERSION"),
-        "\nevery rule of the protocol holds"
+        " (",
+        env!("PMNET_COMMIT"),
+        ")\nevery rule of the protocol holds"
     )
 };
 
@@ -59,6 +69,9 @@ Example: a Redis with a device in front of it, all on one machine
       --log /var/tmp/d1.pmlog --media file &
   pmnet redis  --listen 127.0.0.1:6380 --via 127.0.0.1:51000 &
   redis-cli -p 6380 SET greeting hello
+
+Every flag of a role can also be a variable of the environment: PMNET_DEVICE_LISTEN is --listen of pmnet device. A flag wins over its variable, \
+and a variable over the file. Flags that state something once (--declare-data-loss and such) have none.
 
 Logs go to stderr; PMNET_LOG filters them (error, warn, info, debug, or module=level,…). A warning or error \
 begins with an id such as PM1203; docs/operate/messages.md says under this id what to do.";
@@ -78,11 +91,13 @@ enum Command {
     /// Change a running chain (one copy more or less, one device for another), with or without etcd; or replace a shard's Redis by its
     /// replica.
     Ctl(ctl::CtlArgs),
+    /// Say whether a configuration file is right, without starting anything.
+    Check(check::CheckArgs),
     /// Look at the log of a device.
     Log(log::LogCommand),
     /// Look at a packet store, copy it, make it larger, or repair it.
     Store(store::StoreCommand),
-    /// Look at the devices in this machine's kernel: logs, counters, times.
+    /// Look at processes by their status ports; at the devices in this machine's kernel: logs, counters, times; or at a fleet.
     Status(status::StatusArgs),
     /// Say whether pmnet will work well on this machine, and what to do if not.
     Doctor(crate::doctor::DoctorArgs),
@@ -103,7 +118,7 @@ pub fn is_command_line(arguments: &[&str]) -> bool {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match parse::<Cli>() {
+    let cli = match parse_by::<Cli>(environment::with_variables(Cli::command())) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
@@ -115,6 +130,7 @@ pub fn main() -> ExitCode {
         Command::Memcached(command) => memcached::main(command, file(&command.common)?.memcached),
         Command::Controller(args) => controller::main(args),
         Command::Ctl(args) => ctl::main(args),
+        Command::Check(args) => check::main(args),
         Command::Log(command) => log::main(command),
         Command::Store(command) => store::main(command),
         Command::Status(args) => status::main(args),

@@ -3,8 +3,17 @@
 use pmnet_cli::said;
 use serde_json::{Map, Value};
 
+use super::service;
+
 /// Prints `ready ROLE key=value …`, or one JSON object with the same.
 pub fn announce(json: bool, role: &str, fields: &[(&str, Value)]) {
+    let mut plain = role.to_owned();
+    for (key, value) in fields {
+        let text = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
+        plain += &format!(" {key}={text}");
+    }
     let line = if json {
         let mut object = Map::new();
         object.insert("ready".into(), role.into());
@@ -13,14 +22,8 @@ pub fn announce(json: bool, role: &str, fields: &[(&str, Value)]) {
         }
         Value::Object(object).to_string()
     } else {
-        let mut line = format!("ready {role}");
-        for (key, value) in fields {
-            let text = value
-                .as_str()
-                .map_or_else(|| value.to_string(), str::to_owned);
-            line += &format!(" {key}={text}");
-        }
-        line
+        format!("ready {plain}")
     };
     said(&line);
+    service::ready(&plain);
 }

@@ -12,14 +12,15 @@ use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
 use pmnet_fleet::hand::ServerDoor;
 use pmnet_fleet::{Candidate, LEASE_SECONDS, LEASE_SECONDS_USUAL, ServerAgentConfig};
-use pmnet_server::serve::{DriverError, Ended, ServeConfig, ServerWords, serve};
-use pmnet_server::{Feed, ServerConfig, Stop as Stopped, TAKEN_OVER};
+use pmnet_server::serve::{DriverError, Ended, ServeConfig, ServerWords, Turn, serve};
+use pmnet_server::{Feed, ServerConfig, ServerNode, Stop as Stopped, TAKEN_OVER};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::common::{CommonArgs, in_etcd, required, size_max, udp_address};
 use super::ready;
 use super::stop::{stop_on_signals, unless_asked_to_stop};
+use crate::status::{ServerBoard, ServerWriter, Status};
 
 /// Time of polling after activity: enough to take a burst apart, too short to rob the store.
 const SPIN_US: u64 = 0;
@@ -123,6 +124,10 @@ pub struct ServerArgs {
     /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
     #[arg(long, value_name = "URL,…")]
     etcd: Option<String>,
+    /// Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, its state. Whoever reaches it can
+    /// read these [default: none].
+    #[arg(long, value_name = "HOST:PORT")]
+    status: Option<String>,
     /// Do not tell `pmnet ctl` which chain the store has on record (outside a fleet: by TCP, at the address of --listen).
     #[arg(long)]
     no_ctl: bool,
@@ -150,6 +155,37 @@ pub struct ServerCommand {
     args: ServerArgs,
     #[command(flatten)]
     pub common: CommonArgs,
+}
+
+/// Checks these settings, as [`main`] would read them. The store is not opened.
+pub fn check(args: &ServerArgs) -> Result<(), ConfigError> {
+    let args = args.clone();
+    let listen = udp_address("--listen", &required("--listen", "server", args.listen)?)?;
+    let store = required("--store", "server", args.store)?;
+    let shard = args.shard.unwrap_or(0);
+    let password = args
+        .store_password_file
+        .map(|path| password("--store-password-file", &path));
+    let password = password.transpose()?;
+    // To open a packet store would make its file.
+    if !store.starts_with("packet:") {
+        let sync = args.store_sync.map(Into::into);
+        let opened = pmnet_store::open_with(&store, password.as_deref(), sync, shard);
+        opened.map_err(|error| ConfigError(format!("--store: {error}")))?;
+    }
+    size_max(args.mtu, listen.is_ipv6())?;
+    if let Some(at) = &args.status {
+        crate::status::place("--status", at)?;
+    }
+    fleet_of(
+        args.fleet,
+        args.etcd,
+        args.lease_seconds,
+        listen,
+        shard,
+        args.standby,
+    )
+    .map(drop)
 }
 
 /// A device's log as a server's queue.
@@ -259,10 +295,15 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let mut config = ServeConfig {
         listen,
         words: words.clone(),
+        pulse: Arc::default(),
         server,
         spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
     };
     let stop = stop_on_signals()?;
+    let status = Status::open("server", flags.status.or(file.status).as_deref())?;
+    let board = Arc::new(ServerBoard::new(shard));
+    config.pulse = Arc::clone(&board.pulse);
+    status.shown.add(board.clone());
     let door = words.clone().filter(|_| by_hand).map(|words| {
         ServerDoor::open(listen, shard, words).inspect_err(|error| {
             tracing::warn!("PM2606 `pmnet ctl` cannot reach this server: TCP {listen}: {error}");
@@ -290,17 +331,31 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
             .map(|(candidate, words)| candidate.start(words))
             .transpose();
         let agent = agent.context("cannot start the thread that talks to etcd")?;
-        let served = serve(config.clone(), store, feed, &stop, |address, durability| {
-            ready::announce(
-                command.common.json,
-                "server",
-                &[
-                    ("listen", json!(address.to_string())),
-                    ("shard", json!(shard)),
-                    ("store", json!(durability)),
-                ],
-            );
-        });
+        let mut writer = ServerWriter::default();
+        let observe = |node: &ServerNode<_>, turn: &Turn| {
+            if status.is_open() {
+                writer.turn(&board, node, turn);
+            }
+        };
+        let served = serve(
+            config.clone(),
+            store,
+            feed,
+            &stop,
+            observe,
+            |address, durability| {
+                ready::announce(
+                    command.common.json,
+                    "server",
+                    &[
+                        ("listen", json!(address.to_string())),
+                        ("shard", json!(shard)),
+                        ("store", json!(durability)),
+                    ],
+                );
+            },
+        );
+        board.ended();
         let ended = match served {
             // It wrote before its agent had noticed that its turn is over.
             Err(DriverError::Stopped(Stopped(why))) if standby && why.starts_with(TAKEN_OVER) => {

@@ -1,4 +1,6 @@
-//! `pmnet status`: the devices in this machine's kernel, or those of a fleet.
+//! `pmnet status`: processes by their status ports, the devices in this machine's kernel, or those of a fleet.
+
+mod port;
 
 use std::time::Duration;
 
@@ -16,13 +18,19 @@ use super::common::in_etcd;
 
 const EXAMPLES: &str = "\
 Examples:
-  pmnet status                    all of them
+  pmnet status --at 127.0.0.1:9464,unix:/run/pmnet/server.sock
+                                  processes of any role, by their status ports
+  pmnet status --at 127.0.0.1:9464 --wait 30
+                                  the same, as soon as all are ready
+  pmnet status                    all devices in this machine's kernel
   pmnet status eth0-51000 --json  one of them (--name of pmnet device)
   pmnet status --fleet prod --etcd http://10.0.0.7:2379
                                   the server of a shard, and its devices that
                                   keep leases in etcd
 
-The first two need root. Nothing is changed; it also works while the process of the device is dead.
+--at: the exit code is 0 if all processes are ready, 1 if one is not or does not answer.
+
+Devices in the kernel need root. Nothing is changed; it also works while the process of the device is dead.
 
 took: the time from the moment when a packet is known to be for the shard until its answer leaves. Measured \
 for one packet in 64, of those that the kernel answered or sent on by itself.";
@@ -31,6 +39,12 @@ for one packet in 64, of those that the kernel answered or sent on by itself.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
+    /// Processes of any role instead, by the addresses of their status ports (--status), with commas between them.
+    #[arg(long, value_name = "HOST:PORT,…", conflicts_with_all = ["name", "fleet"])]
+    at: Option<String>,
+    /// With --at: wait until all are ready, for so many seconds at most.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "at")]
+    wait: u64,
     /// Only this one.
     name: Option<String>,
     /// Server and devices of this fleet instead, as etcd knows them.
@@ -49,6 +63,9 @@ pub struct StatusArgs {
 
 /// Looks. Returns false if there is none.
 pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
+    if let Some(at) = &args.at {
+        return port::main(at, args.wait, args.json);
+    }
     if let (Some(fleet), Some(etcd)) = (&args.fleet, &args.etcd) {
         return of_fleet(fleet, etcd, args.shard, args.json);
     }

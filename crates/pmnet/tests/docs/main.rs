@@ -196,6 +196,21 @@ fn every_make_target_that_is_named_exists() {
 }
 
 #[test]
+fn the_page_of_metrics_is_their_definitions() {
+    let path = root().join("docs/reference/metrics.md");
+    let page = pmnet::status::page();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == page,
+        "{} is not what the program defines: UPDATE=1 cargo test -p pmnet --test docs the_page_of_metrics",
+        path.display()
+    );
+}
+
+#[test]
 fn anchors_are_those_of_github() {
     for (title, expected) in [
         ("A chain that heals", "a-chain-that-heals"),

@@ -19,6 +19,7 @@ mod names;
 mod namespaces;
 mod output;
 mod restore;
+mod service;
 mod signals;
 mod spare;
 mod veth;

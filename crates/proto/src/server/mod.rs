@@ -358,6 +358,16 @@ impl Server {
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
+    /// Returns whether the store's records are known, and nothing has failed since.
+    #[must_use]
+    pub const fn is_loaded(&self) -> bool {
+        self.loaded
+    }
+    /// Returns the number of sessions on record.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
     /// Highest order received without a gap.
     #[must_use]
     pub const fn received(&self) -> u64 {

@@ -208,10 +208,17 @@ impl Program {
         let served = Loop(handover.clone());
         let run = move || {
             let store = Box::new(Pulled::new(served.0.clone()));
-            let ended = serve(config, store, None, &stop, |address, _| {
-                // The receiver may have given up.
-                let _ = bound.send(Ok(address));
-            });
+            let ended = serve(
+                config,
+                store,
+                None,
+                &stop,
+                |_, _| (),
+                |address, _| {
+                    // The receiver may have given up.
+                    let _ = bound.send(Ok(address));
+                },
+            );
             let why = match ended {
                 Ok(Ended::Asked | Ended::TurnIsOver) => "it was closed".to_owned(),
                 Err(DriverError::Io(error)) => {

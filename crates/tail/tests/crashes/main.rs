@@ -151,7 +151,7 @@ impl Run {
                 }
                 Err(why) => panic!("{why}"),
             };
-            let served = serve(node, &mut network, |node: &StoreDevice<Forgetful>| {
+            let served = serve(node, &mut network, |node: &StoreDevice<Forgetful>, _| {
                 [seen.linked, seen.copied] = node.server().store().counts();
                 seen.persists = node.device().log().medium().medium().persists;
             });
@@ -225,7 +225,7 @@ fn without_a_crash_long_strings_stay_where_they_came() {
         serve(
             node.unwrap(),
             &mut network,
-            |node: &StoreDevice<Forgetful>| {
+            |node: &StoreDevice<Forgetful>, _| {
                 [linked, _] = node.server().store().counts();
             },
         )
@@ -298,7 +298,7 @@ fn filled(image: &[u8], in_place: bool, fuse: u64) -> [usize; 3] {
         let Ok(node) = start(medium, in_place, now, fuse ^ 0x5eed) else {
             continue;
         };
-        match serve(node, &mut network, |_: &StoreDevice<Forgetful>| {}) {
+        match serve(node, &mut network, |_: &StoreDevice<Forgetful>, _| {}) {
             Err(DeviceError::Log(_) | DeviceError::Stopped(_)) if fuse != u64::MAX => {
                 network.crash()
             }

@@ -157,6 +157,13 @@ pub struct DeviceArgs {
     /// With --fleet: length of a lease in seconds, 2 to 60 [default: 3].
     #[arg(long, value_name = "N")]
     pub lease_seconds: Option<u64>,
+    /// Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, its state. Whoever reaches it can
+    /// read these [default: none].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub status: Option<String>,
+    /// With --status: the device is not ready with fewer copies in its chain [default: 1].
+    #[arg(long, value_name = "R")]
+    pub copies: Option<u8>,
     /// Take no orders of `pmnet ctl` (outside a fleet: by TCP, at the address of --listen).
     #[arg(long)]
     pub no_ctl: bool,
@@ -215,6 +222,8 @@ impl DeviceArgs {
             fleet: self.fleet.or(file.fleet),
             etcd: self.etcd.or(file.etcd),
             lease_seconds: self.lease_seconds.or(file.lease_seconds),
+            status: self.status.or(file.status),
+            copies: self.copies.or(file.copies),
             no_ctl: self.no_ctl || file.no_ctl,
             join: self.join || file.join,
             shrink_chain: self.shrink_chain || file.shrink_chain,
@@ -260,6 +269,8 @@ mod tests {
         fleet = "f"
         etcd = "g"
         lease-seconds = 11
+        status = "j"
+        copies = 13
         no-ctl = true
         join = true
         shrink-chain = true

@@ -8,9 +8,10 @@ use pmnet_cli::ConfigError;
 use pmnet_client::Stop;
 use pmnet_dataplane::direct::{Bound, BusyPoll, DirectConfig, DirectDevice, Mode as Copying, Part};
 use pmnet_dataplane::relay::RelayConfig;
+use pmnet_device::{DeviceNode, Turn};
 use pmnet_fleet::Facts;
 use pmnet_log::Parameters;
-use pmnet_media::Kind;
+use pmnet_media::{AnyMedia, Kind};
 use serde_json::{Value, json};
 
 use super::args::{DeviceArgs, Mode, ZeroCopy};
@@ -18,6 +19,7 @@ use super::interfaces::Interfaces;
 use super::relay::{announce, open_log};
 use super::settings::Settings;
 use super::supervisor::facts;
+use crate::status::DeviceWriter;
 
 /// Most interfaces of one device.
 const INTERFACES_MAX: usize = 16;
@@ -118,6 +120,7 @@ pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
 pub fn run(
     settings: Settings,
     direct: DirectSettings,
+    mut writer: DeviceWriter,
     stop: &Stop,
     json: bool,
     may_serve: impl FnOnce(Facts) -> anyhow::Result<bool>,
@@ -141,7 +144,8 @@ pub fn run(
         return Ok(log.close()?);
     }
     let _watched = Interfaces::watch(names, false);
-    opened.serve(log, |address, node, bound| {
+    let observe = |node: &DeviceNode<AnyMedia>, turn: &Turn| writer.turn(node, turn);
+    opened.serve(log, observe, |address, node, bound| {
         let more = described(bound, busy_poll);
         announce(json, address, node, about, (media, survives), &more);
     })?;

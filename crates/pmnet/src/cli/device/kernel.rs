@@ -18,6 +18,7 @@ use super::relay::{new_identity, run_relay};
 use super::settings::{FRAME_BYTES, Settings, from_size};
 use super::supervisor::facts;
 use crate::doctor::interface::vanishing;
+use crate::status::DeviceWriter;
 
 /// Sessions that the kernel serves, at most: as many as a device admits.
 const SESSIONS_MAX: u32 = 65_536;
@@ -129,6 +130,7 @@ impl Taken {
         self,
         settings: &Settings,
         kernel: &KernelSettings,
+        writer: DeviceWriter,
         stop: &Stop,
         json: bool,
         serving: impl FnOnce(),
@@ -140,7 +142,7 @@ impl Taken {
         }
         let _watched = Interfaces::watch(kernel.interfaces.clone(), true);
         let fast_path = Some(Box::new(self.part) as Box<dyn FastPath>);
-        let served = run_relay(relay, self.log, fast_path, stop, json, serving);
+        let served = run_relay(relay, self.log, fast_path, writer, stop, json, serving);
         drop(self.lock);
         served
     }
@@ -157,6 +159,7 @@ pub struct InKernel {
 pub fn run(
     settings: &Settings,
     kernel: &KernelSettings,
+    writer: DeviceWriter,
     state: &mut Option<InKernel>,
     stop: &Stop,
     json: bool,
@@ -171,7 +174,9 @@ pub fn run(
     if !may_serve(facts(&taken.log))? {
         return Ok(());
     }
-    taken.run(settings, kernel, stop, json, || state.was_serving = true)
+    taken.run(settings, kernel, writer, stop, json, || {
+        state.was_serving = true;
+    })
 }
 
 impl InKernel {

@@ -17,13 +17,15 @@ use anyhow::Context;
 use clap::Args;
 use pmnet_cli::{ConfigError, survive_hangup};
 use pmnet_client::Stop;
+use pmnet_wire::record::CHAIN_MAX;
 
 pub use self::args::DeviceArgs;
 use self::settings::{Place, Settings, each, settings};
-use self::supervisor::serve;
+use self::supervisor::{Showing, serve};
 use super::common::CommonArgs;
 use super::names::wait_until_known;
 use super::stop::{stop_on_signals, unless_asked_to_stop};
+use crate::status::Status;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -137,6 +139,8 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
         return Ok(true);
     }
     let (shards, detach, discard) = (args.shards.unwrap_or(1), args.detach, args.discard);
+    let status = args.status.clone();
+    let copies = copies(args.copies)?;
     let first = settings(args)?;
     if detach {
         let kernel = first.kernel().context("--detach needs a kernel mode")?;
@@ -152,17 +156,53 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
         let text = "--shards does not go with --store yet: start a process for each shard";
         return Err(ConfigError(text.into()).into());
     }
+    let status = Status::open("device", status.as_deref())?;
+    let showing = Showing {
+        status: &status,
+        copies,
+    };
     match shards {
-        1 => serve(&first, &stop, json)
+        1 => serve(&first, showing, &stop, json)
             .or_else(unless_asked_to_stop)
             .map(|()| true),
-        2..=SHARDS_MAX => serve_all(&first, shards, &stop, json),
+        2..=SHARDS_MAX => serve_all(&first, shards, showing, &stop, json),
         _ => Err(ConfigError(format!("--shards must be 1 to {SHARDS_MAX}")).into()),
     }
 }
 
+/// Checks these settings, as [`main`] would read them.
+pub fn check(args: DeviceArgs) -> Result<(), ConfigError> {
+    copies(args.copies)?;
+    if let Some(at) = &args.status {
+        crate::status::place("--status", at)?;
+    }
+    let shards = args.shards.unwrap_or(1);
+    let first = settings(args)?;
+    if shards > 1 {
+        each(&first, shards)?;
+    }
+    Ok(())
+}
+
+/// Reads `--copies`.
+fn copies(wanted: Option<u8>) -> Result<u8, ConfigError> {
+    let copies = wanted.unwrap_or(1);
+    if !(1..=CHAIN_MAX).contains(&usize::from(copies)) {
+        return Err(ConfigError(format!(
+            "--copies {copies}: it must be from 1 to {CHAIN_MAX}"
+        )));
+    }
+    Ok(copies)
+}
+
 /// Serves several shards. One that stops says so and does not take the others with it.
-fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::Result<bool> {
+fn serve_all(
+    first: &Settings,
+    shards: u16,
+    showing: Showing<'_>,
+    stop: &Stop,
+    json: bool,
+) -> anyhow::Result<bool> {
     let all = each(first, shards)?;
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -172,7 +212,7 @@ fn serve_all(first: &Settings, shards: u16, stop: &Stop, json: bool) -> anyhow::
             let serving = std::thread::Builder::new()
                 .name(format!("shard-{shard}"))
                 .spawn_scoped(scope, move || {
-                    serve(&settings, &stop, json)
+                    serve(&settings, showing, &stop, json)
                         .or_else(unless_asked_to_stop)
                         .inspect_err(|error| {
                             tracing::error!("PM1610 shard {shard} stopped: {error:#}")

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use pmnet_client::Stop;
 use pmnet_dataplane::relay::{self, RelayConfig};
-use pmnet_device::{DeviceNode, FastPath};
+use pmnet_device::{DeviceNode, FastPath, Turn};
 use pmnet_fleet::Facts;
 use pmnet_log::{Expected, Identity, Log, Media, Parameters, Scan};
 use pmnet_media::{AnyMedia, Kind, OpenError};
@@ -14,10 +14,12 @@ use super::settings::Settings;
 use super::supervisor::facts;
 use crate::cli::ready;
 use crate::memory_limit::memory_limit;
+use crate::status::DeviceWriter;
 
 /// One run: until asked to end. `may_serve` is asked when the log is open.
 pub fn run(
     settings: Settings,
+    writer: DeviceWriter,
     stop: &Stop,
     json: bool,
     may_serve: impl FnOnce(Facts) -> anyhow::Result<bool>,
@@ -27,7 +29,7 @@ pub fn run(
     if !may_serve(facts(&log))? {
         return Ok(log.close()?);
     }
-    run_relay(settings.relay, log, None, stop, json, || ())
+    run_relay(settings.relay, log, None, writer, stop, json, || ())
 }
 
 /// Serves until asked to end; `serving` is called once it does.
@@ -35,6 +37,7 @@ pub fn run_relay<M: Media>(
     relay: RelayConfig,
     log: Log<M>,
     fast_path: Option<Box<dyn FastPath>>,
+    mut writer: DeviceWriter,
     stop: &Stop,
     json: bool,
     serving: impl FnOnce(),
@@ -42,7 +45,8 @@ pub fn run_relay<M: Media>(
     let device = relay.device.id;
     let shard = relay.device.shard;
     let (media, survives) = (log.media_name(), log.survives());
-    relay::run(relay, log, fast_path, stop, |address, node| {
+    let observe = |node: &DeviceNode<M>, turn: &Turn| writer.turn(node, turn);
+    relay::run(relay, log, fast_path, stop, observe, |address, node| {
         serving();
         announce(json, address, node, (device, shard), (media, survives), &[]);
     })?;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pmnet_cli::{ConfigError, bytes};
 use pmnet_dataplane::relay::RelayConfig;
@@ -160,6 +161,7 @@ pub fn relay_config(listen: SocketAddr, device: DeviceConfig, args: &DeviceArgs)
         device,
         spin_micros: args.spin_us.unwrap_or(SPIN_US),
         lease: None,
+        pulse: Arc::default(),
     }
 }
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use pmnet_cli::{ConfigError, bytes};
-use pmnet_client::Stop;
+use pmnet_client::{SocketCounters, Stop};
 use pmnet_dataplane::direct::{BufferSpace, DirectDevice};
 use pmnet_dataplane::relay::run_with;
-use pmnet_device::{DeviceConfig, DeviceNode};
+use pmnet_device::{DeviceConfig, DeviceNode, Served as _, Turn};
 use pmnet_media::{AnyMedia, Kind};
 use pmnet_packet_store::Seat;
 use pmnet_proto::Random;
@@ -25,6 +25,7 @@ use super::interfaces::Interfaces;
 use super::relay::announce;
 use super::settings::{FRAME_BYTES, Place, Settings, id, relay_config};
 use crate::cli::common::size_max;
+use crate::status::{DeviceWriter, ServerWriter};
 
 /// Settings of such a device.
 pub fn settings(
@@ -118,6 +119,7 @@ pub fn run(
     settings: Settings,
     region: &RegionAddress,
     direct: Option<DirectSettings>,
+    mut writer: DeviceWriter,
     stop: &Stop,
     json: bool,
 ) -> anyhow::Result<()> {
@@ -141,7 +143,15 @@ pub fn run(
     let in_place = direct.is_some();
     let make = |device: Node| StoreDevice::new(device, server, in_place);
     let mut counts = [0; 2];
-    let observe = |node: &StoreDevice<AnyMedia>| counts = node.server().store().counts();
+    let mut of_server = ServerWriter::default();
+    let observe = |node: &StoreDevice<AnyMedia>, turn: &Turn| {
+        counts = node.server().store().counts();
+        writer.turn(node.device(), turn);
+        if let Some(board) = writer.shown().and_then(|board| board.server.as_ref()) {
+            // Its socket is the device's.
+            of_server.publish(board, node.server(), SocketCounters::default(), None);
+        }
+    };
     let store = ("store", json!(durability));
     if let Some((direct, memory)) = direct.zip(memory) {
         let own = u64::from(region.log_frames(kind));

@@ -3,6 +3,8 @@
 //! Orders come from its flags alone, from the chain in etcd ([`FleetOrders`]), or from a person ([`HandOrders`]). A run is a loop over
 //! one log, at the device's [`Place`]. Each of these goes with each of those; only a store takes no orders yet.
 
+use std::sync::Arc;
+
 use pmnet_client::Stop;
 use pmnet_dataplane::relay::{RelayConfig, can_listen};
 use pmnet_device::{DeviceConfig, DeviceError};
@@ -14,6 +16,7 @@ use super::fleet::FleetOrders;
 use super::hand::HandOrders;
 use super::settings::{Place, Settings};
 use super::{direct, kernel, relay, store, verbs};
+use crate::status::{Beside, DeviceBoard, DeviceWriter, ServerBoard, Status, VerbsBoard};
 
 /// Source of orders: which next hop a device has, and when it ends.
 pub trait Orders {
@@ -55,8 +58,48 @@ impl Orders for ByFlags {
     fn ended(self: Box<Self>) {}
 }
 
+/// Where a device shows itself.
+#[derive(Clone, Copy)]
+pub struct Showing<'a> {
+    pub status: &'a Status,
+    /// Copies without which it is not ready.
+    pub copies: u8,
+}
+
+impl Showing<'_> {
+    /// Returns the board of a device, which is shown from now on.
+    fn board(&self, settings: &Settings) -> Arc<DeviceBoard> {
+        let device = &settings.relay.device;
+        let kernel = settings.kernel().map(|kernel| kernel.name.clone());
+        let beside = match &settings.place {
+            Place::Store(..) => Beside {
+                server: Some(ServerBoard::new(device.shard)),
+                ..Beside::default()
+            },
+            Place::Verbs(_) => Beside {
+                verbs: Some(VerbsBoard::default()),
+                ..Beside::default()
+            },
+            Place::Relay | Place::Direct(_) | Place::Kernel(_) => Beside {
+                kernel,
+                ..Beside::default()
+            },
+        };
+        let board = DeviceBoard::new(device.shard, device.id, self.copies, beside);
+        let board = Arc::new(board);
+        self.status.shown.add(board.clone());
+        board
+    }
+}
+
 /// Serves until asked to end.
-pub fn serve(settings: &Settings, stop: &Stop, json: bool) -> anyhow::Result<()> {
+pub fn serve(
+    settings: &Settings,
+    showing: Showing<'_>,
+    stop: &Stop,
+    json: bool,
+) -> anyhow::Result<()> {
+    let board = showing.board(settings);
     if is_new(settings) {
         // Nothing is made for a device that could not serve.
         can_listen(settings.relay.listen, stop)?;
@@ -65,16 +108,18 @@ pub fn serve(settings: &Settings, stop: &Stop, json: bool) -> anyhow::Result<()>
     let mut in_kernel = None;
     let served = loop {
         let mut now = settings.clone();
+        now.relay.pulse = Arc::clone(&board.pulse);
         orders.wire(&mut now.relay);
+        let writer = DeviceWriter::new(Arc::clone(&board), showing.status.is_open());
         let may_serve = |log: Facts| orders.may_serve(log, stop);
         let run = match settings.place.clone() {
-            Place::Relay => relay::run(now, stop, json, may_serve),
-            Place::Direct(direct) => direct::run(now, direct, stop, json, may_serve),
-            Place::Verbs(queue) => verbs::run(now, &queue, stop, json, may_serve),
+            Place::Relay => relay::run(now, writer, stop, json, may_serve),
+            Place::Direct(direct) => direct::run(now, direct, writer, stop, json, may_serve),
+            Place::Verbs(queue) => verbs::run(now, &queue, writer, stop, json, may_serve),
             Place::Kernel(kernel) => {
-                kernel::run(&now, &kernel, &mut in_kernel, stop, json, may_serve)
+                kernel::run(&now, &kernel, writer, &mut in_kernel, stop, json, may_serve)
             }
-            Place::Store(region, direct) => store::run(now, &region, direct, stop, json),
+            Place::Store(region, direct) => store::run(now, &region, direct, writer, stop, json),
         };
         match orders.after(run, stop) {
             Ok(Then::Again) => {}

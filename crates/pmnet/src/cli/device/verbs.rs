@@ -7,7 +7,7 @@ use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::Stop;
 use pmnet_dataplane::relay::run_with;
-use pmnet_device::DeviceNode;
+use pmnet_device::{DeviceNode, Served as _, Turn};
 use pmnet_fleet::Facts;
 use pmnet_log::slots::{SlotParameters, SlotScan};
 use pmnet_log::{Identity, Media};
@@ -20,6 +20,7 @@ use super::args::{DeviceArgs, Mode};
 use super::relay::{announce, open_log};
 use super::settings::Settings;
 use super::supervisor::facts;
+use crate::status::DeviceWriter;
 
 /// Bytes of a slot: it holds the largest packet.
 const SLOT_BYTES: u32 = 2048;
@@ -159,6 +160,7 @@ fn kind(path: &Path) -> Kind {
 pub fn run(
     settings: Settings,
     verbs: &VerbsSettings,
+    mut writer: DeviceWriter,
     stop: &Stop,
     json: bool,
     may_serve: impl FnOnce(Facts) -> anyhow::Result<bool>,
@@ -188,8 +190,13 @@ pub fn run(
     let rdma = verbs.rdma.clone();
     let make = |node: DeviceNode<AnyMedia>| queue.before(node);
     let mut last = None;
-    let observe = |node: &QueueDevice<AnyMedia, AnyMedia>| {
-        last = Some((node.connection_counters(), node.counters()));
+    let observe = |node: &QueueDevice<AnyMedia, AnyMedia>, turn: &Turn| {
+        let (connections, queue) = (node.connection_counters(), node.counters());
+        last = Some((connections, queue));
+        writer.turn(node.device(), turn);
+        if let Some(board) = writer.shown().and_then(|board| board.verbs.as_ref()) {
+            board.turn(queue, connections);
+        }
     };
     run_with(settings.relay, log, stop, make, observe, |address, node| {
         // The NIC is one copy: with more of them the log of each counts.

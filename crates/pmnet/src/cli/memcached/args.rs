@@ -50,6 +50,10 @@ pub struct MemcachedArgs {
     /// Most clients at a time [default: 1024]; fewer if the limit of open files is too low.
     #[arg(long, value_name = "N")]
     pub(super) connections_max: Option<usize>,
+    /// Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, its state. Whoever reaches it can
+    /// read these [default: none].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) status: Option<String>,
     /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
     #[arg(long, value_name = "SECONDS")]
     pub(super) tcp_keepalive: Option<u64>,
@@ -78,6 +82,7 @@ impl MemcachedArgs {
             deadline_ms: self.deadline_ms.or(below.deadline_ms),
             connections_max: self.connections_max.or(below.connections_max),
             tcp_keepalive: self.tcp_keepalive.or(below.tcp_keepalive),
+            status: self.status.or(below.status),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod args;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -22,6 +23,7 @@ use super::redis::{
     within, within_files,
 };
 use super::stop::{nothing_to_read_again, unless_asked_to_stop};
+use crate::status::{MemcachedBoard, Status};
 pub use args::MemcachedArgs;
 
 const EXAMPLES: &str = "\
@@ -68,6 +70,7 @@ pub fn main(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<b
 
 fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool> {
     let args = command.args.clone().over(file);
+    let status = Status::open("memcached", args.status.as_deref())?;
     nothing_to_read_again()?;
     if !wait_until_known("--via", args.via.as_deref())? {
         return Ok(true);
@@ -75,6 +78,13 @@ fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool
     let mut settings = settings(args)?;
     settings.front.connections_max = within_files(settings.front.connections_max, clients_within)?;
     let copies = settings.client.copies_min;
+    let board = Arc::new(MemcachedBoard::new(
+        settings.client.shard,
+        copies,
+        settings.front.call_timeout,
+        Arc::clone(&settings.front.pulse),
+    ));
+    status.shown.add(board.clone());
     let way = Way::find(settings.client, settings.hosts, settings.follow)?;
     let via = way.via();
     let (_follower, _watch) = (way.follower, way.watch);
@@ -85,7 +95,11 @@ fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool
     fields.extend(udp.map(|udp| ("udp", json!(udp))));
     fields.extend([("via", json!(via)), ("copies", json!(copies))]);
     ready::announce(command.common.json, "memcached", &fields);
-    let counters = front.run()?;
+    let counters = front.run_observed(|turn| {
+        if status.is_open() {
+            board.turn(turn);
+        }
+    })?;
     tracing::info!(
         clients = counters.connections_ever,
         refused = counters.connections_refused,
@@ -94,6 +108,14 @@ fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool
         "the memcached front ends"
     );
     Ok(true)
+}
+
+/// Checks these settings, as [`main`] would read them.
+pub fn check(args: MemcachedArgs) -> Result<(), ConfigError> {
+    if let Some(at) = &args.status {
+        crate::status::place("--status", at)?;
+    }
+    settings(args).map(drop)
 }
 
 /// Reads these settings; an error if they cannot be.

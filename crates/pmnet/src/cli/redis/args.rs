@@ -83,6 +83,10 @@ pub struct RedisArgs {
     /// Most clients at a time [default: 10000]; fewer if the limit of open files is too low.
     #[arg(long, value_name = "N")]
     pub(super) connections_max: Option<usize>,
+    /// Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, its state. Whoever reaches it can
+    /// read these [default: none].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) status: Option<String>,
     /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
     #[arg(long, value_name = "SECONDS")]
     pub(super) tcp_keepalive: Option<u64>,
@@ -146,6 +150,7 @@ impl RedisArgs {
             deadline_ms: self.deadline_ms.or(below.deadline_ms),
             connections_max: self.connections_max.or(below.connections_max),
             tcp_keepalive: self.tcp_keepalive.or(below.tcp_keepalive),
+            status: self.status.or(below.status),
             cache: self.cache.or(below.cache),
             read_from: self.read_from.or(below.read_from),
             unread_max: self.unread_max.or(below.unread_max),

@@ -13,18 +13,21 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use pmnet_cli::{call_on_signals, is_name, on_signals, survive_hangup, warn_of_password};
+use pmnet_cli::{
+    ConfigError, call_on_signals, is_name, on_signals, survive_hangup, warn_of_password,
+};
 use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::client::Counters;
 use pmnet_front::store::StoreAddress;
-use pmnet_front::{DirectMover, Front, clients_within};
+use pmnet_front::{DirectMover, Front, FrontConfig, clients_within};
 use serde_json::json;
 
 use super::common::CommonArgs;
 use super::names::{Named, Watch, wait_until_known};
 use super::ready;
 use super::stop::{nothing_to_read_again, unless_asked_to_stop};
+use crate::status::{FrontBoard, Status};
 pub use args::RedisArgs;
 pub(super) use name::name;
 pub(super) use settings::{
@@ -96,13 +99,14 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     }
     let args = command.args.clone().over(file);
     let rdma = args.rdma.clone();
+    let status = Status::open("redis", args.status.as_deref())?;
     if let Some(path) = args.shards.clone() {
         survive_hangup()?;
         let known = sharded::vias(&path);
         if !wait_until_known("--via", known.iter().map(String::as_str))? {
             return Ok(true);
         }
-        return sharded::serve(&path, args, command.common.json);
+        return sharded::serve(&path, args, &status, command.common.json);
     }
     nothing_to_read_again()?;
     if !wait_until_known("--via", args.via.as_deref())? {
@@ -124,8 +128,11 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         hosts,
         follow,
     } = settings(args)?;
+    front.asks_again = status.is_open();
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
+    let board = board(&front, &client, None);
+    status.shown.add(board.clone());
     let mut way = Way::find(client, hosts, follow)?;
     if let Some(rdma) = rdma {
         way.node = way.node.by_rdma(&rdma)?;
@@ -146,8 +153,35 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
             ("copies", json!(copies)),
         ],
     );
-    log_end(&front.run()?, 0);
+    let counters = front.run_observed(|turn| {
+        if status.is_open() {
+            board.turn(turn);
+        }
+    })?;
+    log_end(&counters, 0);
     Ok(true)
+}
+
+/// Checks these settings, as [`main`] would read them.
+pub fn check(args: RedisArgs) -> Result<(), ConfigError> {
+    if let Some(at) = &args.status {
+        crate::status::place("--status", at)?;
+    }
+    match args.shards.clone() {
+        Some(path) => sharded::check(&path, args),
+        None => settings(args).map(drop),
+    }
+}
+
+/// Returns the board of a front. `number`: which one of many, counted from 1.
+fn board(front: &FrontConfig, client: &ClientConfig, number: Option<usize>) -> Arc<FrontBoard> {
+    Arc::new(FrontBoard::new(
+        client.shard,
+        number,
+        client.copies_min,
+        front.call_timeout,
+        Arc::clone(&front.pulse),
+    ))
 }
 
 /// The way to the devices of a shard.

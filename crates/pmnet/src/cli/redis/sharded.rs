@@ -15,14 +15,15 @@ use serde::Deserialize;
 use serde_json::json;
 use toml::{Table, Value};
 
-use super::super::ready;
+use super::super::{ready, service};
 use super::settings::{Settings, settings, within_files};
-use super::{RedisArgs, Way, log_end};
+use super::{RedisArgs, Way, board, log_end};
+use crate::status::Status;
 
 /// Largest file of shards, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Settings for all shards, which no entry may have.
-const OF_ALL: [&str; 11] = [
+const OF_ALL: [&str; 12] = [
     "listen",
     "shards",
     "users-of-redis",
@@ -34,6 +35,7 @@ const OF_ALL: [&str; 11] = [
     "tls-ca",
     "tls-clients",
     "connections-max",
+    "status",
 ];
 
 /// Content of the file.
@@ -146,6 +148,11 @@ pub fn vias(path: &Path) -> Vec<String> {
         .collect()
 }
 
+/// Checks the file, with these settings for what its entries do not say.
+pub fn check(path: &Path, args: RedisArgs) -> Result<(), ConfigError> {
+    read(path, &args.of_all_shards()).map(drop)
+}
+
 /// Returns the content of a file, for a command that only looks at it.
 pub fn look(path: &Path) -> Result<Shards, ConfigError> {
     read(path, &of_nobody())
@@ -206,7 +213,7 @@ fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<SlotMap, C
 }
 
 /// Serves until asked to end.
-pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool> {
+pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> anyhow::Result<bool> {
     let common = args.of_all_shards();
     let Shards {
         map,
@@ -237,8 +244,11 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
         );
     }
     let (mut fronts, mut entrances, mut followers) = (Vec::new(), Vec::new(), Vec::new());
-    for (number, settings) in (1..).zip(settings) {
+    for (number, mut settings) in (1..).zip(settings) {
+        settings.front.asks_again = status.is_open();
         let of_shard = || format!("shard {number} of {}", path.display());
+        let board = board(&settings.front, &settings.client, Some(number));
+        status.shown.add(board.clone());
         let way = Way::find(settings.client, settings.hosts, settings.follow);
         let Way {
             node,
@@ -248,7 +258,7 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
         } = way.with_context(of_shard)?;
         let (front, entrance) =
             Front::behind_router(&settings.front, node).with_context(of_shard)?;
-        fronts.push(front);
+        fronts.push((front, board));
         entrances.push(entrance);
         followers.push((follower, watch));
     }
@@ -261,19 +271,33 @@ pub fn serve(path: &Path, args: RedisArgs, as_json: bool) -> anyhow::Result<bool
     call_on_hangup({
         let (path, changer) = (path.to_owned(), router.map_changer());
         let again = move || changed(read(&path, &common)?, &began_with, cluster);
-        move || match again() {
-            Ok(map) => changer.change(map),
-            Err(error) => tracing::error!("PM3002 {error}. The map stays as it was"),
+        move || {
+            service::reloading();
+            match again() {
+                Ok(map) => {
+                    changer.change(map);
+                    service::reloaded("the file of shards was read again");
+                }
+                Err(error) => {
+                    tracing::error!("PM3002 {error}. The map stays as it was");
+                    service::reloaded("the file of shards has an error: the map stays as it was");
+                }
+            }
         }
     })?;
     let mut running: Vec<(Stopper, Running)> = Vec::new();
-    for (number, front) in (1..).zip(fronts) {
+    let is_shown = status.is_open();
+    for (number, (front, board)) in (1..).zip(fronts) {
         let (own, ends) = (front.stopper(), EndsWith(stopper.clone()));
         let thread = std::thread::Builder::new()
             .name(format!("shard-{number}"))
             .spawn(move || {
                 let _ends = ends;
-                front.run()
+                front.run_observed(|turn| {
+                    if is_shown {
+                        board.turn(turn);
+                    }
+                })
             })
             .context("cannot start the thread of a shard")?;
         running.push((own, thread));

@@ -1,0 +1,67 @@
+//! What an observer sees of a front: counters and times, once a turn.
+
+use crate::client::Counters;
+use crate::upstream::{Time, Upstream, UpstreamCounters};
+
+use super::{Class, Front};
+
+/// A turn of [`Front::run_observed`].
+pub struct FrontTurn<'a> {
+    /// Events so far.
+    pub counters: Counters,
+    /// Events of the endpoint so far.
+    pub upstream: UpstreamCounters,
+    /// Clients that are connected.
+    pub clients: usize,
+    /// Clients that were ever connected.
+    pub clients_ever: u64,
+    /// Sessions that clients have.
+    pub sessions: usize,
+    /// Copies that the last commit named; 0: there was none yet.
+    pub copies: u8,
+    /// Time for which nothing has come back although something was asked, in nanoseconds.
+    pub unanswered: Time,
+    /// Nanoseconds that each call took which has ended in this turn.
+    pub took: &'a mut dyn Iterator<Item = (Class, Time)>,
+}
+
+/// Time of silence after which devices are asked again, and between two such questions, in nanoseconds.
+const ASK_AGAIN: Time = 1_000_000_000;
+
+impl<U: Upstream> Front<U> {
+    /// Asks devices that do not answer again.
+    pub(super) fn ask_again(&mut self) {
+        let now = self.shared.now;
+        if self.next_asking_again().is_some_and(|due| due <= now) {
+            self.ask_again_at = now.saturating_add(ASK_AGAIN);
+            self.ask_store_name();
+        }
+    }
+
+    /// Returns when that is due.
+    pub(super) fn next_asking_again(&self) -> Option<Time> {
+        let since = self.up.unanswered_since().filter(|_| self.asks_again)?;
+        Some(since.saturating_add(ASK_AGAIN).max(self.ask_again_at))
+    }
+
+    pub(super) fn observed(&mut self, observe: &mut impl FnMut(&mut FrontTurn<'_>)) {
+        let mut counters = self.shared.counters;
+        counters.failed_logins = self.shared.users.failed_logins();
+        let now = self.shared.now;
+        let unanswered = self
+            .up
+            .unanswered_since()
+            .map_or(0, |since| now.saturating_sub(since));
+        let (upstream, copies) = (self.up.counters(), self.up.copies());
+        observe(&mut FrontTurn {
+            counters,
+            upstream,
+            clients: self.clients.count(),
+            clients_ever: self.clients_ever,
+            sessions: self.sessions.len(),
+            copies,
+            unanswered,
+            took: &mut self.up.take_took(),
+        });
+    }
+}

@@ -1,0 +1,39 @@
+//! `pmnet check`: is a configuration file right?
+
+use std::path::PathBuf;
+
+use clap::Args;
+use pmnet_cli::tell;
+
+use super::config;
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet check --config /etc/pmnet/pmnet.toml
+
+Each section that the file has is checked as its role would read it: keys, values, what goes together. Names are looked up, and files of \
+passwords and certificates are read. Nothing is opened for writing, no port is taken, nobody is asked. The exit code is 0 if the file is \
+right, 2 if not.";
+
+/// The command line of `pmnet check`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CheckArgs {
+    /// The TOML file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Checks the file. Returns true; an error says what is wrong.
+pub fn main(args: &CheckArgs) -> anyhow::Result<bool> {
+    let sections = config::check(&args.config)?;
+    let sections = match sections.as_slice() {
+        [] => "no section".to_owned(),
+        some => some.join(", "),
+    };
+    tell(format_args!(
+        "{} is right: {sections}",
+        args.config.display()
+    ));
+    Ok(true)
+}

@@ -1,0 +1,60 @@
+//! What the service manager is told, if it started this process and asked for it (`NOTIFY_SOCKET`, `WATCHDOG_USEC`; sd_notify(3)).
+//!
+//! A message that cannot be sent is lost: the manager then acts as if nothing had been said, and no role depends on it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use pmnet_status::Shown;
+use sd_notify::NotifyState;
+
+/// Longest time between two signs of life, however long the manager would wait.
+const SIGN_MAX: Duration = Duration::from_secs(10);
+
+fn say(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(false, states) {
+        tracing::debug!(%error, "the service manager cannot be told");
+    }
+}
+
+/// The role serves. `line`: what it prints then.
+pub fn ready(line: &str) {
+    say(&[NotifyState::Ready, NotifyState::Status(line)]);
+}
+
+/// The role reads a file again. It goes on serving meanwhile; [`reloaded`] follows.
+pub fn reloading() {
+    if let Ok(now) = NotifyState::monotonic_usec_now() {
+        say(&[NotifyState::Reloading, now]);
+    }
+}
+
+/// The file was read, or left as it was.
+pub fn reloaded(status: &str) {
+    say(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// Shows the manager's watchdog that the loops live, for as long as they do.
+///
+/// # Errors
+/// There is no thread for it.
+pub fn watch(shown: &Shown) -> anyhow::Result<()> {
+    let mut micros = 0;
+    if !sd_notify::watchdog_enabled(false, &mut micros) {
+        return Ok(());
+    }
+    let every = (Duration::from_micros(micros) / 3).clamp(Duration::from_millis(10), SIGN_MAX);
+    let shown = shown.clone();
+    std::thread::Builder::new()
+        .name("watchdog".into())
+        .spawn(move || {
+            loop {
+                if shown.dead(Instant::now()).is_empty() {
+                    say(&[NotifyState::Watchdog]);
+                }
+                std::thread::sleep(every);
+            }
+        })
+        .map(drop)
+        .context("cannot start the thread of the watchdog")
+}

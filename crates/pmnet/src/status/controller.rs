@@ -1,0 +1,119 @@
+//! A controller.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use pmnet_client::Pulse;
+use pmnet_status::{Board, Kind, Look, Metric, Sample, Source, Value, numbers};
+use serde_json::json;
+
+use super::device::samples;
+
+numbers! {
+    /// Numbers of a controller.
+    pub(crate) struct ControllerNumbers {
+        Counter "pmnet_controller_steps" ["step"] "Steps that were done in etcd, by step." {
+            /// A chain was adopted.
+            adopt,
+            /// A device was declared stopped.
+            stop,
+            /// A chain was written.
+            wire,
+            /// A device was noted as left out.
+            left_out,
+        }
+        Counter "pmnet_controller_looks" ["answer"] "Looks at the shard in etcd, by answer." {
+            /// Etcd answered.
+            answered,
+            /// It did not.
+            failed,
+        }
+        Gauge "pmnet_controller_waits" [""] "Whether something waits for a person, or for etcd: 1, or 0." { waits }
+    }
+}
+
+const HEARD: Metric = Metric::new(
+    Kind::Gauge,
+    "pmnet_controller_heard_seconds_ago",
+    "Time since etcd answered last. Absent before its first answer.",
+);
+
+/// Metrics besides [`ControllerNumbers`].
+pub(super) const MORE: [Metric; 1] = [HEARD];
+
+/// What a controller publishes.
+#[derive(Debug)]
+pub(crate) struct ControllerBoard {
+    fleet: String,
+    shard: u32,
+    pub(crate) pulse: Arc<Pulse>,
+    numbers: Board<{ ControllerNumbers::METRICS.len() }>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    heard: Option<Instant>,
+    waits: Option<String>,
+}
+
+impl ControllerBoard {
+    pub(crate) fn new(fleet: String, shard: u32) -> ControllerBoard {
+        ControllerBoard {
+            fleet,
+            shard,
+            pulse: Arc::default(),
+            numbers: Board::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Publishes a turn. `waits`: what waits for a person or for etcd.
+    pub(crate) fn turn(&self, numbers: ControllerNumbers, answered: bool, waits: Option<&str>) {
+        self.numbers.publish(numbers.words());
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if answered {
+            state.heard = Some(Instant::now());
+        }
+        state.waits = waits.map(str::to_owned);
+    }
+}
+
+impl Source for ControllerBoard {
+    fn labels(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("fleet", self.fleet.clone()),
+            ("shard", self.shard.to_string()),
+        ]
+    }
+
+    fn pulse(&self) -> u64 {
+        self.pulse.word()
+    }
+
+    fn look(&self, now: Instant) -> Look {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut look = Look {
+            samples: samples(ControllerNumbers::METRICS, &self.numbers.read()),
+            ..Look::default()
+        };
+        match state.heard {
+            Some(heard) => {
+                let ago = now.saturating_duration_since(heard).as_secs_f64();
+                look.samples.push(Sample::new(HEARD, Value::Number(ago)));
+                if ago > HEARD_MAX_SECONDS {
+                    look.reasons
+                        .push(format!("etcd has not answered for {ago:.0} s"));
+                }
+            }
+            None => look.reasons.push("etcd has not answered yet".into()),
+        }
+        look.facts.insert("waits".into(), json!(state.waits));
+        look
+    }
+}
+
+/// A controller that has heard nothing of etcd for longer is not ready.
+const HEARD_MAX_SECONDS: f64 = 10.0;

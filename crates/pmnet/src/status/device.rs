@@ -1,0 +1,656 @@
+//! A device.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use pmnet_client::{Clock, Pulse};
+use pmnet_device::{Counters, DeviceNode, PortCounters, Rejects, Turn};
+use pmnet_log::Media;
+use pmnet_proto::Time;
+use pmnet_proto::time::SECOND;
+use pmnet_status::{Board, Histogram, Kind, Look, Metric, Sample, Source, Value, numbers};
+use pmnet_wire::Reject;
+use serde_json::json;
+
+use super::kernel;
+use super::lag::Lag;
+use super::server::ServerBoard;
+use super::verbs::VerbsBoard;
+
+numbers! {
+    /// Numbers of a device's loop.
+    pub(crate) struct DeviceNumbers {
+        Counter "pmnet_device_entries" [""] "Entries that a head admitted, or that another device of the chain took from the hop before: updates, and beginnings and ends of sessions." { admitted }
+        Counter "pmnet_device_duplicates" [""] "Updates that had come before, and were answered again." { duplicates }
+        Counter "pmnet_device_acks" [""] "Acknowledgement packets to clients." { acks }
+        Counter "pmnet_device_nacks" [""] "NACKs: a client was told which update is missing." { nacks }
+        Counter "pmnet_device_not_logged" [""] "Updates that were refused for want of room in the log; their clients send them to the server." { not_logged }
+        Counter "pmnet_device_bypasses" [""] "Requests for the store that were stamped or passed on." { bypasses }
+        Counter "pmnet_device_responses" [""] "Responses of the store that were passed back." { responses }
+        Counter "pmnet_device_reads" ["answer"] "READs that were answered, by answer." {
+            /// With an update of the log.
+            hit,
+            /// With what the store must have applied.
+            miss,
+        }
+        Counter "pmnet_device_forwarded" [""] "Entries that were sent to the next hop, also again." { forwarded }
+        Counter "pmnet_device_retransmissions" [""] "Ranges that the next hop asked for again." { retransmissions }
+        Counter "pmnet_device_foreign" [""] "Datagrams that are none of pmnet's, or of another version. They are passed on if it is known where to." { foreign }
+        Counter "pmnet_device_dropped" ["reason"] "Packets and answers that were dropped, by reason." {
+            /// The device did not serve yet.
+            not_ready,
+            /// They were for another shard.
+            wrong_shard,
+            /// They had a wrong token: their sender is forged, or knows an older session.
+            wrong_token,
+            /// With keys: nobody with the right key has sealed them, or they were changed.
+            forged,
+            /// With keys: they belong to a session that is not known, so they cannot be verified.
+            unknown_key,
+            /// With keys: they were sealed for another hop.
+            misled,
+            /// They were of a kind that this device does not take from this sender.
+            unexpected,
+            /// They were of a lower epoch. The sender was told so.
+            stale_epoch,
+            /// It was not known where to send them.
+            no_route,
+            /// Answers to clients that were not sent, because the lease was over.
+            silenced,
+            /// They were shorter than their header.
+            truncated,
+            /// They were of an unknown kind.
+            kind,
+            /// Their header had another length than that of this version.
+            header_length,
+            /// Their payload had another length than their header said.
+            payload_length,
+            /// They were longer than a packet may be.
+            oversized,
+            /// Their header was damaged.
+            header_checksum,
+            /// Their payload was damaged.
+            payload_checksum,
+            /// They contradicted themselves about fragments.
+            fragment,
+            /// They came from port 0, which nobody can answer.
+            from_nowhere,
+        }
+        Counter "pmnet_device_sessions_ended" ["reason"] "Sessions that the device ended, by reason." {
+            /// They were silent for too long.
+            expired,
+            /// They were silent when there was no room for another one.
+            crowded_out,
+            /// Their client was started again.
+            succeeded,
+        }
+        Counter "pmnet_device_opens_refused" [""] "Sessions that were refused, because there were as many as there may be." { crowded_opens }
+        Counter "pmnet_device_send_problems" ["problem"] "Datagrams that were not sent as they should be, by problem." {
+            /// The system had no room for them. The protocol sends them again.
+            send_dropped,
+            /// The system reported an error for an earlier one (an unreachable next hop, mostly).
+            send_errors,
+            /// They were longer than their path carries, and were sent as IP fragments.
+            fragmented,
+        }
+        Gauge "pmnet_device_serving" [""] "Whether the device serves: 1, or 0." { serving }
+        Gauge "pmnet_device_head" [""] "Whether clients send to this device, as the first one of its chain: 1, or 0." { head }
+        Gauge "pmnet_device_copies" [""] "Devices of the chain, and so copies of each acknowledged write; 0 before the device serves." { copies }
+        Gauge "pmnet_device_epoch" [""] "Epoch of the chain." { epoch }
+        Gauge "pmnet_device_sessions" [""] "Open sessions." { sessions }
+        Gauge "pmnet_device_log_entries_used" [""] "Entries of the log that are in use." { used }
+        Gauge "pmnet_device_log_entries_capacity" [""] "Entries that the log can hold." { capacity }
+        Gauge "pmnet_device_unapplied_orders" [""] "Entries that the store does not have yet." { unapplied }
+        Gauge "pmnet_device_order" ["cursor"] "How far the log is, in orders." {
+            /// Highest order in the log.
+            last,
+            /// Highest order that is durable here.
+            durable,
+            /// Highest order that is durable in every device of the chain: everything up to it is acknowledged.
+            committed,
+            /// Highest order that the store has applied, as far as this device knows.
+            applied,
+        }
+    }
+}
+
+/// Bounds of the histograms: 2^10 ns (1 µs) to 2^34 ns (17 s).
+const BOUNDS: (usize, usize) = (10, 34);
+const NANOS: f64 = 1e9;
+
+const COPIES_WANTED: Metric = Metric::new(
+    Kind::Gauge,
+    "pmnet_device_copies_wanted",
+    "Copies without which the device is not ready (--copies).",
+);
+const OLDEST: Metric = Metric::new(
+    Kind::Gauge,
+    "pmnet_device_oldest_unapplied_seconds",
+    "Time for which the oldest entry that the store does not have has waited, within 0.25 s: how far the store is behind.",
+);
+const LEASE_LEFT: Metric = Metric::new(
+    Kind::Gauge,
+    "pmnet_device_lease_seconds_left",
+    "Time until the device answers nobody unless its lease is renewed. Absent without --fleet.",
+);
+const DURABLE_SECONDS: Metric = Metric::new(
+    Kind::Histogram,
+    "pmnet_device_durable_seconds",
+    "Time from the receipt of an update until it is durable here. It is counted in turns of the loop. Only of updates that the process took in, not the kernel.",
+);
+const ACKNOWLEDGED_SECONDS: Metric = Metric::new(
+    Kind::Histogram,
+    "pmnet_device_acknowledged_seconds",
+    "Time from the receipt of an update until it is durable in every device of the chain, as a device knows; the head acknowledges then. As above.",
+);
+
+/// Metrics besides [`DeviceNumbers`].
+pub(super) const MORE: [Metric; 5] = [
+    COPIES_WANTED,
+    OLDEST,
+    LEASE_LEFT,
+    DURABLE_SECONDS,
+    ACKNOWLEDGED_SECONDS,
+];
+
+/// What the loop of a device publishes.
+#[derive(Debug)]
+pub(crate) struct DeviceBoard {
+    shard: u32,
+    device: u32,
+    /// Copies without which it is not ready.
+    wanted: u8,
+    /// Name in the kernel, in a mode of the kernel.
+    kernel: Option<String>,
+    pub(crate) pulse: Arc<Pulse>,
+    numbers: Board<{ DeviceNumbers::METRICS.len() }>,
+    /// End of the lease by `CLOCK_BOOTTIME`; [`NO_LEASE`]: it needs none; 0: it has none.
+    lease: AtomicU64,
+    durable: Histogram,
+    acknowledged: Histogram,
+    /// What the server wants a person to do before the device may serve. It changes rarely, and only then the loop locks it.
+    waits: Mutex<Option<String>>,
+    /// Of the status port's thread.
+    lag: Mutex<Lag>,
+    /// Of the server in the same process (--store).
+    pub(crate) server: Option<ServerBoard>,
+    /// Of the NIC's queue (--mode verbs).
+    pub(crate) verbs: Option<VerbsBoard>,
+}
+
+/// A device that needs no lease.
+const NO_LEASE: u64 = u64::MAX;
+
+/// More that a device may have beside its loop.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    pub(crate) kernel: Option<String>,
+    pub(crate) server: Option<ServerBoard>,
+    pub(crate) verbs: Option<VerbsBoard>,
+}
+
+impl DeviceBoard {
+    pub(crate) fn new(shard: u32, device: u32, wanted: u8, beside: Beside) -> DeviceBoard {
+        DeviceBoard {
+            shard,
+            device,
+            wanted,
+            kernel: beside.kernel,
+            pulse: Arc::default(),
+            numbers: Board::default(),
+            lease: AtomicU64::new(NO_LEASE),
+            durable: Histogram::default(),
+            acknowledged: Histogram::default(),
+            waits: Mutex::default(),
+            lag: Mutex::default(),
+            server: beside.server,
+            verbs: beside.verbs,
+        }
+    }
+
+    fn numbers(&self) -> Numbers {
+        Numbers(self.numbers.read())
+    }
+}
+
+/// Numbers that were read.
+struct Numbers([u64; DeviceNumbers::METRICS.len()]);
+
+impl Numbers {
+    /// Returns the number of a metric; with a label, of this part.
+    fn of(&self, name: &str, part: Option<&str>) -> u64 {
+        let is =
+            |metric: &Metric| metric.name == name && metric.label.map(|(_, value)| value) == part;
+        let at = DeviceNumbers::METRICS.iter().position(is);
+        at.map_or(0, |at| self.0[at])
+    }
+
+    fn cursors(&self) -> (u64, u64) {
+        let order = |cursor| self.of("pmnet_device_order", Some(cursor));
+        (order("last"), order("applied"))
+    }
+}
+
+/// Returns samples of numbers, with these metrics.
+pub(super) fn samples(metrics: &[Metric], words: &[u64]) -> Vec<Sample> {
+    let both = metrics.iter().zip(words);
+    both.map(|(metric, word)| Sample::new(*metric, Value::Count(*word)))
+        .collect()
+}
+
+impl Source for DeviceBoard {
+    fn labels(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("shard", self.shard.to_string()),
+            ("device", self.device.to_string()),
+        ]
+    }
+
+    fn pulse(&self) -> u64 {
+        self.pulse.word()
+    }
+
+    fn tick(&self, now: Instant) {
+        let (last, applied) = self.numbers().cursors();
+        let mut lag = self.lag.lock().unwrap_or_else(PoisonError::into_inner);
+        lag.note(last, applied, now);
+        if let Some(server) = &self.server {
+            server.tick(now);
+        }
+    }
+
+    fn look(&self, now: Instant) -> Look {
+        let numbers = self.numbers();
+        let (last, applied) = numbers.cursors();
+        let oldest = self
+            .lag
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .oldest(last, applied, now);
+        let waits = self
+            .waits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let lease = match self.lease.load(Relaxed) {
+            NO_LEASE => None,
+            until => Some(Time(until).since(Clock::boottime().now())),
+        };
+        let mut look = Look {
+            samples: samples(DeviceNumbers::METRICS, &numbers.0),
+            reasons: reasons(&numbers, self.wanted, lease, waits.as_deref()),
+            ..Look::default()
+        };
+        let (from, to) = BOUNDS;
+        #[allow(clippy::cast_precision_loss)]
+        let seconds =
+            lease.map(|left| Sample::new(LEASE_LEFT, Value::Number(left as f64 / SECOND as f64)));
+        look.samples.extend(seconds);
+        look.samples.extend([
+            Sample::new(COPIES_WANTED, Value::Count(u64::from(self.wanted))),
+            Sample::new(OLDEST, Value::Number(oldest.as_secs_f64())),
+            Sample::new(
+                DURABLE_SECONDS,
+                Value::Histogram(self.durable.read(NANOS, from, to)),
+            ),
+            Sample::new(
+                ACKNOWLEDGED_SECONDS,
+                Value::Histogram(self.acknowledged.read(NANOS, from, to)),
+            ),
+        ]);
+        look.facts.insert("waits".into(), json!(waits));
+        if let Some(name) = &self.kernel {
+            kernel::look(name, &mut look);
+        }
+        if let Some(verbs) = &self.verbs {
+            look.samples.extend(verbs.samples());
+        }
+        if let Some(server) = &self.server {
+            let of_server = server.look(now);
+            look.samples.extend(of_server.samples);
+            look.reasons.extend(of_server.reasons);
+            look.facts.extend(of_server.facts);
+        }
+        look
+    }
+}
+
+/// Returns why a device is not ready: it does not serve, has no lease, or has too few copies.
+fn reasons(numbers: &Numbers, wanted: u8, lease: Option<u64>, waits: Option<&str>) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if numbers.of("pmnet_device_serving", None) == 0 {
+        reasons.push(match waits {
+            Some(text) => format!("it does not serve: {text}"),
+            None => "it does not serve: the server has not answered".into(),
+        });
+    }
+    if lease == Some(0) {
+        reasons.push("it has no lease, so it answers nobody".into());
+    }
+    let copies = numbers.of("pmnet_device_copies", None);
+    if copies < u64::from(wanted) {
+        reasons.push(format!(
+            "the chain has {copies} copies, and {wanted} are wanted"
+        ));
+    }
+    reasons
+}
+
+/// Turns whose updates are not acknowledged yet, at most. The updates of a turn beyond them count as those of the last one.
+const MARKS_MAX: usize = 4096;
+
+/// When updates came: the highest order after each turn, and the time.
+#[derive(Debug, Default)]
+struct Marks {
+    marks: VecDeque<(u64, Time)>,
+    /// Highest order that was noted.
+    noted: u64,
+    /// Up to which order updates were recorded.
+    recorded: u64,
+}
+
+impl Marks {
+    fn note(&mut self, last: u64, began: Time) {
+        if last <= self.noted {
+            return;
+        }
+        if self.marks.is_empty() {
+            self.recorded = self.noted;
+        }
+        self.noted = last;
+        let is_full = self.marks.len() == MARKS_MAX;
+        match self.marks.back_mut() {
+            Some((order, _)) if is_full => *order = last,
+            _ => self.marks.push_back((last, began)),
+        }
+    }
+
+    /// Records the updates up to `upto`, which were done now.
+    fn record(&mut self, upto: u64, now: Time, histogram: &Histogram) {
+        while let Some(&(order, began)) = self.marks.front()
+            && self.recorded < upto
+        {
+            let done = order.min(upto);
+            histogram.record(now.since(began), done - self.recorded);
+            self.recorded = done;
+            if order <= upto {
+                self.marks.pop_front();
+            }
+        }
+    }
+}
+
+/// The loop's side of a board, for one run.
+pub(crate) struct DeviceWriter {
+    board: Arc<DeviceBoard>,
+    until_durable: Marks,
+    until_acknowledged: Marks,
+    waits: Option<String>,
+    /// A loop that nobody looks at publishes nothing.
+    is_shown: bool,
+}
+
+impl DeviceWriter {
+    pub(crate) fn new(board: Arc<DeviceBoard>, is_shown: bool) -> DeviceWriter {
+        DeviceWriter {
+            board,
+            until_durable: Marks::default(),
+            until_acknowledged: Marks::default(),
+            waits: None,
+            is_shown,
+        }
+    }
+
+    /// Publishes a turn.
+    pub(crate) fn turn<M: Media>(&mut self, node: &DeviceNode<M>, turn: &Turn) {
+        if !self.is_shown {
+            return;
+        }
+        let board = &*self.board;
+        let numbers = numbers(node, turn.port);
+        if board.kernel.is_none() {
+            for (marks, upto, histogram) in [
+                (&mut self.until_durable, numbers.durable, &board.durable),
+                (
+                    &mut self.until_acknowledged,
+                    numbers.committed,
+                    &board.acknowledged,
+                ),
+            ] {
+                if numbers.serving == 0 {
+                    // What a recovery finds did not come now.
+                    *marks = Marks {
+                        noted: numbers.last,
+                        ..Marks::default()
+                    };
+                }
+                marks.note(numbers.last, turn.began);
+                marks.record(upto, turn.now, histogram);
+            }
+        }
+        board.numbers.publish(numbers.words());
+        let machine = node.machine();
+        let lease = match machine.deadline() {
+            _ if !machine.is_leased() => NO_LEASE,
+            Some(deadline) => deadline.0,
+            None => 0,
+        };
+        board.lease.store(lease, Relaxed);
+        if machine.waits_for() != self.waits.as_deref() {
+            self.waits = machine.waits_for().map(str::to_owned);
+            board
+                .waits
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone_from(&self.waits);
+        }
+    }
+
+    /// Returns the board, if somebody may look at it.
+    pub(crate) fn shown(&self) -> Option<&DeviceBoard> {
+        self.is_shown.then_some(&*self.board)
+    }
+}
+
+impl Drop for DeviceWriter {
+    /// The loop has ended: it serves nobody, and waits for another one.
+    fn drop(&mut self) {
+        self.board.numbers.publish(DeviceNumbers::default().words());
+        if let Some(server) = &self.board.server {
+            server.ended();
+        }
+        self.board.pulse.rests();
+    }
+}
+
+/// Returns how many datagrams were rejected for this reason.
+const fn rejected(rejects: &Rejects, reason: Reject) -> u64 {
+    let mut at = 0;
+    while at < Reject::ALL.len() {
+        if Reject::ALL[at] as usize == reason as usize {
+            return rejects[at];
+        }
+        at += 1;
+    }
+    0
+}
+
+/// All counters are named here, so that none is forgotten.
+fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers {
+    let machine = node.machine();
+    let Counters {
+        admitted,
+        duplicates,
+        nacks,
+        not_logged,
+        bypasses,
+        responses,
+        read_hits,
+        read_misses,
+        forwarded,
+        retransmissions,
+        acks,
+        silenced,
+        not_ready,
+        wrong_shard,
+        wrong_token,
+        unexpected,
+        stale_epoch,
+        no_route,
+        expired_sessions,
+        crowded_out_sessions,
+        succeeded_sessions,
+        crowded_opens,
+        forged,
+        unknown_key,
+        misled,
+    } = *machine.counters();
+    let PortCounters {
+        send_dropped,
+        send_errors,
+        from_nowhere,
+        fragmented,
+    } = port;
+    let rejects = node.rejects();
+    let (_, _, committed, _) = machine.cursors();
+    let log = node.log();
+    let (last, applied) = (log.last(), log.applied());
+    let capacity = log.entries_max();
+    let serving = machine.is_serving();
+    DeviceNumbers {
+        admitted,
+        duplicates,
+        acks,
+        nacks,
+        not_logged,
+        bypasses,
+        responses,
+        hit: read_hits,
+        miss: read_misses,
+        forwarded,
+        retransmissions,
+        foreign: rejected(rejects, Reject::Foreign),
+        not_ready,
+        wrong_shard,
+        wrong_token,
+        forged,
+        unknown_key,
+        misled,
+        unexpected,
+        stale_epoch,
+        no_route,
+        silenced,
+        truncated: rejected(rejects, Reject::Truncated),
+        kind: rejected(rejects, Reject::Kind),
+        header_length: rejected(rejects, Reject::HeaderLength),
+        payload_length: rejected(rejects, Reject::PayloadLength),
+        oversized: rejected(rejects, Reject::Oversized),
+        header_checksum: rejected(rejects, Reject::HeaderChecksum),
+        payload_checksum: rejected(rejects, Reject::PayloadChecksum),
+        fragment: rejected(rejects, Reject::Fragment),
+        from_nowhere,
+        expired: expired_sessions,
+        crowded_out: crowded_out_sessions,
+        succeeded: succeeded_sessions,
+        crowded_opens,
+        send_dropped,
+        send_errors,
+        fragmented,
+        serving: u64::from(serving),
+        head: u64::from(serving && machine.is_head()),
+        copies: if serving {
+            u64::from(machine.copies())
+        } else {
+            0
+        },
+        epoch: u64::from(machine.epoch()),
+        sessions: u64::try_from(machine.sessions()).unwrap_or(u64::MAX),
+        used: capacity.saturating_sub(log.room().entries),
+        capacity,
+        unapplied: last.saturating_sub(applied),
+        last,
+        durable: log.durable(),
+        committed,
+        applied,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reason without a number of its own would be counted nowhere.
+    #[test]
+    fn every_reason_of_a_reject_has_a_number() {
+        let parts: Vec<&str> = DeviceNumbers::METRICS
+            .iter()
+            .filter_map(|metric| metric.label.map(|(_, part)| part))
+            .collect();
+        for reason in Reject::ALL
+            .iter()
+            .filter(|reason| **reason != Reject::Foreign)
+        {
+            assert!(parts.contains(&reason.name()), "{}", reason.name());
+        }
+        let mut rejects: Rejects = [0; Reject::ALL.len()];
+        for (count, reason) in (1..).zip(Reject::ALL) {
+            let at = Reject::ALL.iter().position(|one| one == reason).unwrap();
+            rejects[at] = count;
+            assert_eq!(rejected(&rejects, *reason), count);
+        }
+    }
+
+    #[test]
+    fn times_are_those_of_the_turns_in_which_updates_came() {
+        let histogram = Histogram::default();
+        let mut marks = Marks::default();
+        marks.note(10, Time(1_000));
+        marks.note(10, Time(9_000));
+        marks.note(12, Time(2_000));
+        marks.record(11, Time(3_000), &histogram);
+        marks.record(12, Time(70_000), &histogram);
+        marks.record(12, Time(99_000), &histogram);
+        let shot = histogram.read(1.0, 10, 17);
+        assert_eq!(shot.count(), 12);
+        assert_eq!(shot.sum, 10.0 * 2_000.0 + 1_000.0 + 68_000.0);
+    }
+
+    #[test]
+    fn marks_are_bounded() {
+        let histogram = Histogram::default();
+        let mut marks = Marks::default();
+        let orders = MARKS_MAX as u64 + 100;
+        for order in 1..=orders {
+            marks.note(order, Time(order));
+        }
+        assert_eq!(marks.marks.len(), MARKS_MAX);
+        marks.record(orders, Time(orders), &histogram);
+        assert_eq!(histogram.read(1.0, 10, 20).count(), orders);
+    }
+
+    fn ready(serving: u64, copies: u64, wanted: u8, lease: Option<u64>) -> Vec<String> {
+        let numbers = DeviceNumbers {
+            serving,
+            copies,
+            ..DeviceNumbers::default()
+        };
+        reasons(&Numbers(numbers.words()), wanted, lease, None)
+    }
+
+    #[test]
+    fn a_device_is_ready_that_serves_with_a_lease_and_enough_copies() {
+        assert!(ready(1, 2, 2, None).is_empty());
+        assert!(ready(1, 2, 2, Some(5)).is_empty());
+        for (refused, why) in [
+            (ready(0, 2, 2, None), "does not serve"),
+            (ready(1, 2, 2, Some(0)), "no lease"),
+            (ready(1, 1, 2, None), "1 copies, and 2 are wanted"),
+        ] {
+            assert_eq!(refused.len(), 1, "{refused:?}");
+            assert!(refused[0].contains(why), "{refused:?}");
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! A front of Redis's clients.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use pmnet_client::{ClientCounters, LinkCounters, Pulse, SocketCounters};
+use pmnet_front::FrontTurn;
+use pmnet_front::client::Counters;
+use pmnet_front::upstream::UpstreamCounters;
+use pmnet_status::{Board, Histogram, Kind, Look, Metric, Sample, Source, Value, numbers};
+
+use super::device::samples;
+
+numbers! {
+    /// Numbers of a front's loop.
+    pub(crate) struct FrontNumbers {
+        Counter "pmnet_front_reads" ["answer"] "Reads that were answered, by who answered. Those of transactions are not counted." {
+            /// The front, with what the same pipeline had just set.
+            own_write,
+            /// The head device.
+            head,
+            /// The store, read directly.
+            store,
+            /// The store, as a request that passed the chain.
+            bypass,
+        }
+        Counter "pmnet_front_reads_at_once" [""] "Direct reads for which head and store were asked at once." { reads_at_once }
+        Counter "pmnet_front_replica_reads" [""] "Direct reads that a replica of the store answered." { replica_reads }
+        Counter "pmnet_front_clients_closed_unread" [""] "Clients that were disconnected because too many of their replies were unread." { closed_unread }
+        Counter "pmnet_front_failed_logins" [""] "Wrong passwords." { failed_logins }
+        Counter "pmnet_front_tls_failed" [""] "Clients that did not agree on TLS." { tls_failed }
+        Counter "pmnet_front_clients_accepted" [""] "Clients that were ever connected." { clients_ever }
+        Counter "pmnet_front_dropped" ["reason"] "Packets of devices that were dropped, by reason." {
+            /// They were malformed, damaged, or none of pmnet's.
+            rejected,
+            /// They had a wrong token, session, shard or sender.
+            unexpected,
+            /// With keys: nobody with the session's key has sealed them, or they were changed.
+            forged,
+            /// They were of a lower epoch than one that was seen before.
+            stale_epoch,
+            /// They came from port 0, which nobody can answer.
+            from_nowhere,
+        }
+        Counter "pmnet_front_resent" [""] "Update packets that were sent again." { resent }
+        Counter "pmnet_front_fallbacks" [""] "Updates that the server took itself, because a log was full." { fallbacks }
+        Counter "pmnet_front_sessions_crowded" [""] "Sessions for which the device had no room." { crowded }
+        Counter "pmnet_front_send_problems" ["problem"] "Datagrams that were not sent as they should be, by problem." {
+            /// The system had no room for them. The protocol sends them again.
+            send_dropped,
+            /// The system reported an error for an earlier one.
+            send_errors,
+            /// They were longer than their path carries, and were sent as IP fragments.
+            fragmented,
+        }
+        Counter "pmnet_front_rdma" ["event"] "Events of the link by RDMA (--rdma)." {
+            /// Connections that were made.
+            made,
+            /// Connections that broke, and attempts that came to nothing.
+            broken,
+            /// Messages that were given to the NIC.
+            sent,
+            /// Messages that were dropped: no connection, no place, or not in turn. The protocol sends them again.
+            dropped,
+            /// Reads that have completed. Each acknowledges all messages before it.
+            completed,
+        }
+        Gauge "pmnet_front_clients" [""] "Clients that are connected." { clients }
+        Gauge "pmnet_front_sessions" [""] "Sessions that clients have." { sessions }
+        Gauge "pmnet_front_copies" [""] "Copies that the last acknowledgement named; 0 before the first one." { copies }
+    }
+}
+
+const COPIES_WANTED: Metric = Metric::new(
+    Kind::Gauge,
+    "pmnet_front_copies_wanted",
+    "Copies without which nothing is acknowledged (--copies).",
+);
+const UNANSWERED: Metric = Metric::new(
+    Kind::Gauge,
+    "pmnet_front_unanswered_seconds",
+    "Time for which nothing has come back from the devices although something was asked, at the last turn of the loop.",
+);
+const CALL: [Metric; 4] = [
+    call(
+        "early",
+        "An early acknowledged write: until every device of the chain has it.",
+    ),
+    call(
+        "write",
+        "A request that changes the store: until the store's reply.",
+    ),
+    call(
+        "read",
+        "A request that changes nothing, through the chain: until the store's reply.",
+    ),
+    call(
+        "head",
+        "A question to the head, before a read of the store or in place of it.",
+    ),
+];
+
+const fn call(class: &'static str, part: &'static str) -> Metric {
+    Metric {
+        label: Some(("class", class)),
+        part,
+        ..Metric::new(
+            Kind::Histogram,
+            "pmnet_front_call_seconds",
+            "Time of a call to the devices from its submission to its answer, in turns of the loop, by class. Of more than 1024 calls under way, not all are timed. Direct reads of the store are not timed.",
+        )
+    }
+}
+
+/// Metrics besides [`FrontNumbers`].
+pub(super) const MORE: [Metric; 6] = [
+    COPIES_WANTED,
+    UNANSWERED,
+    CALL[0],
+    CALL[1],
+    CALL[2],
+    CALL[3],
+];
+
+/// What the loop of a front publishes.
+#[derive(Debug)]
+pub(crate) struct FrontBoard {
+    shard: u32,
+    /// Place in the file of shards, from 1; `None`: there is no such file.
+    number: Option<usize>,
+    wanted: u8,
+    /// A head that has not answered for so long is not there.
+    deadline: Duration,
+    pulse: Arc<Pulse>,
+    numbers: Board<{ FrontNumbers::METRICS.len() }>,
+    /// Nanoseconds.
+    unanswered: AtomicU64,
+    calls: [Histogram; 4],
+}
+
+impl FrontBoard {
+    pub(crate) fn new(
+        shard: u32,
+        number: Option<usize>,
+        wanted: u8,
+        deadline: Duration,
+        pulse: Arc<Pulse>,
+    ) -> FrontBoard {
+        FrontBoard {
+            shard,
+            number,
+            wanted,
+            deadline,
+            pulse,
+            numbers: Board::default(),
+            unanswered: AtomicU64::new(0),
+            calls: Default::default(),
+        }
+    }
+
+    /// Publishes a turn.
+    pub(crate) fn turn(&self, turn: &mut FrontTurn<'_>) {
+        for (class, took) in &mut *turn.took {
+            self.calls[class as usize].record(took, 1);
+        }
+        self.numbers.publish(numbers(turn).words());
+        self.unanswered.store(turn.unanswered, Relaxed);
+    }
+}
+
+impl Source for FrontBoard {
+    fn labels(&self) -> Vec<(&'static str, String)> {
+        let mut labels = vec![("shard", self.shard.to_string())];
+        labels.extend(self.number.map(|number| ("entry", number.to_string())));
+        labels
+    }
+
+    fn pulse(&self) -> u64 {
+        self.pulse.word()
+    }
+
+    fn look(&self, _: Instant) -> Look {
+        let unanswered = Duration::from_nanos(self.unanswered.load(Relaxed));
+        let mut look = Look {
+            samples: samples(FrontNumbers::METRICS, &self.numbers.read()),
+            reasons: silent(unanswered, self.deadline).into_iter().collect(),
+            ..Look::default()
+        };
+        look.samples.extend([
+            Sample::new(COPIES_WANTED, Value::Count(u64::from(self.wanted))),
+            Sample::new(UNANSWERED, Value::Number(unanswered.as_secs_f64())),
+        ]);
+        let calls = CALL.iter().zip(&self.calls);
+        look.samples.extend(calls.map(|(metric, calls)| {
+            Sample::new(*metric, Value::Histogram(calls.read(1e9, 10, 34)))
+        }));
+        look
+    }
+}
+
+/// Returns why a front is not ready: nothing has come back for too long.
+pub(super) fn silent(unanswered: Duration, deadline: Duration) -> Option<String> {
+    (unanswered >= deadline).then(|| {
+        format!(
+            "nothing has come back from the devices for {:.1} s, and a command may take {:.1} s",
+            unanswered.as_secs_f64(),
+            deadline.as_secs_f64()
+        )
+    })
+}
+
+/// All counters are named here, so that none is forgotten.
+fn numbers(turn: &FrontTurn<'_>) -> FrontNumbers {
+    let Counters {
+        own_writes,
+        hits,
+        direct_reads,
+        reads_at_once,
+        replica_reads,
+        bypassed_reads,
+        closed_unread,
+        failed_logins,
+        tls_failed,
+    } = turn.counters;
+    let UpstreamCounters {
+        client,
+        socket,
+        link,
+    } = turn.upstream;
+    let ClientCounters {
+        rejected,
+        unexpected,
+        forged,
+        stale_epoch,
+        resent,
+        fallbacks,
+        crowded,
+    } = client;
+    let SocketCounters {
+        send_dropped,
+        send_errors,
+        from_nowhere,
+        fragmented,
+    } = socket;
+    let LinkCounters {
+        made,
+        broken,
+        sent,
+        dropped,
+        reads,
+    } = link;
+    let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    FrontNumbers {
+        own_write: own_writes,
+        head: hits,
+        store: direct_reads,
+        bypass: bypassed_reads,
+        reads_at_once,
+        replica_reads,
+        closed_unread,
+        failed_logins,
+        tls_failed,
+        clients_ever: turn.clients_ever,
+        rejected,
+        unexpected,
+        forged,
+        stale_epoch,
+        from_nowhere,
+        resent,
+        fallbacks,
+        crowded,
+        send_dropped,
+        send_errors,
+        fragmented,
+        made,
+        broken,
+        sent,
+        dropped,
+        completed: reads,
+        clients: count(turn.clients),
+        sessions: count(turn.sessions),
+        copies: u64::from(turn.copies),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pmnet_front::Class;
+
+    use super::*;
+
+    #[test]
+    fn a_front_is_ready_until_nothing_has_come_back_for_the_time_of_a_command() {
+        let seconds = Duration::from_secs;
+        assert_eq!(silent(seconds(0), seconds(10)), None);
+        assert_eq!(silent(seconds(9), seconds(10)), None);
+        assert!(
+            silent(seconds(10), seconds(10))
+                .unwrap()
+                .contains("for 10.0 s")
+        );
+    }
+
+    #[test]
+    fn classes_have_their_histograms() {
+        for (class, name) in [
+            (Class::Early, "early"),
+            (Class::Write, "write"),
+            (Class::Read, "read"),
+            (Class::Head, "head"),
+        ] {
+            assert_eq!(CALL[class as usize].label, Some(("class", name)));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A device in the kernel: its numbers are in pinned maps, which are read when somebody asks.
+
+use pmnet_dataplane::xdp::Status;
+use pmnet_status::{Kind, Look, Metric, Sample, Shot, Value, numbers};
+use serde_json::json;
+
+numbers! {
+    /// Numbers of a pipeline in the kernel. They count since its maps were made, also while no process of the device lives.
+    pub(crate) struct KernelNumbers {
+        Counter "pmnet_kernel_packets" ["event"] "Packets of the shard in the kernel's pipeline, by event, since the device was put into the kernel." {
+            /// They came.
+            packets,
+            /// They were appended to the log.
+            appended,
+            /// They had come before, and were answered again.
+            duplicates,
+            /// The chain confirmed them, and the kernel acknowledged.
+            confirmed,
+            /// They were handed up to the process.
+            handed_up,
+            /// They were handed up because the pipeline was held.
+            held,
+            /// They were of a session that the pipeline does not know, and were handed up.
+            sessions_unknown,
+            /// They were malformed or unusual, and were handed up.
+            odd,
+            /// They found the log busy with another processor's packet, and were handed up.
+            busy,
+            /// They were not the next of their session, and were handed up.
+            gaps,
+            /// They found no room in the log, and were handed up.
+            full,
+            /// READs that were answered with an update of the log.
+            read_hits,
+            /// READs that were answered with what the store must have applied.
+            read_misses,
+            /// READs that were handed up.
+            reads_up,
+            /// Answers that were not sent, because the lease was over.
+            silenced,
+        }
+    }
+}
+
+const ADMITS: Metric = Metric::new(
+    Kind::Gauge,
+    "pmnet_kernel_admits",
+    "Whether the kernel logs and acknowledges by itself: 1; or its process does: 0.",
+);
+const TOOK: Metric = Metric::new(
+    Kind::Histogram,
+    "pmnet_kernel_took_seconds",
+    "Time from the moment when a packet is known to be for the shard until its answer leaves, of one packet in 64 of those that the kernel answered or sent on. The sum is that of the bounds of the buckets.",
+);
+
+/// Metrics besides [`KernelNumbers`].
+pub(super) const MORE: [Metric; 2] = [ADMITS, TOOK];
+
+/// Nanoseconds of a slot.
+const SLOT_NS: f64 = 32.0;
+
+/// Adds what the pinned maps say.
+pub(super) fn look(name: &str, look: &mut Look) {
+    match Status::read(name) {
+        Ok(status) => {
+            look.samples.extend(samples(&status));
+            look.facts.insert(
+                "kernel".into(),
+                json!({ "name": name, "interfaces": status.interfaces, "admits": status.admits }),
+            );
+        }
+        Err(error) => {
+            look.facts.insert(
+                "kernel".into(),
+                json!({ "name": name, "error": error.to_string() }),
+            );
+        }
+    }
+}
+
+fn samples(status: &Status) -> Vec<Sample> {
+    let counted = |part: &str| {
+        status
+            .counters
+            .iter()
+            .find(|(name, _)| *name == part)
+            .map(|(_, count)| *count)
+    };
+    let numbers = KernelNumbers::METRICS.iter().filter_map(|metric| {
+        let (_, part) = metric.label?;
+        Some(Sample::new(*metric, Value::Count(counted(part)?)))
+    });
+    let more = [
+        Sample::new(ADMITS, Value::Count(u64::from(status.admits))),
+        Sample::new(TOOK, Value::Histogram(took(&status.took))),
+    ];
+    numbers.chain(more).collect()
+}
+
+/// Returns slots of equal length as buckets of powers of two.
+#[allow(clippy::cast_precision_loss)]
+fn took(slots: &[u64]) -> Shot {
+    let mut buckets: Vec<(f64, u64)> = Vec::new();
+    let (mut bound, mut sum) = (1, 0.0);
+    for (at, count) in slots.iter().enumerate() {
+        if at + 1 == slots.len() {
+            buckets.push((f64::MAX, *count));
+        } else {
+            if buckets.is_empty() || at == bound {
+                bound = if buckets.is_empty() { 1 } else { bound * 2 };
+                buckets.push((bound as f64 * SLOT_NS / 1e9, 0));
+            }
+            if let Some((_, all)) = buckets.last_mut() {
+                *all += count;
+            }
+        }
+        sum += *count as f64 * (at + 1) as f64 * SLOT_NS / 1e9;
+    }
+    Shot { buckets, sum }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A counter of the pipeline without a metric would be kept and thrown away.
+    #[test]
+    fn every_counter_of_the_pipeline_has_a_metric() {
+        let parts: Vec<&str> = KernelNumbers::METRICS
+            .iter()
+            .filter_map(|metric| Some(metric.label?.1))
+            .collect();
+        let mut names: Vec<&str> = Status::counter_names().collect();
+        assert_eq!(parts.len(), names.len());
+        names.retain(|name| !parts.contains(name));
+        assert_eq!(names, [""; 0]);
+    }
+
+    #[test]
+    fn slots_become_buckets() {
+        let shot = took(&[1, 2, 3, 4, 5, 6, 7, 8, 100]);
+        let ns: Vec<(f64, u64)> = shot
+            .buckets
+            .iter()
+            .map(|(bound, count)| ((bound * 1e9).round(), *count))
+            .collect();
+        assert_eq!(
+            ns[..4],
+            [(32.0, 1), (64.0, 2), (128.0, 3 + 4), (256.0, 5 + 6 + 7 + 8)]
+        );
+        assert_eq!(shot.buckets[4], (f64::MAX, 100));
+        assert_eq!(shot.count(), 136);
+    }
+}

@@ -1,0 +1,232 @@
+//! A front of memcached's clients.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use pmnet_client::{ClientCounters, Pulse, SocketCounters};
+use pmnet_memcached::FrontTurn;
+use pmnet_memcached::stats::Counters;
+use pmnet_status::{Board, Kind, Look, Metric, Sample, Source, Value, numbers};
+
+use super::device::samples;
+use super::front::silent;
+
+numbers! {
+    /// Numbers of a memcached front's loop.
+    pub(crate) struct MemcachedNumbers {
+        Counter "pmnet_memcached_commands" ["command"] "Commands, by command and result. Of some commands only those are counted that clients see as such in stats, which stats reset sets to 0." {
+            /// Items stored, or tried to.
+            set,
+            /// flush_all.
+            flush,
+            /// Gets that found an item.
+            get_hit,
+            /// Gets that found nothing.
+            get_miss,
+            /// Touches that found an item.
+            touch_hit,
+            /// Touches that found nothing.
+            touch_miss,
+            /// Deletes that found an item.
+            delete_hit,
+            /// Deletes that found nothing.
+            delete_miss,
+            /// incr that found an item.
+            incr_hit,
+            /// incr that found nothing.
+            incr_miss,
+            /// decr that found an item.
+            decr_hit,
+            /// decr that found nothing.
+            decr_miss,
+            /// Compare-and-store with the right unique.
+            cas_hit,
+            /// Compare-and-store with another unique.
+            cas_badval,
+            /// Compare-and-store that found nothing.
+            cas_miss,
+        }
+        Counter "pmnet_memcached_items_too_large" [""] "Items that were too large." { too_large }
+        Counter "pmnet_memcached_errors" [""] "Commands that were answered with SERVER_ERROR." { errors }
+        Counter "pmnet_memcached_received_bytes" [""] "Bytes received from clients." { bytes_read }
+        Counter "pmnet_memcached_sent_bytes" [""] "Bytes sent to clients." { bytes_written }
+        Counter "pmnet_memcached_datagrams_dropped" [""] "UDP requests that were not taken, or not all of them." { datagrams_dropped }
+        Counter "pmnet_memcached_clients_accepted" [""] "Clients that were ever connected." { connections_ever }
+        Counter "pmnet_memcached_clients_refused" [""] "Clients that were turned away." { connections_refused }
+        Counter "pmnet_memcached_dropped" ["reason"] "Packets of devices that were dropped, by reason." {
+            /// They were malformed, damaged, or none of pmnet's.
+            rejected,
+            /// They had a wrong token, session, shard or sender.
+            unexpected,
+            /// With keys: nobody with the session's key has sealed them, or they were changed.
+            forged,
+            /// They were of a lower epoch than one that was seen before.
+            stale_epoch,
+            /// They came from port 0, which nobody can answer.
+            from_nowhere,
+        }
+        Counter "pmnet_memcached_resent" [""] "Update packets that were sent again." { resent }
+        Counter "pmnet_memcached_fallbacks" [""] "Updates that the server took itself, because a log was full." { fallbacks }
+        Counter "pmnet_memcached_sessions_crowded" [""] "Sessions for which the device had no room." { crowded }
+        Counter "pmnet_memcached_send_problems" ["problem"] "Datagrams that were not sent as they should be, by problem." {
+            /// The system had no room for them. The protocol sends them again.
+            send_dropped,
+            /// The system reported an error for an earlier one.
+            send_errors,
+            /// They were longer than their path carries, and were sent as IP fragments.
+            fragmented,
+        }
+        Gauge "pmnet_memcached_clients" [""] "Clients that are connected." { connections }
+        Gauge "pmnet_memcached_udp_requests" [""] "UDP requests that are not answered yet." { exchanges }
+    }
+}
+
+const COPIES_WANTED: Metric = Metric::new(
+    Kind::Gauge,
+    "pmnet_memcached_copies_wanted",
+    "Copies without which nothing is acknowledged (--copies).",
+);
+const UNANSWERED: Metric = Metric::new(
+    Kind::Gauge,
+    "pmnet_memcached_unanswered_seconds",
+    "Time for which nothing has come back from the devices although something was sent, at the last turn of the loop.",
+);
+
+/// Metrics besides [`MemcachedNumbers`].
+pub(super) const MORE: [Metric; 2] = [COPIES_WANTED, UNANSWERED];
+
+/// What the loop of a memcached front publishes.
+#[derive(Debug)]
+pub(crate) struct MemcachedBoard {
+    shard: u32,
+    wanted: u8,
+    deadline: Duration,
+    pulse: Arc<Pulse>,
+    numbers: Board<{ MemcachedNumbers::METRICS.len() }>,
+    /// Nanoseconds.
+    unanswered: AtomicU64,
+}
+
+impl MemcachedBoard {
+    pub(crate) fn new(
+        shard: u32,
+        wanted: u8,
+        deadline: Duration,
+        pulse: Arc<Pulse>,
+    ) -> MemcachedBoard {
+        MemcachedBoard {
+            shard,
+            wanted,
+            deadline,
+            pulse,
+            numbers: Board::default(),
+            unanswered: AtomicU64::new(0),
+        }
+    }
+
+    /// Publishes a turn.
+    pub(crate) fn turn(&self, turn: &FrontTurn) {
+        self.numbers.publish(numbers(turn).words());
+        self.unanswered.store(turn.unanswered, Relaxed);
+    }
+}
+
+impl Source for MemcachedBoard {
+    fn labels(&self) -> Vec<(&'static str, String)> {
+        vec![("shard", self.shard.to_string())]
+    }
+
+    fn pulse(&self) -> u64 {
+        self.pulse.word()
+    }
+
+    fn look(&self, _: Instant) -> Look {
+        let unanswered = Duration::from_nanos(self.unanswered.load(Relaxed));
+        let mut look = Look {
+            samples: samples(MemcachedNumbers::METRICS, &self.numbers.read()),
+            reasons: silent(unanswered, self.deadline).into_iter().collect(),
+            ..Look::default()
+        };
+        look.samples.extend([
+            Sample::new(COPIES_WANTED, Value::Count(u64::from(self.wanted))),
+            Sample::new(UNANSWERED, Value::Number(unanswered.as_secs_f64())),
+        ]);
+        look
+    }
+}
+
+/// All counters are named here, so that none is forgotten.
+fn numbers(turn: &FrontTurn) -> MemcachedNumbers {
+    let Counters {
+        sets,
+        flushes,
+        too_large,
+        errors,
+        gets: [get_miss, get_hit],
+        touches: [touch_miss, touch_hit],
+        deletes: [delete_miss, delete_hit],
+        counts: [[incr_miss, incr_hit], [decr_miss, decr_hit]],
+        cas: [cas_hit, cas_badval, cas_miss],
+        bytes_read,
+        bytes_written,
+        datagrams_dropped,
+        connections,
+        connections_ever,
+        connections_refused,
+        began: _,
+    } = turn.counters;
+    let ClientCounters {
+        rejected,
+        unexpected,
+        forged,
+        stale_epoch,
+        resent,
+        fallbacks,
+        crowded,
+    } = turn.client;
+    let SocketCounters {
+        send_dropped,
+        send_errors,
+        from_nowhere,
+        fragmented,
+    } = turn.socket;
+    MemcachedNumbers {
+        set: sets,
+        flush: flushes,
+        get_hit,
+        get_miss,
+        touch_hit,
+        touch_miss,
+        delete_hit,
+        delete_miss,
+        incr_hit,
+        incr_miss,
+        decr_hit,
+        decr_miss,
+        cas_hit,
+        cas_badval,
+        cas_miss,
+        too_large,
+        errors,
+        bytes_read,
+        bytes_written,
+        datagrams_dropped,
+        connections_ever,
+        connections_refused,
+        rejected,
+        unexpected,
+        forged,
+        stale_epoch,
+        from_nowhere,
+        resent,
+        fallbacks,
+        crowded,
+        send_dropped,
+        send_errors,
+        fragmented,
+        connections,
+        exchanges: u64::try_from(turn.exchanges).unwrap_or(u64::MAX),
+    }
+}

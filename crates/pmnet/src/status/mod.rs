@@ -1,0 +1,105 @@
+//! What each role shows at its status port: which numbers of its loop are which metrics, when it is ready, and what more there is to say.
+//!
+//! May not: serve HTTP (`pmnet_status` does), or do more in a loop than to copy numbers.
+
+mod controller;
+mod device;
+mod front;
+mod kernel;
+mod lag;
+mod memcached;
+mod page;
+mod server;
+mod verbs;
+
+pub(crate) use controller::{ControllerBoard, ControllerNumbers};
+pub(crate) use device::{Beside, DeviceBoard, DeviceWriter};
+pub(crate) use front::FrontBoard;
+pub(crate) use memcached::MemcachedBoard;
+pub use page::page;
+pub(crate) use server::{ServerBoard, ServerWriter};
+pub(crate) use verbs::VerbsBoard;
+
+use anyhow::Context;
+use pmnet_cli::{ConfigError, address};
+use pmnet_status::{About, Place, Shown, StatusPort};
+
+use crate::cli::service;
+
+/// Commit that this program was built from, or `unknown`.
+pub(crate) const COMMIT: &str = env!("PMNET_COMMIT");
+
+/// Longest path of a unix socket, in bytes.
+const UNIX_PATH_MAX: usize = 107;
+
+/// Reads an address of the port: HOST:PORT, or unix:PATH.
+pub(crate) fn place(flag: &str, text: &str) -> Result<Place, ConfigError> {
+    let Some(path) = text.strip_prefix("unix:") else {
+        return address(flag, text).map(Place::Tcp);
+    };
+    if !path.starts_with('/') || path.len() > UNIX_PATH_MAX {
+        return Err(ConfigError(format!(
+            "{flag} {text}: after unix: write an absolute path of at most {UNIX_PATH_MAX} bytes"
+        )));
+    }
+    Ok(Place::Unix(path.into()))
+}
+
+/// The status port of this process; closed when dropped.
+pub(crate) struct Status {
+    pub(crate) shown: Shown,
+    port: Option<StatusPort>,
+}
+
+impl Status {
+    /// Opens the port, if an address is given.
+    pub(crate) fn open(role: &'static str, at: Option<&str>) -> anyhow::Result<Status> {
+        let shown = Shown::default();
+        let about = About {
+            role,
+            version: env!("CARGO_PKG_VERSION"),
+            commit: COMMIT,
+        };
+        let place = at.map(|at| place("--status", at)).transpose()?;
+        let port = place.map(|place| StatusPort::open(place, about, shown.clone()));
+        let port = port
+            .transpose()
+            .context("cannot start the thread of the status port")?;
+        if let Some(place) = port.as_ref().and_then(StatusPort::place) {
+            tracing::info!(at = %place, "the status port is open");
+        }
+        service::watch(&shown)?;
+        Ok(Status { shown, port })
+    }
+
+    /// Returns whether there is a port.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.port.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_addresses_or_paths() {
+        assert_eq!(
+            place("--at", "127.0.0.1:9464").ok(),
+            Some(Place::Tcp("127.0.0.1:9464".parse().unwrap()))
+        );
+        assert_eq!(
+            place("--at", "unix:/run/a.sock").ok(),
+            Some(Place::Unix("/run/a.sock".into()))
+        );
+        for wrong in [
+            "9464",
+            "unix:a.sock",
+            "unix:",
+            &format!("unix:/{}", "a".repeat(107)),
+        ] {
+            let error = place("--status", wrong).err().map(|error| error.0).unwrap();
+            assert!(error.contains("--status"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! A server.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use pmnet_client::{Pulse, SocketCounters};
+use pmnet_proto::server::Counters;
+use pmnet_proto::time::Nanos;
+use pmnet_server::serve::Turn;
+use pmnet_server::{ServerNode, Store};
+use pmnet_status::{Board, Histogram, Kind, Look, Metric, Sample, Source, Value, numbers};
+use serde_json::json;
+
+use super::device::samples;
+use super::lag::Lag;
+
+numbers! {
+    /// Numbers of a server's loop.
+    pub(crate) struct ServerNumbers {
+        Counter "pmnet_server_applied" [""] "Updates that the store applied." { applied }
+        Counter "pmnet_server_repeated" [""] "Updates that had been applied before, and were not applied again." { repeated }
+        Counter "pmnet_server_rejected" [""] "Updates without effect: malformed, or refused by the store for good." { rejected }
+        Counter "pmnet_server_batches" [""] "Batches of updates." { batches }
+        Counter "pmnet_server_executed" [""] "Requests that the store executed." { executed }
+        Counter "pmnet_server_answered_again" [""] "Requests that were answered with the reply of their first execution." { answered_again }
+        Counter "pmnet_server_expired" [""] "Requests that were not executed, because their callers had given up." { expired }
+        Counter "pmnet_server_fallbacks" [""] "Updates that came as requests, because a log was full." { fallbacks }
+        Counter "pmnet_server_retransmissions" [""] "Ranges that were asked for again." { retransmissions }
+        Counter "pmnet_server_dropped" ["reason"] "Packets that were dropped, by reason." {
+            /// Of another shard or epoch, with a wrong token, of a kind that a server does not take, or there was no room.
+            refused,
+            /// With keys: nobody with the right key has sealed them, or they were changed.
+            forged,
+            /// With keys: sealed for another hop.
+            misled,
+            /// Malformed or damaged.
+            malformed,
+            /// From port 0, which nobody can answer.
+            from_nowhere,
+        }
+        Counter "pmnet_server_send_problems" ["problem"] "Datagrams that were not sent as they should be, by problem." {
+            /// The system had no room for them. The protocol sends them again.
+            send_dropped,
+            /// The system reported an error for an earlier one.
+            send_errors,
+            /// They were longer than their path carries, and were sent as IP fragments.
+            fragmented,
+        }
+        Gauge "pmnet_server_loaded" [""] "Whether the records of the store are known, and nothing has failed since: 1, or 0." { loaded }
+        Gauge "pmnet_server_epoch" [""] "Epoch of the chain on record." { epoch }
+        Gauge "pmnet_server_copies" [""] "Devices of the chain on record." { copies }
+        Gauge "pmnet_server_sessions" [""] "Sessions on record." { sessions }
+        Gauge "pmnet_server_unapplied_orders" [""] "Entries that the server received and the store does not have yet." { queued }
+        Gauge "pmnet_server_order" ["cursor"] "How far the server is, in orders." {
+            /// Highest order that was received without a gap.
+            received,
+            /// Highest order that the store has applied durably.
+            watermark,
+        }
+    }
+}
+
+const OLDEST: Metric = Metric::new(
+    Kind::Gauge,
+    "pmnet_server_oldest_unapplied_seconds",
+    "Time for which the oldest entry that the server received and the store does not have has waited, within 0.25 s.",
+);
+const PAUSED: Metric = Metric::new(
+    Kind::Gauge,
+    "pmnet_server_store_paused",
+    "1 while the store is left alone after a failure. The label reason is the id of the message, such as PM2301, or other; none: 0, it is not.",
+);
+const STORE_SECONDS: Metric = Metric::new(
+    Kind::Histogram,
+    "pmnet_server_store_seconds",
+    "Time of one step of the store: a batch of updates, requests, or a load of its records.",
+);
+const BATCH_UPDATES: Metric = Metric::new(
+    Kind::Histogram,
+    "pmnet_server_batch_updates",
+    "Updates of one turn of the store.",
+);
+
+/// Metrics besides [`ServerNumbers`].
+pub(super) const MORE: [Metric; 4] = [OLDEST, PAUSED, STORE_SECONDS, BATCH_UPDATES];
+
+/// What the loop of a server publishes.
+#[derive(Debug)]
+pub(crate) struct ServerBoard {
+    shard: u32,
+    pub(crate) pulse: Arc<Pulse>,
+    numbers: Board<{ ServerNumbers::METRICS.len() }>,
+    /// 1: the store pauses.
+    paused: AtomicU64,
+    store: Histogram,
+    batch: Histogram,
+    /// Why the store pauses, or did last. The loop locks it when a failure is new.
+    why: Mutex<Option<String>>,
+    /// Of the status port's thread.
+    lag: Mutex<Lag>,
+}
+
+impl ServerBoard {
+    pub(crate) fn new(shard: u32) -> ServerBoard {
+        ServerBoard {
+            shard,
+            pulse: Arc::default(),
+            numbers: Board::default(),
+            paused: AtomicU64::new(0),
+            store: Histogram::default(),
+            batch: Histogram::default(),
+            why: Mutex::default(),
+            lag: Mutex::default(),
+        }
+    }
+
+    /// The loop has ended.
+    pub(crate) fn ended(&self) {
+        self.numbers.publish(ServerNumbers::default().words());
+        self.paused.store(0, Relaxed);
+        self.pulse.rests();
+    }
+
+    fn number(&self, name: &str, part: Option<&str>) -> u64 {
+        let is =
+            |metric: &Metric| metric.name == name && metric.label.map(|(_, value)| value) == part;
+        let at = ServerNumbers::METRICS.iter().position(is);
+        at.map_or(0, |at| self.numbers.read()[at])
+    }
+
+    fn cursors(&self) -> (u64, u64) {
+        let order = |cursor| self.number("pmnet_server_order", Some(cursor));
+        (order("received"), order("watermark"))
+    }
+}
+
+/// Returns the id of a message that begins with one.
+fn id(text: &str) -> Option<&str> {
+    let id = text.get(..6)?;
+    let digits = id.strip_prefix("PM")?;
+    digits
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then_some(id)
+}
+
+impl Source for ServerBoard {
+    fn labels(&self) -> Vec<(&'static str, String)> {
+        vec![("shard", self.shard.to_string())]
+    }
+
+    fn pulse(&self) -> u64 {
+        self.pulse.word()
+    }
+
+    fn tick(&self, now: Instant) {
+        let (received, applied) = self.cursors();
+        let mut lag = self.lag.lock().unwrap_or_else(PoisonError::into_inner);
+        lag.note(received, applied, now);
+    }
+
+    fn look(&self, now: Instant) -> Look {
+        let (received, applied) = self.cursors();
+        let oldest = self
+            .lag
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .oldest(received, applied, now);
+        let why = self
+            .why
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let why = why.filter(|_| self.paused.load(Relaxed) == 1);
+        let mut reasons = Vec::new();
+        if let Some(why) = &why {
+            reasons.push(format!("the store is left alone for a moment: {why}"));
+        } else if self.number("pmnet_server_loaded", None) == 0 {
+            reasons.push("the records of the store are not loaded".into());
+        }
+        let reason = why
+            .as_deref()
+            .map_or("none", |why| id(why).unwrap_or("other"));
+        let paused = Sample {
+            labels: vec![("reason", reason.to_owned())],
+            ..Sample::new(PAUSED, Value::Count(u64::from(why.is_some())))
+        };
+        let mut look = Look {
+            samples: samples(ServerNumbers::METRICS, &self.numbers.read()),
+            reasons,
+            ..Look::default()
+        };
+        look.samples.extend([
+            Sample::new(OLDEST, Value::Number(oldest.as_secs_f64())),
+            paused,
+            Sample::new(
+                STORE_SECONDS,
+                Value::Histogram(self.store.read(1e9, 10, 34)),
+            ),
+            Sample::new(BATCH_UPDATES, Value::Histogram(self.batch.read(1.0, 0, 12))),
+        ]);
+        look.facts.insert("store_pauses".into(), json!(why));
+        look
+    }
+}
+
+/// The loop's side of a board, for one run.
+#[derive(Debug, Default)]
+pub(crate) struct ServerWriter {
+    /// Updates that were applied before this turn.
+    applied: u64,
+    why: Option<String>,
+}
+
+impl ServerWriter {
+    /// Publishes a turn.
+    pub(crate) fn turn<S: Store>(
+        &mut self,
+        board: &ServerBoard,
+        node: &ServerNode<S>,
+        turn: &Turn,
+    ) {
+        self.publish(board, node, turn.socket, turn.step);
+    }
+
+    /// Publishes a turn of a server without a socket.
+    pub(crate) fn publish<S: Store>(
+        &mut self,
+        board: &ServerBoard,
+        node: &ServerNode<S>,
+        socket: SocketCounters,
+        step: Option<Nanos>,
+    ) {
+        let numbers = numbers(node, socket);
+        if let Some(took) = step {
+            board.store.record(took, 1);
+        }
+        let batch = numbers.applied.saturating_sub(self.applied);
+        if batch > 0 {
+            board.batch.record(batch, 1);
+        }
+        self.applied = numbers.applied;
+        board.numbers.publish(numbers.words());
+        let why = node.pauses();
+        if why.is_some() && why != self.why.as_deref() {
+            self.why = why.map(str::to_owned);
+            board
+                .why
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone_from(&self.why);
+        }
+        board.paused.store(u64::from(why.is_some()), Relaxed);
+    }
+}
+
+/// All counters are named here, so that none is forgotten.
+fn numbers<S: Store>(node: &ServerNode<S>, socket: SocketCounters) -> ServerNumbers {
+    let machine = node.machine();
+    let Counters {
+        applied,
+        repeated,
+        rejected,
+        batches,
+        executed,
+        answered_again,
+        expired,
+        fallbacks,
+        retransmissions,
+        dropped,
+        forged,
+        misled,
+    } = *machine.counters();
+    let SocketCounters {
+        send_dropped,
+        send_errors,
+        from_nowhere,
+        fragmented,
+    } = socket;
+    let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let chain = machine.chain();
+    ServerNumbers {
+        applied,
+        repeated,
+        rejected,
+        batches,
+        executed,
+        answered_again,
+        expired,
+        fallbacks,
+        retransmissions,
+        refused: dropped,
+        forged,
+        misled,
+        malformed: node.rejected_packets(),
+        from_nowhere,
+        send_dropped,
+        send_errors,
+        fragmented,
+        loaded: u64::from(machine.is_loaded()),
+        epoch: chain.map_or(0, |chain| u64::from(chain.epoch)),
+        copies: chain.map_or(0, |chain| count(chain.members.len())),
+        sessions: count(machine.sessions()),
+        queued: count(machine.queued()),
+        received: machine.received(),
+        watermark: machine.watermark(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_of_a_pause_is_the_id_of_its_message() {
+        assert_eq!(id("PM2301 Redis takes no writes now"), Some("PM2301"));
+        assert_eq!(id("PMNET is"), None);
+        assert_eq!(id("OOM"), None);
+        assert_eq!(id("Ünö€ was"), None);
+    }
+}

@@ -1,0 +1,85 @@
+//! The queue of an RDMA NIC, before a device (--mode verbs).
+
+use pmnet_status::{Board, Sample, numbers};
+use pmnet_verbs::{ConnectionCounters, QueueCounters};
+
+use super::device::samples;
+
+numbers! {
+    /// Numbers of a queue.
+    pub(crate) struct VerbsNumbers {
+        Counter "pmnet_verbs_messages" ["event"] "Messages in slots, by event." {
+            /// They were taken from their slots, in order.
+            taken,
+            /// Slots with an error in place of a message.
+            hole,
+            /// Turns that ended because the log had no room for an update.
+            waited,
+            /// They completed while an earlier slot was open.
+            overtaken,
+            /// Updates that the recovery found in slots alone.
+            recovered,
+            /// Datagrams that had to come through the queue, and were dropped.
+            outside,
+        }
+        Counter "pmnet_verbs_connections" ["event"] "Connections of clients, by event." {
+            /// They were made.
+            made,
+            /// They were refused: the device did not serve, another epoch or shard, too many.
+            refused,
+            /// They were closed because of bytes that are no message.
+            garbage,
+            /// They were closed because nothing came, or nothing was read.
+            silent,
+            /// The device broke them: because of the oldest slot, or because it does not serve any more.
+            broken,
+            /// Their NIC did not say that they took their last slot.
+            unsaid,
+        }
+    }
+}
+
+/// What a device publishes of its queue.
+#[derive(Debug, Default)]
+pub(crate) struct VerbsBoard(Board<{ VerbsNumbers::METRICS.len() }>);
+
+impl VerbsBoard {
+    /// Publishes a turn. All counters are named here, so that none is forgotten.
+    pub(crate) fn turn(&self, queue: QueueCounters, connections: ConnectionCounters) {
+        let QueueCounters {
+            messages,
+            holes,
+            waits,
+            overtaken,
+            recovered,
+            outside,
+        } = queue;
+        let ConnectionCounters {
+            made,
+            refused,
+            garbage,
+            silent,
+            broken,
+            unsaid,
+        } = connections;
+        let numbers = VerbsNumbers {
+            taken: messages,
+            hole: holes,
+            waited: waits,
+            overtaken,
+            recovered,
+            outside,
+            made,
+            refused,
+            garbage,
+            silent,
+            broken,
+            unsaid,
+        };
+        self.0.publish(numbers.words());
+    }
+
+    pub(super) fn samples(&self) -> Vec<Sample> {
+        samples(VerbsNumbers::METRICS, &self.0.read())
+    }
+}

@@ -1,0 +1,120 @@
+//! What a service manager is told, and flags from the environment: with a real socket in its place.
+
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::chain::{Places, Running, pmnet};
+
+/// Waits for a message with this in it.
+fn hears(socket: &UnixDatagram, what: &str) -> String {
+    let until = Instant::now() + Duration::from_secs(15);
+    let mut buffer = [0; 4096];
+    let mut heard = Vec::new();
+    while Instant::now() < until {
+        if let Ok(count) = socket.recv(&mut buffer) {
+            let text = String::from_utf8_lossy(&buffer[..count]).into_owned();
+            if text.contains(what) {
+                return text;
+            }
+            heard.push(text);
+        }
+    }
+    panic!("no {what} in {heard:?}");
+}
+
+fn server(places: &Places, socket: &str) -> Command {
+    let mut server = Command::new("sh");
+    server
+        // The manager names the process for which its watchdog is.
+        .args(["-c", "WATCHDOG_PID=$$ exec \"$@\"", "sh"])
+        .arg(pmnet())
+        .arg("server")
+        .env("PMNET_SERVER_LISTEN", "127.0.0.1:0")
+        .env("PMNET_SERVER_STORE", "mysql://nobody")
+        .env("NOTIFY_SOCKET", places.path(socket));
+    server
+}
+
+/// The flags come from the environment; a flag wins over its variable.
+#[test]
+fn a_manager_hears_that_a_role_serves_and_lives() {
+    let places = Places::new();
+    let socket = UnixDatagram::bind(places.path("notify")).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    let mut server = server(&places, "notify");
+    server
+        .args(["--store", "null:"])
+        .env("WATCHDOG_USEC", "300000");
+    let running = Running::logged(server, &places.path("server.err"));
+    let said = hears(&socket, "READY=1");
+    assert!(said.contains("STATUS=server listen=127.0.0.1:"), "{said}");
+    hears(&socket, "WATCHDOG=1");
+    hears(&socket, "WATCHDOG=1");
+    running.stop();
+}
+
+#[test]
+fn a_variable_counts_where_no_flag_is_given() {
+    let places = Places::new();
+    let output = server(&places, "none").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && text.contains("mysql://nobody"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_file_is_checked_and_nothing_is_started() {
+    let places = Places::new();
+    let path = places.path("pmnet.toml");
+    let check = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        let output = Command::new(pmnet())
+            .arg("check")
+            .arg("--config")
+            .arg(&path)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), text)
+    };
+    let log = places.path("never.pmlog");
+    let device = format!(
+        "[device]\nlisten = \"127.0.0.1:51000\"\nnext = \"127.0.0.1:51500\"\nmedia = \"dram\"\nlog = \"{}\"\n",
+        log.display()
+    );
+    let server = "[server]\nlisten = \"127.0.0.1:51500\"\nstore = \"null:\"\n";
+    let (code, text) = check(&format!("{device}{server}"));
+    assert!(
+        code == Some(0) && text.contains("[device], [server]"),
+        "{text}"
+    );
+    assert!(!log.exists());
+    for (wrong, why) in [
+        (
+            "[server]\nlisten = \"127.0.0.1:51500\"\nstore = \"mysql://x\"\n",
+            "[server]: --store",
+        ),
+        (
+            "[device]\nlisten = \"127.0.0.1:51000\"\n",
+            "[device]: --next is missing",
+        ),
+        (
+            "[redis]\nlisten = \"127.0.0.1:6380\"\nvia = \"127.0.0.1:51000\"\ncopies = 99\n",
+            "[redis]: --copies 99",
+        ),
+        (
+            "[memcached]\nlisten = \"127.0.0.1:11211\"\nvia = \"127.0.0.1:51000\"\nstatus = \"unix:x\"\n",
+            "[memcached]: --status unix:x",
+        ),
+        ("[devise]\n", "devise"),
+    ] {
+        let (code, text) = check(wrong);
+        assert!(code == Some(2) && text.contains(why), "{code:?} {text}");
+    }
+}

@@ -1,0 +1,290 @@
+//! One connection to the status port: one request, one answer, the end.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+use mio::event::Source;
+use mio::net::{TcpStream, UnixStream};
+
+/// Longest head of a request.
+pub const HEAD_BYTES_MAX: usize = 8192;
+/// Longest time until the whole request is there.
+pub const REQUEST_MAX: Duration = Duration::from_secs(5);
+/// Longest life of a connection: its reader is slow, or gone.
+pub const LIFE_MAX: Duration = Duration::from_secs(15);
+/// Headers of a request, at most.
+const HEADERS_MAX: usize = 64;
+/// Bytes of a body, at most, that are read and thrown away so that the answer arrives: data that nobody read would reset the connection.
+const BODY_BYTES_MAX: usize = 2 << 20;
+
+/// A socket of either kind.
+#[derive(Debug)]
+pub enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    pub fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Stream::Tcp(stream) => stream,
+            Stream::Unix(stream) => stream,
+        }
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(into),
+            Stream::Unix(stream) => stream.read(into),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn end_writing(&self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+}
+
+/// A request that is understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Only the head of the answer is wanted.
+    pub head_only: bool,
+    /// The path, without a query.
+    pub path: String,
+    /// The forms that are accepted.
+    pub accept: String,
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: &'static str,
+    pub content_type: &'static str,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn text(status: &'static str, text: impl Into<String>) -> Answer {
+        Answer {
+            status,
+            content_type: "text/plain; charset=utf-8",
+            body: text.into(),
+        }
+    }
+
+    fn bytes(&self, head_only: bool) -> Vec<u8> {
+        let mut bytes = format!(
+            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\n\
+             X-Content-Type-Options: nosniff\r\n\r\n",
+            self.status,
+            self.content_type,
+            self.body.len()
+        );
+        if !head_only {
+            bytes.push_str(&self.body);
+        }
+        bytes.into_bytes()
+    }
+}
+
+/// What has come of a request.
+#[derive(Debug, PartialEq, Eq)]
+enum Parsed {
+    /// Not all of it.
+    Partial,
+    Request(Request),
+    /// It is refused: with this status, for this reason.
+    Refused(&'static str, &'static str),
+}
+
+fn parse(bytes: &[u8]) -> Parsed {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(bytes) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => return Parsed::Partial,
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return Parsed::Refused(
+                "431 Request Header Fields Too Large",
+                "the request is too long\n",
+            );
+        }
+        Err(_) => return Parsed::Refused("400 Bad Request", "this is no HTTP request\n"),
+    }
+    let head_only = match request.method {
+        Some("GET") => false,
+        Some("HEAD") => true,
+        _ => {
+            return Parsed::Refused(
+                "405 Method Not Allowed",
+                "only GET and HEAD: nothing can be changed here\n",
+            );
+        }
+    };
+    let accept = request
+        .headers
+        .iter()
+        .find(|header| header.name.eq_ignore_ascii_case("accept"));
+    let accept = accept.map_or("", |header| {
+        std::str::from_utf8(header.value).unwrap_or_default()
+    });
+    let path = request.path.unwrap_or("/");
+    Parsed::Request(Request {
+        head_only,
+        path: path.split(['?', '#']).next().unwrap_or_default().to_owned(),
+        accept: accept.to_owned(),
+    })
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The request is read.
+    Reading(Vec<u8>),
+    /// The answer is written, from this byte on.
+    Writing(Vec<u8>, usize),
+    /// The answer is written. The rest of the request is thrown away, so many bytes of it so far.
+    Draining(usize),
+}
+
+/// State of a connection after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It waits for its client.
+    Waits,
+    /// It is over.
+    Over,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    pub stream: Stream,
+    began: Instant,
+    stage: Stage,
+}
+
+impl Connection {
+    pub const fn new(stream: Stream, now: Instant) -> Connection {
+        Connection {
+            stream,
+            began: now,
+            stage: Stage::Reading(Vec::new()),
+        }
+    }
+
+    /// Returns when it is over at the latest.
+    pub fn due(&self) -> Instant {
+        self.began
+            + match self.stage {
+                Stage::Reading(_) => REQUEST_MAX,
+                Stage::Writing(..) | Stage::Draining(_) => LIFE_MAX,
+            }
+    }
+
+    /// Goes on as far as the client lets it. `answer` is called once, with the request.
+    pub fn turn(&mut self, answer: &mut dyn FnMut(&Request) -> Answer) -> Then {
+        loop {
+            let advanced = match &mut self.stage {
+                Stage::Reading(bytes) => read_request(&mut self.stream, bytes, answer),
+                Stage::Writing(bytes, from) => write(&mut self.stream, bytes, from),
+                Stage::Draining(count) => drain(&mut self.stream, count),
+            };
+            match advanced {
+                Ok(Some(stage)) => self.stage = stage,
+                Ok(None) => return Then::Over,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Then::Waits,
+                Err(_) => return Then::Over,
+            }
+        }
+    }
+}
+
+/// Each step: the next stage; `None`: it is over.
+type Step = io::Result<Option<Stage>>;
+
+fn read_request(
+    stream: &mut Stream,
+    bytes: &mut Vec<u8>,
+    answer: &mut dyn FnMut(&Request) -> Answer,
+) -> Step {
+    let mut chunk = [0; 2048];
+    let most = chunk.len().min(HEAD_BYTES_MAX - bytes.len());
+    let count = stream.read(&mut chunk[..most])?;
+    if count == 0 {
+        return Ok(None);
+    }
+    bytes.extend_from_slice(&chunk[..count]);
+    let out = match parse(bytes) {
+        Parsed::Partial => return Ok(Some(Stage::Reading(std::mem::take(bytes)))),
+        Parsed::Request(request) => answer(&request).bytes(request.head_only),
+        Parsed::Refused(status, why) => Answer::text(status, why).bytes(false),
+    };
+    Ok(Some(Stage::Writing(out, 0)))
+}
+
+fn write(stream: &mut Stream, bytes: &mut Vec<u8>, from: &mut usize) -> Step {
+    let count = stream.write(&bytes[*from..])?;
+    if count == 0 {
+        return Ok(None);
+    }
+    *from += count;
+    if *from < bytes.len() {
+        return Ok(Some(Stage::Writing(std::mem::take(bytes), *from)));
+    }
+    stream.end_writing()?;
+    Ok(Some(Stage::Draining(0)))
+}
+
+fn drain(stream: &mut Stream, count: &mut usize) -> Step {
+    let mut chunk = [0; 16 * 1024];
+    let more = stream.read(&mut chunk)?;
+    let all = *count + more;
+    Ok((more > 0 && all < BODY_BYTES_MAX).then_some(Stage::Draining(all)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_understood_or_refused() {
+        let refused = |bytes: &[u8]| match parse(bytes) {
+            Parsed::Refused(status, _) => status[..3].to_owned(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(
+            parse(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\naCCept: text/plain\r\n\r\n"),
+            Parsed::Request(Request {
+                head_only: false,
+                path: "/metrics".into(),
+                accept: "text/plain".into()
+            })
+        );
+        assert_eq!(parse(b"GET / HTTP/1.1\r\nHost"), Parsed::Partial);
+        assert_eq!(parse(b""), Parsed::Partial);
+        assert_eq!(
+            refused(b"POST /metrics HTTP/1.1\r\nContent-Length: 4\r\n\r\nabcd"),
+            "405"
+        );
+        assert_eq!(refused(b"\x16\x03\x01\x02\x00\x01\x00"), "400");
+        assert_eq!(refused(b"*1\r\n$4\r\nPING\r\n"), "400");
+        assert_eq!(refused(&[b'A'; HEAD_BYTES_MAX]), "431");
+        let many = format!(
+            "GET / HTTP/1.1\r\n{}\r\n",
+            "a: b\r\n".repeat(HEADERS_MAX + 1)
+        );
+        assert_eq!(refused(many.as_bytes()), "431");
+    }
+}

@@ -1,0 +1,80 @@
+//! The state of a process as JSON (`docs/operate/monitoring.md` has the schema).
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::metric::{Kind, Sample, Value};
+use crate::source::{About, Looked};
+
+/// Version of the schema. It changes when a member goes, or means something else; not when one is added.
+pub const SCHEMA: u32 = 1;
+
+/// Writes the state of a process.
+pub(crate) fn write(about: &About, uptime_seconds: u64, loops: &[Looked]) -> String {
+    let ready = !loops.is_empty() && loops.iter().all(|one| one.look.reasons.is_empty());
+    let state = json!({
+        "schema": SCHEMA,
+        "role": about.role,
+        "version": about.version,
+        "commit": about.commit,
+        "pid": std::process::id(),
+        "uptime_seconds": uptime_seconds,
+        "alive": loops.iter().all(|one| one.dead.is_none()),
+        "ready": ready,
+        "loops": loops.iter().map(one).collect::<Vec<Json>>(),
+    });
+    state.to_string() + "\n"
+}
+
+fn one(one: &Looked) -> Json {
+    let labels: Map<String, Json> = one
+        .labels
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), value.clone().into()))
+        .collect();
+    let mut metrics = Map::new();
+    for sample in &one.look.samples {
+        enter(&mut metrics, sample);
+    }
+    json!({
+        "labels": labels,
+        "alive": one.dead.is_none(),
+        "ready": one.look.reasons.is_empty(),
+        "reasons": one.look.reasons,
+        "facts": one.look.facts,
+        "metrics": metrics,
+    })
+}
+
+/// Enters a sample under its name, and under the value of its label if it has one.
+fn enter(metrics: &mut Map<String, Json>, sample: &Sample) {
+    let metric = &sample.metric;
+    let value = match &sample.value {
+        Value::Count(count) => json!(count),
+        Value::Number(number) => json!(number),
+        Value::Histogram(shot) => json!({
+            "count": shot.count(),
+            "sum": shot.sum,
+            "p50": shot.quantile(0.5),
+            "p99": shot.quantile(0.99),
+        }),
+    };
+    let name = match metric.kind {
+        Kind::Counter => metric.full_name(),
+        Kind::Gauge | Kind::Histogram => metric.name.to_owned(),
+    };
+    let own = metric.label.map(|(_, value)| value.to_owned());
+    let part = own.or_else(|| sample.labels.first().map(|(_, value)| value.clone()));
+    match part {
+        None => {
+            metrics.insert(name, value);
+        }
+        Some(part) => {
+            let parts = metrics
+                .entry(name)
+                .or_insert_with(|| Json::Object(Map::new()));
+            if let Json::Object(parts) = parts {
+                parts.insert(part, value);
+            }
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The status port: one thread that shows what the loops of a process do.
+//!
+//! Purpose: metrics in the text forms of OpenMetrics and Prometheus (`/metrics`), whether the process lives and is ready (`/livez`,
+//! `/readyz`), and its state as JSON (`/api/v1/status`). A loop publishes its numbers once a turn in a [`Board`]: plain stores of words
+//! that only it writes. It takes no lock, reads no clock and makes no system call for that, and never waits for a reader.
+//! Bounds: [`CONNECTIONS_MAX`] connections, [`HEAD_BYTES_MAX`] bytes of a request, [`REQUEST_MAX`] for a request and [`LIFE_MAX`] for a
+//! connection. A request beyond them gets an error; a connection beyond them waits to be accepted.
+//! May not: know what a number means, change anything in the process.
+
+mod board;
+mod connection;
+mod json;
+mod metric;
+mod pulse;
+mod server;
+mod source;
+mod text;
+
+pub use board::{Board, Histogram, Shot};
+pub use connection::{HEAD_BYTES_MAX, LIFE_MAX, REQUEST_MAX};
+pub use metric::{Kind, Metric, Sample, Value};
+pub use pulse::{Alive, SILENCE_MAX};
+pub use server::{CONNECTIONS_MAX, Place, StatusPort};
+pub use source::{About, Look, Shown, Source};

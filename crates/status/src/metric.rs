@@ -1,0 +1,138 @@
+//! Definitions of metrics, and their samples.
+
+use crate::board::Shot;
+
+/// Kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A count of events since the process began. It never decreases while the process lives.
+    Counter,
+    /// A present value.
+    Gauge,
+    /// Counts of durations or sizes, in slots of powers of two.
+    Histogram,
+}
+
+/// Definition of one metric, or of the part of it that one value of its label names.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Name, without `_total`.
+    pub name: &'static str,
+    /// Kind.
+    pub kind: Kind,
+    /// Meaning of the whole metric, with its unit.
+    pub help: &'static str,
+    /// Label that tells the parts of the metric apart, and the value of this part. `None`: it has no parts.
+    pub label: Option<(&'static str, &'static str)>,
+    /// Meaning of this part; empty without parts.
+    pub part: &'static str,
+}
+
+impl Metric {
+    /// Returns a metric without parts.
+    #[must_use]
+    pub const fn new(kind: Kind, name: &'static str, help: &'static str) -> Metric {
+        Metric {
+            name,
+            kind,
+            help,
+            label: None,
+            part: "",
+        }
+    }
+
+    /// Returns the name under which Prometheus keeps it: that of a counter ends with `_total`.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        match self.kind {
+            Kind::Counter => format!("{}_total", self.name),
+            Kind::Gauge | Kind::Histogram => self.name.to_owned(),
+        }
+    }
+}
+
+/// Value of a sample.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Of a counter, or a gauge that counts.
+    Count(u64),
+    /// Of a gauge.
+    Number(f64),
+    /// Of a histogram.
+    Histogram(Shot),
+}
+
+/// One value of one metric.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The metric.
+    pub metric: Metric,
+    /// Labels besides those of the loop and the metric's own.
+    pub labels: Vec<(&'static str, String)>,
+    /// The value.
+    pub value: Value,
+}
+
+impl Sample {
+    /// Returns a sample without further labels.
+    #[must_use]
+    pub const fn new(metric: Metric, value: Value) -> Sample {
+        Sample {
+            metric,
+            labels: Vec::new(),
+            value,
+        }
+    }
+}
+
+/// Defines the numbers of one loop: a struct of words, and the metric of each.
+///
+/// ```
+/// pmnet_status::numbers! {
+///     /// Numbers of a door.
+///     pub struct Door {
+///         Counter "door_opened" [""] "Times that it was opened." { opened }
+///         Counter "door_closed" ["by"] "Times that it was closed, by who closed it." {
+///             /// A person.
+///             person,
+///             /// The wind.
+///             wind,
+///         }
+///     }
+/// }
+/// let door = Door { opened: 3, person: 2, wind: 1 };
+/// assert_eq!(door.words(), [3, 2, 1]);
+/// assert_eq!(Door::METRICS[2].label, Some(("by", "wind")));
+/// ```
+#[macro_export]
+macro_rules! numbers {
+    (
+        $(#[$about:meta])*
+        $visible:vis struct $name:ident {
+            $($kind:ident $metric:literal [$label:literal] $help:literal {
+                $($(#[doc = $text:literal])* $field:ident),* $(,)?
+            })*
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default)]
+        $visible struct $name {
+            $($(#[allow(missing_docs)] $(#[doc = $text])* $visible $field: u64,)*)*
+        }
+        impl $name {
+            /// Metric of each number, in their order.
+            $visible const METRICS: &'static [$crate::Metric] = &[$($($crate::Metric {
+                name: $metric,
+                kind: $crate::Kind::$kind,
+                help: $help,
+                label: if $label.is_empty() { None } else { Some(($label, stringify!($field))) },
+                part: concat!($($text),*),
+            },)*)*];
+            /// Returns the numbers, in their order.
+            #[must_use]
+            $visible const fn words(self) -> [u64; $name::METRICS.len()] {
+                [$($(self.$field,)*)*]
+            }
+        }
+    };
+}

@@ -1,0 +1,360 @@
+//! The thread of the status port.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mio::event::Source as Evented;
+use mio::net::{TcpListener, UnixListener};
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use crate::connection::{Answer, Connection, Request, Stream, Then};
+use crate::source::{About, Shown};
+use crate::text::Form;
+use crate::{json, text};
+
+/// Connections at a time. One more waits until one of them is over.
+pub const CONNECTIONS_MAX: usize = 128;
+/// How often it is looked whether the loops live, and how far they are.
+const TICK: Duration = Duration::from_millis(250);
+/// How often an address that is taken is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+/// The thread gives way to the loops.
+const NICE: i32 = 10;
+const LISTENER: Token = Token(0);
+const WAKER: Token = Token(1);
+const FIRST: usize = 2;
+
+/// Where the port is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// A unix socket at this path.
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Tcp(address) => write!(f, "{address}"),
+            Place::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Listener {
+    Tcp(TcpListener),
+    /// With the path, which goes when it ends.
+    Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    fn open(place: &Place) -> io::Result<Listener> {
+        match place {
+            Place::Tcp(address) => TcpListener::bind(*address).map(Listener::Tcp),
+            Place::Unix(path) => {
+                open_unix(path).map(|listener| Listener::Unix(listener, path.clone()))
+            }
+        }
+    }
+
+    fn source(&mut self) -> &mut dyn Evented {
+        match self {
+            Listener::Tcp(listener) => listener,
+            Listener::Unix(listener, _) => listener,
+        }
+    }
+
+    fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Listener::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
+            Listener::Unix(listener, _) => {
+                listener.accept().map(|(stream, _)| Stream::Unix(stream))
+            }
+        }
+    }
+
+    fn place(&self) -> io::Result<Place> {
+        match self {
+            Listener::Tcp(listener) => listener.local_addr().map(Place::Tcp),
+            Listener::Unix(_, path) => Ok(Place::Unix(path.clone())),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listener::Unix(_, path) = self {
+            // Whoever removed it before has done the same.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A socket that a process left which was killed is replaced; one at which somebody listens is not, nor any other file.
+fn open_unix(path: &PathBuf) -> io::Result<UnixListener> {
+    use std::os::unix::fs::FileTypeExt;
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    if is_socket {
+        match std::os::unix::net::UnixStream::connect(path) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path)?
+            }
+            _ => return Err(ErrorKind::AddrInUse.into()),
+        }
+    }
+    UnixListener::bind(path)
+}
+
+/// An open status port. It closes when this is dropped.
+#[derive(Debug)]
+pub struct StatusPort {
+    waker: Waker,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    place: Option<Place>,
+}
+
+impl StatusPort {
+    /// Opens the port. If the address is taken, that is said, the process goes on without the port, and the address is tried again.
+    ///
+    /// # Errors
+    /// The system has no thread, or no descriptor, left.
+    pub fn open(place: Place, about: About, shown: Shown) -> io::Result<StatusPort> {
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), WAKER)?;
+        let mut port = Port {
+            poll,
+            place,
+            about,
+            shown,
+            began: Instant::now(),
+            listener: None,
+            may_accept: false,
+            tried: None,
+            connections: BTreeMap::new(),
+            next: FIRST,
+        };
+        port.listen(Instant::now());
+        let place = port
+            .listener
+            .as_ref()
+            .and_then(|listener| listener.place().ok());
+        let ends = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&ends);
+        let thread = std::thread::Builder::new()
+            .name("status".into())
+            .spawn(move || {
+                // Without that right the thread has the same priority as the loops, and does as little.
+                let _ = rustix::process::setpriority_process(None, NICE);
+                port.run(&is_over);
+            })?;
+        Ok(StatusPort {
+            waker,
+            ends,
+            thread: Some(thread),
+            place,
+        })
+    }
+
+    /// Returns where it listens, with the port that was chosen if 0 was asked for. `None`: the address is taken.
+    #[must_use]
+    pub const fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
+    }
+}
+
+impl Drop for StatusPort {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        // If it cannot be woken, it wakes by itself within a tick.
+        let _ = self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's side.
+#[derive(Debug)]
+struct Port {
+    poll: Poll,
+    place: Place,
+    about: About,
+    shown: Shown,
+    began: Instant,
+    listener: Option<Listener>,
+    /// Clients may wait to be accepted.
+    may_accept: bool,
+    /// Time of the last attempt to listen.
+    tried: Option<Instant>,
+    connections: BTreeMap<usize, Connection>,
+    next: usize,
+}
+
+impl Port {
+    fn run(mut self, is_over: &AtomicBool) {
+        let mut events = Events::with_capacity(CONNECTIONS_MAX);
+        let mut ticked = Instant::now();
+        while !is_over.load(Ordering::Acquire) {
+            let wait = TICK.saturating_sub(ticked.elapsed());
+            match self.poll.poll(&mut events, Some(wait)) {
+                Err(error) if error.kind() != ErrorKind::Interrupted => {
+                    tracing::error!(%error, "PM6021 the status port has failed and is closed; everything else goes on");
+                    return;
+                }
+                _ => {}
+            }
+            let now = Instant::now();
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.may_accept = true,
+                    WAKER => {}
+                    Token(number) => self.turn(number, now),
+                }
+            }
+            if now.duration_since(ticked) >= TICK {
+                ticked = now;
+                self.shown.tick(now);
+                self.expire(now);
+                self.listen(now);
+                // A system that had no descriptor left may have one again.
+                self.may_accept = true;
+            }
+            self.accept(now);
+        }
+    }
+
+    /// Listens, if it does not yet.
+    fn listen(&mut self, now: Instant) {
+        let waits = self
+            .tried
+            .is_some_and(|tried| now.duration_since(tried) < AGAIN);
+        if self.listener.is_some() || waits {
+            return;
+        }
+        let is_first = self.tried.replace(now).is_none();
+        let opened = Listener::open(&self.place).and_then(|mut listener| {
+            self.poll
+                .registry()
+                .register(listener.source(), LISTENER, Interest::READABLE)?;
+            Ok(listener)
+        });
+        match opened {
+            Ok(listener) => {
+                if !is_first {
+                    tracing::info!("the status port is open at {} now", self.place);
+                }
+                self.listener = Some(listener);
+                self.may_accept = true;
+            }
+            Err(error) if is_first => {
+                tracing::warn!(
+                    "PM6020 --status {}: cannot listen: {error}. This process serves without its status port, and tries again every {} s",
+                    self.place,
+                    AGAIN.as_secs()
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        while self.may_accept && self.connections.len() < CONNECTIONS_MAX {
+            let Some(listener) = &self.listener else {
+                return;
+            };
+            let mut stream = match listener.accept() {
+                Ok(stream) => stream,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
+                Err(_) => {
+                    self.may_accept = false;
+                    return;
+                }
+            };
+            let number = self.next;
+            self.next = self.next.checked_add(1).unwrap_or(FIRST);
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            if self
+                .poll
+                .registry()
+                .register(stream.source(), Token(number), interest)
+                .is_ok()
+            {
+                self.connections
+                    .insert(number, Connection::new(stream, now));
+                self.turn(number, now);
+            }
+        }
+    }
+
+    fn turn(&mut self, number: usize, now: Instant) {
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return;
+        };
+        let (about, shown, began) = (&self.about, &self.shown, self.began);
+        let then = connection.turn(&mut |request| answer(about, shown, began, now, request));
+        if then == Then::Over {
+            self.connections.remove(&number);
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        self.connections
+            .retain(|_, connection| now < connection.due());
+    }
+}
+
+fn answer(about: &About, shown: &Shown, began: Instant, now: Instant, request: &Request) -> Answer {
+    match request.path.as_str() {
+        "/metrics" => {
+            let form = Form::accepted(&request.accept);
+            Answer {
+                status: "200 OK",
+                content_type: form.content_type(),
+                body: text::write(about, shown.look(now), form),
+            }
+        }
+        "/livez" => judged(shown.dead(now), "alive\n"),
+        "/readyz" => {
+            let loops = shown.look(now);
+            let mut reasons: Vec<String> = loops.iter().flat_map(|one| one.reasons()).collect();
+            if loops.is_empty() {
+                reasons.push("it has not begun to serve yet".into());
+            }
+            judged(reasons, "ready\n")
+        }
+        "/api/v1/status" => Answer {
+            status: "200 OK",
+            content_type: "application/json",
+            body: json::write(about, now.duration_since(began).as_secs(), &shown.look(now)),
+        },
+        "/" => Answer::text(
+            "200 OK",
+            format!(
+                "pmnet {}: /metrics /livez /readyz /api/v1/status\n",
+                about.role
+            ),
+        ),
+        _ => Answer::text(
+            "404 Not Found",
+            "there are /metrics, /livez, /readyz and /api/v1/status\n",
+        ),
+    }
+}
+
+fn judged(reasons: Vec<String>, well: &str) -> Answer {
+    if reasons.is_empty() {
+        Answer::text("200 OK", well)
+    } else {
+        Answer::text("503 Service Unavailable", reasons.join("\n") + "\n")
+    }
+}

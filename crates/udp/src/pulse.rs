@@ -1,0 +1,58 @@
+//! The pulse of a loop, by which others see that it lives.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A word that one loop writes: odd while it waits for something to do, even while it works, and another one in each turn. So whoever looks
+/// sees whether the loop lives, and the loop reads no clock for it.
+#[derive(Debug)]
+pub struct Pulse(AtomicU64);
+
+impl Default for Pulse {
+    /// Returns the pulse of a loop that has not begun: it waits.
+    fn default() -> Pulse {
+        Pulse(AtomicU64::new(1))
+    }
+}
+
+impl Pulse {
+    /// The loop is about to wait in the system, or has ended.
+    #[inline]
+    pub fn rests(&self) {
+        self.0.store(self.0.load(Relaxed) | 1, Relaxed);
+    }
+
+    /// The loop begins a turn.
+    #[inline]
+    pub fn works(&self) {
+        self.0.store((self.0.load(Relaxed) | 1) + 1, Relaxed);
+    }
+
+    /// Returns the word.
+    #[must_use]
+    pub fn word(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Pulse;
+
+    #[test]
+    fn it_is_odd_while_the_loop_waits_and_another_one_in_each_turn() {
+        let pulse = Pulse::default();
+        let mut seen = vec![pulse.word()];
+        assert_eq!(seen, [1], "it has not begun");
+        for rests in [true, false, true] {
+            if rests {
+                pulse.rests();
+                assert!(!pulse.word().is_multiple_of(2));
+            }
+            pulse.works();
+            assert!(pulse.word().is_multiple_of(2));
+            assert!(!seen.contains(&pulse.word()));
+            seen.push(pulse.word());
+        }
+    }
+}
