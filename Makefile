@@ -119,7 +119,7 @@ demo:
 	@$(LAB) demo
 
 test:
-	@sh tests/setup.sh packages redis servers python node
+	@sh tests/setup.sh packages redis servers python node promtool
 	@bash tests/run.sh all
 
 check:
