@@ -43,10 +43,11 @@ pub(crate) enum LinkState {
     /// It has not been asked to.
     #[default]
     New,
+    /// Redis tells.
     Up,
     /// It did, and cannot now.
     Down,
-    /// It will not.
+    /// Redis refuses to tell, for this reason.
     Refused(String),
 }
 

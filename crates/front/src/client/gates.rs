@@ -78,7 +78,7 @@ impl Connection {
     /// Checks the rights of the client's user.
     fn look_at_rights(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let verdict = &command.verdict;
-        // Of a module that was loaded since, or of none: the store is asked again, now and then.
+        // It may be of a module that was loaded later, so the store is asked for its commands again.
         let may_have_come = |facts: &Facts| facts.has(MODULE) && !verdict.is_named();
         if verdict.facts.is_none_or(may_have_come) {
             self.face.wishes.learn_commands();
@@ -225,7 +225,7 @@ impl Connection {
         Err(Stop::Answered)
     }
 
-    /// MULTI was answered here.
+    /// Between a MULTI that the front answered and its EXEC: queues the command.
     fn queue_in_multi(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let Some(queue) = self.face.mode.transaction() else {
             return Ok(());

@@ -14,8 +14,8 @@ enum On {
     Repeats,
 }
 
-/// The progress of a command whose result depends on the subscribers. Clients with something to do have their turns in no
-/// order of time, so the others have one first: what they have sent before is known then.
+/// A command whose result depends on subscribers. Turns are not in order of arrival, so all other clients have one turn first. Then it
+/// waits for the changes of subscriptions that were begun ([`Subscribing`], numbered by `shell/subscribing.rs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Behind {
     /// It has not been asked.

@@ -75,7 +75,7 @@ use tracking::Tracks;
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
 /// Replies of one connection that wait for one before them, above which no further command is taken from it,
-/// in bytes. A single reply may exceed it. Also what a client may have to read above which messages to it wait at the
+/// in bytes. A single reply may exceed it. Also: above so many unread bytes, messages for a subscriber are left at the
 /// store.
 pub const READY_BYTES_SOFT_MAX: usize = 1024 * 1024;
 /// Payload bytes of one connection in flight, and what is set aside for replies, above which no
@@ -261,7 +261,7 @@ impl Connection {
             .take_commands(&mut input, &mut env)
             .unwrap_or_else(|later| match later {
                 Later::Busy => Turn::Busy,
-                Later::Reads | Later::Rights | Later::Paused | Later::Tracking => Turn::Idle,
+                Later::Outstanding | Later::Rights | Later::Paused | Later::Tracking => Turn::Idle,
                 Later::Subscriptions => {
                     self.face.wishes.come_behind_subscriptions();
                     Turn::Idle
@@ -368,8 +368,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether there is a whole command. What only a client may send that needs no login, or has logged in, is looked at as that
-    /// of a stranger until it is known who it is.
+    /// Whether there is a whole command. Input that is larger than a stranger may send is refused until it is known who the client
+    /// is.
     fn poll_input(
         &mut self,
         input: &mut Input,

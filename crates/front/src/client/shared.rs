@@ -49,8 +49,8 @@ pub struct Counters {
 /// For how long the head is not asked after it did not answer a READ, in nanoseconds.
 const SILENT_PAUSE: Time = 100_000_000;
 
-/// Changes of subscriptions of all clients that have no answer yet. What another client publishes, or asks about
-/// subscriptions, comes behind those that were taken before it: with one Redis it would.
+/// Changes of subscriptions of all clients that have no answer yet. The event loop numbers them (`shell/subscribing.rs`). A PUBLISH or
+/// PUBSUB of another client waits for those that were taken before it (`Hold::come_behind`), as with one Redis.
 #[derive(Debug, Default)]
 pub struct Subscribing {
     /// How many there ever were.
@@ -283,7 +283,7 @@ impl Shared {
         }
     }
 
-    /// When a command has no more time whose time began then.
+    /// Returns the deadline of a command whose time began at `begun`.
     pub(super) fn deadline(&self, begun: Time) -> Time {
         begun.saturating_add(self.call_timeout)
     }

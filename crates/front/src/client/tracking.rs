@@ -273,7 +273,7 @@ impl Tracks {
         true
     }
 
-    /// The client is gone that it wanted to be told in its place. Whether it is told that.
+    /// The client named in REDIRECT is gone. Returns whether this client is told (RESP3 only).
     pub(super) fn tell_of_no_redirect(&mut self, redirect: u64, protocol: Protocol) -> bool {
         if protocol != Protocol::Resp3 {
             return false;

@@ -132,7 +132,7 @@ pub struct Router {
     keepalive: Option<Duration>,
     clients: Seats<Client>,
     clients_ever: u64,
-    /// How many have to do something in time, and when they are looked at next.
+    /// When clients with a deadline are looked at next; `None`: there is none.
     next_look: Option<Time>,
     scratch: Vec<u8>,
 }

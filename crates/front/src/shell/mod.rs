@@ -142,14 +142,14 @@ pub struct Front<U> {
     unread: UnreadOfAll,
     /// What clients have sent that have still to log in, above what each may.
     strangers_bytes: usize,
-    /// With what clients agree on TLS, if they have to.
+    /// The server's side of TLS; `None`: clients connect without it.
     tls: Option<ServerTls>,
     keepalive: Option<Duration>,
     pulse: Arc<Pulse>,
     asks_again: bool,
     /// Time before which silent devices are not asked again.
     ask_again_at: Time,
-    /// How many have not yet.
+    /// Clients that have not agreed on TLS yet.
     handshakes: usize,
     scratch: Vec<u8>,
 }

@@ -75,7 +75,7 @@ pub(in crate::client) fn repeat(
     while let Some(index) = replies.slots.iter().position(again) {
         let waits = |slot: &Slot| matches!(slot, Slot::Call { .. });
         if replies.congested() || replies.slots.iter().take(index).any(waits) {
-            return Err(Later::Reads);
+            return Err(Later::Outstanding);
         }
         let Slot::Again {
             payload, read_only, ..

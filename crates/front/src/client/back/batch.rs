@@ -29,7 +29,7 @@ pub(in crate::client) struct Batch {
     pub(super) done: usize,
     /// Bytes of the replies that came from the store.
     pub(super) reply_bytes: usize,
-    /// The store has said something that it must say to a bypass.
+    /// The store was tried and cannot answer; the rest goes as bypasses.
     pub(super) unfit: bool,
     /// The different hashes of their keys, as long as there are few.
     hashes: Vec<u64>,
@@ -43,7 +43,7 @@ pub(in crate::client) struct Batch {
     pub(super) fits_replicas: bool,
     /// The head is asked what a replica must have applied.
     pub(super) asks_replica: bool,
-    /// It has been read from a replica last, or is.
+    /// The last or present question is to a replica.
     pub(super) of_replica: bool,
     /// The head's answer, if it is no HIT.
     pub(super) missed: Option<Missed>,
@@ -72,7 +72,7 @@ pub(in crate::client) enum BatchStage {
 pub struct StoreRead {
     /// [`Connection::id`].
     pub connection: u64,
-    /// Which of its questions.
+    /// The number of its question; tells late replies apart.
     pub batch: u64,
     /// RESP version of the replies.
     pub protocol: Protocol,

@@ -113,8 +113,8 @@ pub(in crate::client) fn goes_beside_writes(
     fits && has_room
 }
 
-/// Whether a command of this length, which could go alone, opens the next pack, because the one before it is still outstanding and
-/// others like it have gone in that.
+/// Whether a command of this length, which could go alone, opens the next pack. It does if the pack before is out and not too many
+/// such commands in a row have joined packs already.
 pub(in crate::client) fn may_open_pack(packs: &Packs, reads: &Reads, bytes: usize) -> bool {
     packs.is_out()
         && !reads.has_batch()

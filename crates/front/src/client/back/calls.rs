@@ -83,7 +83,7 @@ impl Purpose {
     pub(in crate::client) fn replies_expected(&self) -> usize {
         match self {
             Purpose::Bypass { replies, .. } => usize::try_from(*replies).unwrap_or(1),
-            // The store ends it when they are long.
+            // Two are enough: the store ends a pack when replies get long.
             Purpose::Pack(_) => 2,
             _ => 0,
         }

@@ -39,11 +39,10 @@ pub(in crate::client) struct Back {
 }
 
 impl Back {
-    /// Sends the pack, if there is one, and gets the batch of reads answered that comes after it. Then the next pack may be put
-    /// together.
+    /// Submits the pack, and then the batch of reads after it. Then the next pack may be put together.
     ///
     /// # Errors
-    /// [`Later`]: they could not be sent now.
+    /// [`Later`]: they could not be submitted now.
     pub(in crate::client) fn begin_pack(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
         self.packs.send(&mut self.session, cx)?;
         if self.reads.has_batch() {
@@ -53,7 +52,7 @@ impl Back {
         Ok(())
     }
 
-    /// The same. Then anything may be submitted.
+    /// Submits the pack and the batch, and fails while a pack is out: nothing may come after it.
     ///
     /// # Errors
     /// [`Later`]: nothing may be submitted after them now.
@@ -61,7 +60,7 @@ impl Back {
         self.begin_pack(cx)?;
         if self.packs.is_out() {
             // The store may leave out a part of it, which comes before everything later.
-            return Err(Later::Reads);
+            return Err(Later::Outstanding);
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ impl OwnWrites {
             .and_then(|call| OwnWrite::of(call, arguments, payload));
     }
 
-    /// What comes now is behind something else than that SET.
+    /// Something came after that SET: no later GET may use it.
     pub(in crate::client) fn forget(&mut self) {
         self.0 = None;
     }

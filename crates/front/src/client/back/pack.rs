@@ -402,7 +402,7 @@ impl Packs {
         cx: &mut Context<'_>,
     ) -> Result<(), Later> {
         if self.open.is_some() && self.is_out {
-            return Err(Later::Reads);
+            return Err(Later::Outstanding);
         }
         let Some(mut pack) = self.open.take() else {
             return Ok(());
@@ -460,7 +460,7 @@ impl Packs {
             cx.pending.replies.push(own.into());
         }
         if cx.pending.hold.is_for_outcome() {
-            return Err(Later::Reads);
+            return Err(Later::Outstanding);
         }
         Ok(())
     }

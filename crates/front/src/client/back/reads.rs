@@ -167,7 +167,7 @@ impl Reads {
         };
         if batch.stage == BatchStage::Gathers {
             if !cx.pending.replies.slots.is_empty() {
-                return Err(Later::Reads);
+                return Err(Later::Outstanding);
             }
             batch.begun = cx.pending.times.since(batch.begun);
             batch.stage = if self.uncertain {
@@ -183,7 +183,7 @@ impl Reads {
         }
         let bypassed = |batch: &Batch| batch.stage == BatchStage::Bypassed;
         if !self.batch.as_ref().is_some_and(bypassed) || cx.pending.hold.is_for_outcome() {
-            return Err(Later::Reads);
+            return Err(Later::Outstanding);
         }
         self.bypass_batch(packs, session, cx)
     }
@@ -203,7 +203,7 @@ impl Reads {
         let mut result = Ok(());
         while result.is_ok() && batch.done < batch.ends.len() {
             result = if cx.pending.replies.full() {
-                Err(Later::Reads)
+                Err(Later::Outstanding)
             } else if let Some(busy) = cx.shared.busy.error(cx.shared.now) {
                 packs.reply(&mut cx.pending.replies, busy.clone());
                 Ok(())
@@ -469,7 +469,7 @@ impl Reads {
         }
     }
 
-    /// Drops the question that the store was asked before the head had answered, or its answer.
+    /// Drops the early question, or its answer.
     fn drop_before(&mut self) {
         match &mut self.before {
             Some(before) if before.is_sent && before.progress() == Progress::Waits => {
@@ -479,7 +479,7 @@ impl Reads {
         }
     }
 
-    /// Answers the batch with what the store was asked before, or has it asked again, as soon as that is known.
+    /// If the early answer is complete, answers the batch with it; if it is too old, asks again.
     fn use_before(&mut self, protocol: Protocol, pending: &mut Pending, shared: &mut Shared) {
         let (Some(batch), Some(before)) = (&mut self.batch, &mut self.before) else {
             return;
@@ -539,8 +539,9 @@ impl Reads {
     }
 }
 
-/// Whether what the store says of it holds in that process alone: a cursor is a place in a table that each process hashes with its own seed. TOUCH is
-/// meant for the master. Of a command that this program does not know, the store says it.
+/// Whether the store's answer holds in that process alone. A cursor is valid in one process only: it is a place in a table that each
+/// process hashes with its own seed. TOUCH is meant for the master. For a command that this program does not know by name, the
+/// store's facts say it.
 fn is_of_one_process(facts: &Facts) -> bool {
     facts.has(NONDETERMINISTIC) || matches!(facts.name, "TOUCH" | "HSCAN" | "SSCAN" | "ZSCAN")
 }

@@ -27,8 +27,8 @@ impl Back {
             frame,
             verdict,
         } = *command;
-        // Its turn comes when the writes before it have their replies, so it may as well go with them. An assumed
-        // command may not: its reply is always OK.
+        // Writes of this client are being packed. This one has to wait for them anyway, so it joins them as a bypass. Not with
+        // `--assume-ok`: as a bypass it would show the store's own reply.
         let packs = match self.packs.open() {
             Some(pack) => pack.has_room(Kind::Writes, frame.len()),
             None => may_open_pack(&self.packs, &self.reads, frame.len()),

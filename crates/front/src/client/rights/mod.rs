@@ -26,7 +26,7 @@ pub(crate) struct Rights {
     place: Option<(u64, usize)>,
     questions: u64,
     stage: Asking,
-    /// It may run its command, a SORT, on its key; it is now asked about the keys of its options.
+    /// The SORT may read its key; now the keys in BY and GET are asked about.
     asks_others: bool,
     /// How many lists of users had been asked for when the command was first to be refused because of what the list says.
     refused: Option<u64>,

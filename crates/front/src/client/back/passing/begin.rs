@@ -28,7 +28,7 @@ struct Begins {
 }
 
 impl Passing {
-    /// Whether all that its client sends runs on the client's own connection, where Redis looks.
+    /// Whether all commands of this client go to Redis on its own connection, where Redis checks rights.
     pub(in crate::client) fn takes_all(&self, mode: &Mode, protocol: Protocol) -> bool {
         mode.watches()
             || mode.monitors()

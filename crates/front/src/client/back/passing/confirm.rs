@@ -23,7 +23,7 @@ pub(super) struct Answer {
     timed: bool,
 }
 
-/// Whether the replies to such a command may show, or say, something that can be lost.
+/// Whether the reply can show a change that the store may still lose.
 pub(super) fn may_need(effect: &Effect, kind: Option<Pass>) -> bool {
     let ends = matches!(effect, Effect::Exec { .. } | Effect::Discard);
     (ends || matches!(effect, Effect::None | Effect::State))

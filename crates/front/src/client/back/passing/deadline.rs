@@ -32,7 +32,7 @@ impl Passing {
     }
 
     /// Whether the time is over for the passed command, or for a silent store. `shared.alive` says when the store last gave a sign of
-    /// life; `pardon`: this process could not have noticed one.
+    /// life; `pardon`: this process stood still, so silence proves nothing.
     pub(in crate::client) fn is_overdue(
         &mut self,
         mode: &Mode,

@@ -170,7 +170,7 @@ impl Direct {
         true
     }
 
-    /// Adds the question who is at the other end, and who owns `records` there.
+    /// Asks who is at the other end, and who owns `records` there.
     pub(super) fn identify(&mut self, records: &str) {
         self.act_as_front();
         records.clone_into(&mut self.records);
