@@ -294,7 +294,7 @@ impl Connection {
             again::repeat(packs, session, &mut self.face.context(env))?;
         }
         self.hand_out_told();
-        self.begin_pack(env)?;
+        self.send_pack(env)?;
         self.hand_out_told();
         loop {
             self.go_on_skipping(env)?;
@@ -316,7 +316,7 @@ impl Connection {
                 Ok(Status::Incomplete) => break,
                 Ok(Status::Complete) => {
                     if budget == 0 {
-                        self.begin_pack(env)?;
+                        self.send_pack(env)?;
                         return Ok(Turn::More);
                     }
                     budget -= 1;
@@ -339,29 +339,29 @@ impl Connection {
                     self.replying.command_over();
                 }
                 Err(error) => {
-                    self.flush(env)?;
+                    self.submit_all(env)?;
                     tracing::debug!(client = self.face.peer, %error, "closing: not RESP");
                     self.reply(reply::error(&format!("ERR {error}")));
                     self.face.end.cut_off();
                 }
             }
         }
-        self.flush(env)?;
+        self.submit_all(env)?;
         Ok(Turn::Idle)
     }
 
     /// Sends what waits to be sent, unless a pack is under way; the next one is put together meanwhile.
-    fn begin_pack(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
+    fn send_pack(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         if self.back.packs.is_out() {
             return Ok(());
         }
-        self.back.begin_pack(&mut self.face.context(env))
+        self.back.send_pack(&mut self.face.context(env))
     }
 
     /// The command whose reply is thrown away is over: the next one has a reply.
     fn go_on_skipping(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         if self.replying == Replying::Skipped {
-            self.flush(env)?;
+            self.submit_all(env)?;
             self.face.pending.replies.mute(Muted::No);
             self.replying = Replying::On;
         }
@@ -387,7 +387,7 @@ impl Connection {
                 Some(true) => {}
                 Some(false) => return Ok(input.poll(Sender::Known)),
                 None => {
-                    self.flush(env)?;
+                    self.submit_all(env)?;
                     self.rights.await_list();
                     return Err(Later::Rights);
                 }
@@ -450,21 +450,21 @@ impl Connection {
                 if local == Local::Multi {
                     self.back.make_room_for_reply(&mut self.face.context(env))?;
                 } else {
-                    self.flush(env)?;
+                    self.submit_all(env)?;
                 }
                 self.local(local, command, env)
             }
             Action::Pass(kind) => {
                 // It may change a key.
                 env.shared.own_writes.forget();
-                self.flush(env)?;
+                self.submit_all(env)?;
                 if let Err(error) = self.back.passing.start(&mut self.face, kind, command) {
                     self.reply(error);
                 }
                 Ok(())
             }
             Action::Refuse(why) => {
-                self.flush(env)?;
+                self.submit_all(env)?;
                 self.reply(refusal(command.arguments, why));
                 Ok(())
             }

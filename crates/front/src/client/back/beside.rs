@@ -97,7 +97,7 @@ pub(in crate::client) fn goes_beside_writes(
         return false;
     };
     let bytes = command.frame.len();
-    let has_room = match packs.open() {
+    let has_room = match packs.current() {
         // Code can be ended as long as nothing comes before it or after it.
         Some(pack) => {
             !pack.runs_code()

@@ -83,7 +83,7 @@ impl OwnWrite {
 }
 
 /// Gives a GET of what this turn has SET its place after that; false if it is none. Nothing of its client may wait to be sent.
-pub(in crate::client) fn read_own_write(
+pub(in crate::client) fn place_after_own_write(
     facts: &Facts,
     arguments: &Arguments<'_>,
     replies: &mut Replies,

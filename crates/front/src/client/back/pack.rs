@@ -133,13 +133,13 @@ impl Packs {
     }
 
     /// The one that is being put together.
-    pub(in crate::client) fn open(&self) -> Option<&Pack> {
+    pub(in crate::client) fn current(&self) -> Option<&Pack> {
         self.open.as_ref()
     }
 
     /// Whether it is one of reads.
     pub(in crate::client) fn has_reads(&self) -> bool {
-        self.open().is_some_and(|pack| pack.kind == Kind::Reads)
+        self.current().is_some_and(|pack| pack.kind == Kind::Reads)
     }
 
     /// Whether one is under way of which a part may have to be sent again.

@@ -50,7 +50,7 @@ pub(in crate::client) struct Reads {
     /// How many questions to the store there were.
     questions: u64,
     /// The store was asked before the head had answered.
-    before: Option<Before>,
+    early_question: Option<Before>,
     /// One beside writes had a long reply: only short ones go with them before this time.
     apart_before: Time,
     /// The replies of a batch were too long: none before this time.
@@ -111,7 +111,7 @@ impl Reads {
     }
 
     /// Whether a read of this length may join the batch.
-    pub(in crate::client) fn take(&self, bytes: usize, packs: &Packs, shared: &Shared) -> bool {
+    pub(in crate::client) fn may_join(&self, bytes: usize, packs: &Packs, shared: &Shared) -> bool {
         shared.asks_head()
             && !self.uncertain
             && shared.now >= self.no_batch_before
@@ -292,10 +292,10 @@ impl Reads {
             }
         };
         batch.missed = missed;
-        let before = self.before.as_ref();
-        let before = before.filter(|before| before.is_for(batch.number) && before.is_sent);
-        batch.stage = match (missed, before) {
-            (Some(missed), Some(before)) if let Some(need) = before.must_have(&missed) => {
+        let early = self.early_question.as_ref();
+        let early = early.filter(|early| early.is_for(batch.question) && early.is_sent);
+        batch.stage = match (missed, early) {
+            (Some(missed), Some(early)) if let Some(need) = early.must_have(&missed) => {
                 BatchStage::Awaits {
                     epoch: missed.epoch,
                     need,
@@ -327,26 +327,26 @@ impl Reads {
         selected: Selected,
     ) -> Option<StoreRead> {
         let batch = self.batch.as_mut()?;
-        let freshness = match (batch.stage, &mut self.before) {
+        let freshness = match (batch.stage, &mut self.early_question) {
             (BatchStage::Missed { epoch, need } | BatchStage::Replica { epoch, need }, _) => {
                 batch.of_replica = matches!(batch.stage, BatchStage::Replica { .. });
                 batch.stage = BatchStage::HandedOut;
                 self.questions += 1;
-                batch.number = self.questions;
+                batch.question = self.questions;
                 Freshness::Known { epoch, need }
             }
-            (BatchStage::Asked(_), Some(before))
-                if before.is_for(batch.number) && !before.is_sent =>
+            (BatchStage::Asked(_), Some(early))
+                if early.is_for(batch.question) && !early.is_sent =>
             {
-                before.is_sent = true;
-                batch.of_replica = before.asked == Asked::Replica;
+                early.is_sent = true;
+                batch.of_replica = early.asked == Asked::Replica;
                 Freshness::Told
             }
             _ => return None,
         };
         Some(StoreRead {
             connection,
-            batch: batch.number,
+            batch: batch.question,
             protocol: selected.protocol,
             database: selected.database,
             commands: Bytes::copy_from_slice(&batch.commands),
@@ -359,7 +359,7 @@ impl Reads {
     fn handed_out(&mut self, number: u64) -> Option<&mut Batch> {
         self.batch
             .as_mut()
-            .filter(|batch| batch.number == number && batch.stage == BatchStage::HandedOut)
+            .filter(|batch| batch.question == number && batch.stage == BatchStage::HandedOut)
     }
 
     /// The store's reply to the next read of this batch.
@@ -371,12 +371,12 @@ impl Reads {
         pending: &mut Pending,
         shared: &mut Shared,
     ) {
-        if let Some(before) = self.asked_before(number) {
-            let progress = before.replied(reply);
+        if let Some(early) = self.asked_before(number) {
+            let progress = early.replied(reply);
             if progress == Progress::Large {
                 self.store_unread(number, Unread::Large, protocol, shared);
-            } else if progress == Progress::Whole && !before.is_wanted {
-                self.before = None;
+            } else if progress == Progress::Whole && !early.is_wanted {
+                self.early_question = None;
             } else {
                 self.use_before(protocol, pending, shared);
             }
@@ -414,7 +414,7 @@ impl Reads {
         let mut wanted = false;
         if let Some(asked) = self.asked_before(number) {
             wanted = asked.is_wanted;
-            self.before = None;
+            self.early_question = None;
         }
         let asks = if wanted {
             self.batch.as_mut()
@@ -430,7 +430,7 @@ impl Reads {
             shared.listing_after = shared.now.saturating_add(LISTING_PAUSE);
         }
         // The master has all that a replica has shown of this batch, but is not asked for a part of it.
-        batch.unfit |= !batch.of_replica || why == Unread::Large || batch.done > 0;
+        batch.store_failed |= !batch.of_replica || why == Unread::Large || batch.done > 0;
         // The head's answer may be a HIT yet.
         if !matches!(batch.stage, BatchStage::Asked(_)) {
             batch.stage = batch.at_master(shared, protocol);
@@ -456,7 +456,7 @@ impl Reads {
         let Some(batch) = &mut self.batch else {
             return;
         };
-        let useful = matches!(batch.stage, BatchStage::Asked(_)) && self.before.is_none();
+        let useful = matches!(batch.stage, BatchStage::Asked(_)) && self.early_question.is_none();
         let reads = shared.reads_from_store(selected.protocol);
         let asked = match batch.asks_replica {
             true => Some(Asked::Replica),
@@ -464,47 +464,47 @@ impl Reads {
         };
         if let Some(asked) = asked.filter(|_| useful) {
             self.questions += 1;
-            batch.number = self.questions;
-            self.before = Some(Before::new(batch.number, asked, batch.ends.len()));
+            batch.question = self.questions;
+            self.early_question = Some(Before::new(batch.question, asked, batch.ends.len()));
         }
     }
 
     /// Drops the early question, or its answer.
     fn drop_before(&mut self) {
-        match &mut self.before {
-            Some(before) if before.is_sent && before.progress() == Progress::Waits => {
-                before.is_over();
+        match &mut self.early_question {
+            Some(early) if early.is_sent && early.progress() == Progress::Waits => {
+                early.is_over();
             }
-            before => *before = None,
+            early => *early = None,
         }
     }
 
     /// If the early answer is complete, answers the batch with it; if it is too old, asks again.
     fn use_before(&mut self, protocol: Protocol, pending: &mut Pending, shared: &mut Shared) {
-        let (Some(batch), Some(before)) = (&mut self.batch, &mut self.before) else {
+        let (Some(batch), Some(early)) = (&mut self.batch, &mut self.early_question) else {
             return;
         };
         let BatchStage::Awaits { epoch, need } = batch.stage else {
             return;
         };
-        if !before.is_for(batch.number) {
+        if !early.is_for(batch.question) {
             return;
         }
-        if !before.may_be_fresh(epoch, need) {
-            if before.asked == Asked::Replica {
+        if !early.may_be_fresh(epoch, need) {
+            if early.asked == Asked::Replica {
                 shared.replicas.was_of_no_use(shared.now);
             }
             batch.stage = batch.at_master(shared, protocol);
             return self.drop_before();
         }
-        if before.progress() == Progress::Waits {
+        if early.progress() == Progress::Waits {
             return;
         }
-        let replies = before.take();
+        let replies = early.take();
         let count = u64::try_from(replies.len()).unwrap_or(0);
         shared.counters.direct_reads += count;
         shared.counters.reads_at_once += count;
-        if before.asked == Asked::Replica {
+        if early.asked == Asked::Replica {
             shared.counters.replica_reads += count;
             shared.replicas.was_fresh();
         }
@@ -513,14 +513,14 @@ impl Reads {
         for reply in shown {
             pending.replies.push(reply);
         }
-        self.before = None;
+        self.early_question = None;
         self.finish_batch(pending, shared.now);
     }
 
     fn asked_before(&mut self, number: u64) -> Option<&mut Before> {
-        self.before
+        self.early_question
             .as_mut()
-            .filter(|before| before.number == number)
+            .filter(|early| early.number == number)
     }
 
     /// The store's record, for reads that were handed out before the head had answered.
@@ -532,8 +532,8 @@ impl Reads {
         pending: &mut Pending,
         shared: &mut Shared,
     ) {
-        if let Some(before) = self.asked_before(number) {
-            before.recorded(record);
+        if let Some(early) = self.asked_before(number) {
+            early.recorded(record);
             self.use_before(protocol, pending, shared);
         }
     }

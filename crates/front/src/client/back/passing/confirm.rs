@@ -40,7 +40,7 @@ fn says_nothing(effect: &Effect, reply: &[u8]) -> bool {
 impl Passage {
     /// Whether `reply`, the store's, has to wait for the server's word.
     pub(super) fn needs_confirmation(&self, reply: &[u8]) -> bool {
-        self.confirms.is_some() && !says_nothing(&self.effect, reply)
+        self.confirm_run_id.is_some() && !says_nothing(&self.effect, reply)
     }
 
     /// The store has answered. The reply is kept.
@@ -81,7 +81,7 @@ impl Passing {
             stage: Stage::Confirm {
                 call: Some(mine), ..
             },
-            confirms: Some(run_id),
+            confirm_run_id: Some(run_id),
             ..
         }) = &self.passage
         else {

@@ -96,7 +96,7 @@ pub(in crate::client) struct Passage {
     /// It may wait for others before it answers.
     pub(super) blocks: bool,
     /// The connection was replaced, lost or asked again since the barrier: no further try.
-    pub(super) identified: bool,
+    pub(super) last_try: bool,
     /// The command's name, for error texts.
     pub(super) name: String,
     pub(super) frame: Vec<u8>,
@@ -104,7 +104,7 @@ pub(in crate::client) struct Passage {
     pub(super) fresh: bool,
     /// Run id of the store whose server must confirm the reply ([`super::confirm`]); empty until the barrier names it; `None`: no
     /// confirmation.
-    pub(super) confirms: Option<String>,
+    pub(super) confirm_run_id: Option<String>,
 }
 
 impl Passage {
