@@ -86,7 +86,7 @@ pub const FLIGHT_BYTES_SOFT_MAX: usize = 32 * 1024 * 1024;
 pub const REPLY_BYTES_EXPECTED: usize = 256 * 1024;
 /// Input of one connection above which no more is read, unless one command needs more, in bytes.
 pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
-/// The same while a client waits for something that may never come, in bytes: that it has gone away shows only behind all that
+/// The same while a client waits for something that may never come, in bytes: that it has gone away shows only after all that
 /// it has sent.
 pub const WAITING_INPUT_BYTES_SOFT_MAX: usize = 16 * 1024 * 1024;
 /// Commands taken from one connection before the others get their turn.
@@ -185,7 +185,7 @@ impl Connection {
         self.face.end.end();
     }
 
-    /// The client has read too little for too long: drops what is outstanding, and ends the connection behind
+    /// The client has read too little for too long: drops what is outstanding, and ends the connection after
     /// an error that says so. What was submitted may take effect.
     pub fn end_unread(&mut self, limit: usize) {
         self.end_with(&format!(
@@ -195,7 +195,7 @@ impl Connection {
     }
 
     /// All clients together that have still to log in have sent too much: throws away what this one has sent, and ends the connection
-    /// behind an error that says so.
+    /// after an error that says so.
     pub(crate) fn end_stranger(&mut self) {
         self.input.clear();
         self.end_with(

@@ -15,7 +15,7 @@ pub(super) enum Mode {
     Queueing(Transaction),
     /// WATCH was passed: so is everything until EXEC, DISCARD or UNWATCH.
     Watching,
-    /// MULTI was passed behind WATCH. `failed`: a command inside it was refused here, so its EXEC must not run.
+    /// MULTI was passed after WATCH. `failed`: a command inside it was refused here, so its EXEC must not run.
     WatchingMulti { failed: bool },
     /// MONITOR was passed: nothing but QUIT and RESET is possible.
     Monitoring,

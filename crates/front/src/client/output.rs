@@ -146,7 +146,7 @@ impl Wishes {
         self.asked_head.take().map(Output::AskedHead)
     }
 
-    /// Whether the next command comes behind changes of subscriptions.
+    /// Whether the next command comes after changes of subscriptions.
     pub(super) fn take_behind_subscriptions(&mut self) -> Option<Output> {
         std::mem::take(&mut self.behind_subscriptions).then_some(Output::BehindSubscriptions)
     }

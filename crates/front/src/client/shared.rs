@@ -60,19 +60,19 @@ pub struct Subscribing {
 }
 
 impl Subscribing {
-    /// One begins; its number.
+    /// Begins a change and returns its number.
     pub fn begin(&mut self) -> u64 {
         self.begun += 1;
         self.open.insert(self.begun);
         self.begun
     }
 
-    /// This one is over.
+    /// Ends the change with this number.
     pub fn end(&mut self, number: u64) {
         self.open.remove(&number);
     }
 
-    /// How many have begun.
+    /// Changes that have ever begun.
     pub(super) fn begun(&self) -> u64 {
         self.begun
     }
@@ -293,7 +293,7 @@ impl Shared {
         self.cache != Cache::Off && self.now >= self.ask_head_after
     }
 
-    /// A READ was not answered, or not taken.
+    /// Notes that a READ was not answered, or not taken.
     pub(super) fn head_is_silent(&mut self) {
         self.ask_head_after = self.now.saturating_add(SILENT_PAUSE);
     }

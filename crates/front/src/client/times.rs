@@ -23,7 +23,7 @@ impl Times {
         }
     }
 
-    /// No more commands are taken now; because of the client if it is `congested`.
+    /// Notes that no more commands are taken now; because of the client if it is `congested`.
     pub(super) fn pause(&mut self, congested: bool) {
         self.paused = congested;
     }
@@ -53,12 +53,12 @@ impl Times {
         self.answered
     }
 
-    /// A command has its answer.
+    /// Notes that a command has its answer.
     pub(super) fn answer(&mut self, now: Time) {
         self.answered = now;
     }
 
-    /// A command had no answer in time: later ones that are as old must not wait for another whole deadline.
+    /// Notes that a command had no answer in time: later ones that are as old must not wait for another whole deadline.
     pub(super) fn fail(&mut self) {
         self.answered = 0;
     }

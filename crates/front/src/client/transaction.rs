@@ -300,7 +300,7 @@ impl Transaction {
         })
     }
 
-    /// A command of this name, with a subcommand behind `|`, that is not in the table may be a module's or a newer one: the
+    /// A command of this name, with a subcommand after `|`, that is not in the table may be a module's or a newer one: the
     /// store is asked, as an unknown command must abort the transaction before any of it runs. `unknown`: the error if it is one.
     fn queue_unknown(
         &mut self,

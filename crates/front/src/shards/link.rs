@@ -1,6 +1,6 @@
 //! The way from one client to the front of one shard: a pair of sockets within the process, and what is owed on it.
 //!
-//! Replies stay in the link's buffer until it is their client's turn to get them. So what is pushed behind a reply cannot
+//! Replies stay in the link's buffer until it is their client's turn to get them. So what is pushed after a reply cannot
 //! overtake it.
 
 use std::collections::VecDeque;

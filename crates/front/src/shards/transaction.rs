@@ -185,7 +185,7 @@ impl Transaction {
 
     /// EXEC. `abort`: it gets this, and nothing is executed.
     fn execute(&self, abort: Option<Bytes>, command: &Command<'_>, backs: &mut Backs) -> Taken {
-        // Behind its first command, or what is watched, the map may have changed.
+        // After its first command, or what is watched, the map may have changed.
         let slot = self.slot().or(self.watched);
         let moves = slot.is_some_and(|slot| command.server_of(slot) != Ok(self.shard));
         let Some(error) = abort.or(moves.then_some(TRYAGAIN)) else {

@@ -137,7 +137,7 @@ pub struct Front<U> {
     /// Who has asked the head.
     asked: FxHashMap<CallId, usize>,
     clients_ever: u64,
-    /// Clients whose next command comes behind changes of subscriptions; perhaps some that are gone.
+    /// Clients whose next command comes after changes of subscriptions; perhaps some that are gone.
     behind_subscriptions: BTreeSet<usize>,
     unread: UnreadOfAll,
     /// What clients have sent that have still to log in, above what each may.

@@ -130,7 +130,7 @@ pub(super) fn parse(line: &[u8]) -> Option<(&[u8], Rules)> {
                     (is_open, rule) = (true, first);
                     selectors.push(Selector::default());
                 }
-                // Behind the first selector there is nothing else.
+                // After the first selector there is nothing else.
                 rules.odd |= !is_open && selectors.len() > 1;
                 let inside = is_open.then(|| rule.strip_suffix(b")")).flatten();
                 is_open &= inside.is_none();

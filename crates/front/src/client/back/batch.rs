@@ -133,7 +133,7 @@ impl Batch {
         }
     }
 
-    /// Where it is read behind the head's MISS if no replica will do.
+    /// Where it is read after the head's MISS if no replica will do.
     pub(super) fn at_master(&self, shared: &Shared, protocol: Protocol) -> BatchStage {
         match self.missed {
             Some(Missed { epoch, need, .. })

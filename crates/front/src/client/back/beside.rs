@@ -1,8 +1,8 @@
 //! Reads that travel with the writes in front of them.
 //!
-//! A read behind a write of its pipeline would have to wait for the write's reply, and then go its own way: two ways to the store for two
-//! commands. It may as well be a part of the writes' pack: there it is executed at its place, and its reply is kept with theirs. A long reply
-//! is better not kept, so the store ends the pack in front of such a read. Then it goes its own way.
+//! A read after a write of its pipeline would have to wait for the write's reply, and then travel alone: two round trips for two commands. It
+//! may as well be a part of the writes' pack: there it is executed at its place, and its reply is kept with theirs. A long reply
+//! is better not kept, so the store ends the pack in front of such a read. Then it travels alone.
 
 use pmnet_wire::command::{PREAMBLE_LEN, Protocol};
 
@@ -34,7 +34,7 @@ const SHORT: [&str; 20] = [
     "ZCOUNT",
     "ZSCORE",
 ];
-/// The replies to these may be long. If one is, the store leaves it and what is behind it out of the pack. They come back from a script as
+/// The replies to these may be long. If one is, the store leaves it and what is after it out of the pack. They come back from a script as
 /// they were.
 const ANY_LENGTH: [&str; 24] = [
     "BITFIELD_RO",

@@ -4,12 +4,12 @@
 //! head is asked once for all of it. A HIT is the value of the one key that is asked for. After a MISS the front
 //! reads from the store, on a connection of its own, and hands on what is as fresh as the MISS asks for
 //! ([`StoreRead`]). Where a MISS is probable, the store is asked together with the head ([`super::read_before`]). What cannot be answered so is sent as a bypass: the head does not answer, the store lags, anything is
-//! odd. From the first such read on, so is the rest of the batch. The batch is answered before anything behind it is
+//! odd. From the first such read on, so is the rest of the batch. The batch is answered before anything after it is
 //! taken from the input, so what a client reads does not go back in time.
 //!
 //! A READ does not travel in the connection's session, so the head does not know what that has sent. Therefore a batch is only
 //! asked for when the session has nothing outstanding, and none of its calls had an unknown outcome since the last bypass that
-//! was answered: such a call may still take effect, and only a bypass comes behind it for sure.
+//! was answered: such a call may still take effect, and only a bypass comes after it for sure.
 //!
 //! Invariants: a batch has no places among the replies, since there are none in front of it when it is answered; it is bounded by
 //! [`COMMANDS_PER_TURN`] and [`BATCH_BYTES_MAX`], its replies by [`BATCH_REPLY_BYTES_MAX`].
@@ -45,15 +45,15 @@ const APART_PAUSE: Time = 1_000_000_000;
 /// What a connection reads otherwise than as bypasses.
 #[derive(Default)]
 pub(in crate::client) struct Reads {
-    /// Nothing behind it is taken before it is answered or sent.
+    /// The present batch. No command after it is taken before it is answered or sent.
     batch: Option<Batch>,
     /// How many questions to the store there were.
     questions: u64,
-    /// The store was asked before the head had answered.
+    /// A question that the store was asked before the head had answered.
     early_question: Option<Before>,
-    /// One beside writes had a long reply: only short ones go with them before this time.
+    /// Time before which only short reads go with writes, since one had a long reply.
     apart_before: Time,
-    /// The replies of a batch were too long: none before this time.
+    /// Time before which there is no batch, since the replies of one were too long.
     no_batch_before: Time,
     /// A call had an unknown outcome, and no bypass was answered since.
     uncertain: bool,
@@ -88,12 +88,12 @@ impl Reads {
         self.batch.is_some()
     }
 
-    /// A call has an unknown outcome.
+    /// Notes that a call has an unknown outcome.
     pub(in crate::client) fn doubt(&mut self) {
         self.uncertain = true;
     }
 
-    /// A bypass was answered, behind everything before it.
+    /// Notes that a bypass was answered, and so everything before it.
     pub(in crate::client) fn trust(&mut self) {
         self.uncertain = false;
     }

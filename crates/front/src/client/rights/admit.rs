@@ -165,7 +165,7 @@ impl Rights {
         } = applicant.command;
         let facts = verdict.facts;
         let queues = applicant.queues();
-        // Where it runs, in a transaction behind a SELECT as well.
+        // Where it runs, in a transaction after a SELECT as well.
         let queue = applicant.mode.transaction();
         let selected = queue.as_ref().and_then(|queue| queue.database());
         let is_checked = queue.is_some_and(|queue| queue.is_rechecked());

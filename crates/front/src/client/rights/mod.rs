@@ -1,6 +1,6 @@
 //! What the user of a connection may do: looked up before each command, and asked for where it is not known.
 //!
-//! A command that has to wait for an answer stays in the input, as does an `AUTH`, and everything behind it; it is looked at
+//! A command that has to wait for an answer stays in the input, as does an `AUTH`, and everything after it; it is looked at
 //! again when the answer is there. What passes through to the store runs on a connection that has logged in as the user,
 //! so Redis itself looks ([`super::back::passing`]). Everything else is executed by the pmnet server, which may do everything, or
 //! answered here: so it is looked at here. A script could do more than it says, so it needs a user with all rights.

@@ -1,4 +1,4 @@
-//! What was passed through is answered behind a second barrier (`docs/spec/reads.md` §5).
+//! What was passed through is answered after a second barrier (`docs/spec/reads.md` §5).
 //!
 //! Where the server waits for replicas, or for a sync, the store's own reply says less than the server's: it can be lost with
 //! the store. So the reply waits for another barrier, one that the server records as it does a write. Its answer is as durable as

@@ -1,6 +1,6 @@
 //! A connection's deadlines, other than those of its calls.
 //!
-//! The time of a command begins when the front has read it or, if it waits behind others of its
+//! The time of a command begins when the front has read it or, if it waits for others of its
 //! client, when the one before it was answered; so a pipeline may be long. Once a command had no
 //! answer in time, later commands that have waited as long fail with it and are not sent: their
 //! times do not add up. Time spent waiting for a command that blocks, or for a client that does not

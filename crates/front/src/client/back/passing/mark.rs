@@ -44,7 +44,7 @@ impl Passing {
                 if !face.mode.watches()
                     && !matches!(passage.stage, Stage::Sent | Stage::Confirm { .. }) =>
             {
-                // Another mark, and then a barrier behind it.
+                // Another mark, and then a barrier after it.
                 if !matches!(passage.stage, Stage::Address(_)) {
                     passage.stage = Stage::Mark;
                 }
