@@ -75,7 +75,7 @@ pub struct pmnet_reading {
     pub payload: pmnet_bytes,
 }
 
-/// A session behind a number.
+/// The client session that a handle stands for.
 pub(crate) struct ClientObject(Session);
 
 impl Kind for ClientObject {

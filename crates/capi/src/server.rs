@@ -101,7 +101,7 @@ pub struct pmnet_batch {
     pub count: usize,
 }
 
-/// A program's server behind a number, and what it was lent for the present batch.
+/// The server that a handle stands for, and the memory lent to the program for the present batch.
 pub(crate) struct ServerObject {
     program: Program,
     /// Keeps the payloads.

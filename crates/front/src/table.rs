@@ -247,8 +247,7 @@ impl Entry {
         }
     }
 
-    /// Whether the table has the command although the store does not: the front answers it, refuses it, or acknowledges it
-    /// early.
+    /// Whether it stays in the table although the store does not name it: all but plain reads and writes.
     fn is_ours(&self) -> bool {
         !matches!(self.decision.rule, Rule::Read | Rule::Write)
     }

@@ -43,10 +43,11 @@ pub(crate) enum LinkState {
     /// It has not been asked to.
     #[default]
     New,
+    /// Redis tells.
     Up,
     /// It did, and cannot now.
     Down,
-    /// It will not.
+    /// Redis refuses to tell, for this reason.
     Refused(String),
 }
 
@@ -243,7 +244,7 @@ impl Tracking {
         self.news = true;
     }
 
-    /// Asks for a fence: what Redis says behind that, it says of changes behind now. Its number.
+    /// Asks for a fence and returns its number: what Redis says after the fence is about changes after now.
     pub(crate) fn ask_fence(&mut self) -> u64 {
         self.fences.0 += 1;
         self.fences.0
@@ -254,7 +255,7 @@ impl Tracking {
         self.fences.0
     }
 
-    /// The first so many fences have been passed.
+    /// Notes that the first `count` fences have been passed.
     pub(crate) fn passed_fences(&mut self, count: u64) {
         self.fences.1 = self.fences.1.max(count);
         self.news = true;

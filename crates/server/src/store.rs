@@ -100,7 +100,7 @@ pub trait Store: Send {
     -> Result<(), StoreError>;
 
     /// Name of the store that was loaded last: another one after each start of a store process, and another
-    /// one for each copy of it. `None`: there is only this one, or it takes no writes now.
+    /// one for each copy of it. `None`: no other store can take its place, or it takes no writes now.
     fn identity(&self) -> Option<Bytes> {
         None
     }

@@ -195,7 +195,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         self.post()
     }
 
-    /// Posts all slots that may be.
+    /// Posts each slot that may be posted now.
     fn post(&mut self) -> Result<(), DeviceError> {
         let Life::Serving(slots) = &mut self.life else {
             return Ok(());
@@ -293,7 +293,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         Ok(())
     }
 
-    /// Messages in the order of their slots, and what follows from them.
+    /// Processes messages in the order of their slots.
     fn advance(&mut self, now: Time) -> Result<bool, DeviceError> {
         let Life::Serving(slots) = &mut self.life else {
             return self.node.finish(now);

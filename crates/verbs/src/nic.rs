@@ -921,7 +921,7 @@ impl SendBuffers {
         };
         let mut bad = null_mut();
         let context = pair.nic.0.context.as_ptr();
-        // SAFETY: as the library's header does. The memory is registered and stays: who has the queue pair has this too, and drops it after that.
+        // SAFETY: the same call as the inline function in libibverbs' header. The memory is registered and stays: who has the queue pair has this too, and drops it after that.
         let code =
             unsafe { ((*context).ops.post_send)(pair.qp.as_ptr(), &raw mut work, &raw mut bad) };
         match code {

@@ -94,7 +94,7 @@ impl About {
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
         };
         let redis = field("redis_version")?;
-        // Valkey calls itself so, unless it is told to be taken for Redis.
+        // Valkey says so in `server_name`, unless it is set to pass for Redis.
         let name = field("server_name").unwrap_or("redis");
         let version = match name {
             "valkey" => field("valkey_version").unwrap_or(redis),

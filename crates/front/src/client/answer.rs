@@ -13,8 +13,8 @@ impl Connection {
     ///
     /// # Errors
     /// [`Later`]: nothing may be submitted after it now.
-    pub(super) fn flush(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
-        self.back.flush(&mut self.face.context(env))
+    pub(super) fn submit_all(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
+        self.back.submit_all(&mut self.face.context(env))
     }
 
     /// Puts a reply after all that are outstanding.
@@ -59,7 +59,7 @@ impl Connection {
         env: &mut Env<'_>,
     ) -> Result<(), Later> {
         // The commands before it do not wait.
-        self.flush(env)?;
+        self.submit_all(env)?;
         if !asking.is_login()
             && let Some(busy) = env.shared.busy.error(env.shared.now).cloned()
         {

@@ -28,7 +28,7 @@ impl Output {
                 rest
             } else {
                 let (fits, rest) = bytes.split_at(PIECE_BYTES.min(bytes.len()));
-                // The first grows with what there is; behind it, more comes.
+                // The first grows with what there is; after it, more comes.
                 let mut piece = if self.pieces.is_empty() {
                     Vec::new()
                 } else {

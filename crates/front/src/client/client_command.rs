@@ -1,8 +1,8 @@
 //! CLIENT: what a client says and asks about itself and the front's other clients.
 //!
 //! Purpose: answers as Redis does about connections to Redis; but the clients are those of this front. What concerns
-//! the others (LIST, KILL, UNBLOCK) the front answers ([`ClientsAsk`]). Which fields a client has, and in which order, says the
-//! Redis behind.
+//! the others (LIST, KILL, UNBLOCK) the front answers ([`ClientsAsk`]). The store's
+//! Redis decides which fields a client has, and in which order.
 
 use std::net::SocketAddr;
 

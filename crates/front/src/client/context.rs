@@ -22,7 +22,7 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Returns when a command has no more time that is being taken.
+    /// Returns the deadline of the command that is being taken.
     pub(super) fn deadline(&self) -> Time {
         self.shared.deadline(self.pending.times.begun())
     }
@@ -46,9 +46,8 @@ impl Face {
 pub(super) enum Later {
     /// The endpoint refused a call.
     Busy,
-    /// Reads that were packed together, or are a batch, have no reply yet. It may be that they have to be sent again,
-    /// one by one, and then all later commands must come after that.
-    Reads,
+    /// A pack or batch has no outcome yet: parts of it may have to be sent again before anything later.
+    Outstanding,
     /// It is not known what its client may do.
     Rights,
     /// It is to come after changes of subscriptions of other clients that are under way. `advance` asks to be woken.

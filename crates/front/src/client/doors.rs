@@ -1,4 +1,4 @@
-//! The doors of a client that lead straight to one of its parts.
+//! Calls of the event loop that concern one part of a client.
 
 use std::net::SocketAddr;
 
@@ -141,7 +141,7 @@ impl Connection {
         self.back.reads.store_unread(number, why, protocol, shared);
     }
 
-    /// Whether something passes, or may pass, that changes the store.
+    /// Whether a pass-through command may change the store, so that the mark must be open.
     #[must_use]
     pub fn needs_mark(&self) -> bool {
         self.back.passing.needs_mark(&self.face.mode)
@@ -152,12 +152,12 @@ impl Connection {
         self.back.passing.take_unanswered()
     }
 
-    /// The client goes. Whether something that was passed has no answer.
+    /// The client leaves. Returns whether a command was given up unanswered.
     pub fn close_unanswered(&mut self) -> bool {
         self.back.passing.close_unanswered()
     }
 
-    /// The mark is open no longer. Whether something has changed here.
+    /// The mark is open no longer. Returns whether that changes something for this client.
     pub fn mark_lost(&mut self) -> bool {
         self.back.passing.mark_lost(&mut self.face)
     }

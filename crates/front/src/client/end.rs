@@ -53,7 +53,7 @@ impl End {
         }
     }
 
-    /// Ends the connection, behind an error that says why.
+    /// Ends the connection, after an error that says why.
     pub(super) fn cut_off(&mut self) {
         self.front = Takes::CutOff;
     }

@@ -78,7 +78,7 @@ impl Connection {
     /// Checks the rights of the client's user.
     fn look_at_rights(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let verdict = &command.verdict;
-        // Of a module that was loaded since, or of none: the store is asked again, now and then.
+        // It may be of a module that was loaded later, so the store is asked for its commands again.
         let may_have_come = |facts: &Facts| facts.has(MODULE) && !verdict.is_named();
         if verdict.facts.is_none_or(may_have_come) {
             self.face.wishes.learn_commands();
@@ -106,12 +106,12 @@ impl Connection {
                     self.reply(queued);
                 }
                 None => {
-                    self.flush(env)?;
+                    self.submit_all(env)?;
                     self.reply(answer);
                 }
             },
             Admission::Remote => {
-                self.flush(env)?;
+                self.submit_all(env)?;
                 self.reply(reply::error(REMOTE));
                 self.face.end.cut_off();
             }
@@ -140,7 +140,7 @@ impl Connection {
         // The time of the commands after it begins when it goes on.
         self.face.pending.times.make_way();
         // The commands before it do not wait.
-        self.flush(env)?;
+        self.submit_all(env)?;
         Err(Later::Paused.into())
     }
 
@@ -164,7 +164,7 @@ impl Connection {
         if !kills || !self.back.passing.may_kill(mode, protocol) {
             return Ok(());
         }
-        self.flush(env)?;
+        self.submit_all(env)?;
         let passing = &mut self.back.passing;
         if let Err(error) = passing.start(&mut self.face, Pass::Kill, command) {
             self.reply(error);
@@ -180,12 +180,12 @@ impl Connection {
         match self.tracks.track(command, &mut self.face, env.shared) {
             Ok(None) => Ok(()),
             Ok(Some(error)) => {
-                self.flush(env)?;
+                self.submit_all(env)?;
                 self.reply(error);
                 Err(Stop::Answered)
             }
             Err(later) => {
-                self.flush(env)?;
+                self.submit_all(env)?;
                 Err(later.into())
             }
         }
@@ -200,7 +200,7 @@ impl Connection {
         let Command {
             arguments, verdict, ..
         } = command;
-        self.flush(env)?;
+        self.submit_all(env)?;
         let (mode, action) = (&self.face.mode, verdict.action);
         if matches!(mode, Mode::Watching) && action == Action::Local(Local::Client) {
             match arity_error(verdict, arguments) {
@@ -225,7 +225,7 @@ impl Connection {
         Err(Stop::Answered)
     }
 
-    /// MULTI was answered here.
+    /// Between a MULTI that the front answered and its EXEC: queues the command.
     fn queue_in_multi(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let Some(queue) = self.face.mode.transaction() else {
             return Ok(());
@@ -244,7 +244,7 @@ impl Connection {
             }
             Handled::Runs(local) => {
                 if matches!(local, Local::Quit | Local::Reset) {
-                    self.flush(env)?;
+                    self.submit_all(env)?;
                 }
                 self.local(local, command, env)?;
             }

@@ -14,8 +14,8 @@ enum On {
     Repeats,
 }
 
-/// The progress of a command whose result depends on the subscribers. Clients with something to do have their turns in no
-/// order of time, so the others have one first: what they have sent before is known then.
+/// A command whose result depends on subscribers. Turns are not in order of arrival, so all other clients have one turn first. Then it
+/// waits for the changes of subscriptions that were begun ([`Subscribing`], numbered by `shell/subscribing.rs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Behind {
     /// It has not been asked.
@@ -23,7 +23,7 @@ enum Behind {
     Unknown,
     /// Others have their turn first.
     Others,
-    /// The first so many changes of subscriptions.
+    /// It waits for the changes of subscriptions up to this number.
     Changes(u64),
     /// Nothing, in this turn.
     Nothing,
@@ -39,17 +39,17 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// The next command depends on the outcome of the last call, or on an answer of the front.
+    /// Lets the next command wait for the outcome of the last call, or for an answer of the front.
     pub(super) fn for_outcome(&mut self) {
         self.on = On::Outcome;
     }
 
-    /// The next command comes after what is to be submitted again.
+    /// Lets the next command wait until the reads that are to be submitted again are.
     pub(super) fn for_repeats(&mut self) {
         self.on = On::Repeats;
     }
 
-    /// There is nothing to wait for any more.
+    /// Lets the next command go on.
     pub(super) fn release(&mut self) {
         self.on = On::Nothing;
     }

@@ -173,7 +173,7 @@ impl Connection {
         if !env.shared.about.is_to_be_asked(store, now) {
             return Ok(false);
         }
-        self.flush(env)?;
+        self.submit_all(env)?;
         let payload = About::question();
         let call = Call::question(
             &payload,

@@ -75,7 +75,7 @@ use tracking::Tracks;
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
 /// Replies of one connection that wait for one before them, above which no further command is taken from it,
-/// in bytes. A single reply may exceed it. Also what a client may have to read above which messages to it wait at the
+/// in bytes. A single reply may exceed it. Also: above so many unread bytes, messages for a subscriber are left at the
 /// store.
 pub const READY_BYTES_SOFT_MAX: usize = 1024 * 1024;
 /// Payload bytes of one connection in flight, and what is set aside for replies, above which no
@@ -86,7 +86,7 @@ pub const FLIGHT_BYTES_SOFT_MAX: usize = 32 * 1024 * 1024;
 pub const REPLY_BYTES_EXPECTED: usize = 256 * 1024;
 /// Input of one connection above which no more is read, unless one command needs more, in bytes.
 pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
-/// The same while a client waits for something that may never come, in bytes: that it has gone away shows only behind all that
+/// The same while a client waits for something that may never come, in bytes: that it has gone away shows only after all that
 /// it has sent.
 pub const WAITING_INPUT_BYTES_SOFT_MAX: usize = 16 * 1024 * 1024;
 /// Commands taken from one connection before the others get their turn.
@@ -185,7 +185,7 @@ impl Connection {
         self.face.end.end();
     }
 
-    /// The client has read too little for too long: drops what is outstanding, and ends the connection behind
+    /// The client has read too little for too long: drops what is outstanding, and ends the connection after
     /// an error that says so. What was submitted may take effect.
     pub fn end_unread(&mut self, limit: usize) {
         self.end_with(&format!(
@@ -195,7 +195,7 @@ impl Connection {
     }
 
     /// All clients together that have still to log in have sent too much: throws away what this one has sent, and ends the connection
-    /// behind an error that says so.
+    /// after an error that says so.
     pub(crate) fn end_stranger(&mut self) {
         self.input.clear();
         self.end_with(
@@ -261,7 +261,7 @@ impl Connection {
             .take_commands(&mut input, &mut env)
             .unwrap_or_else(|later| match later {
                 Later::Busy => Turn::Busy,
-                Later::Reads | Later::Rights | Later::Paused | Later::Tracking => Turn::Idle,
+                Later::Outstanding | Later::Rights | Later::Paused | Later::Tracking => Turn::Idle,
                 Later::Subscriptions => {
                     self.face.wishes.come_behind_subscriptions();
                     Turn::Idle
@@ -294,7 +294,7 @@ impl Connection {
             again::repeat(packs, session, &mut self.face.context(env))?;
         }
         self.hand_out_told();
-        self.begin_pack(env)?;
+        self.send_pack(env)?;
         self.hand_out_told();
         loop {
             self.go_on_skipping(env)?;
@@ -316,7 +316,7 @@ impl Connection {
                 Ok(Status::Incomplete) => break,
                 Ok(Status::Complete) => {
                     if budget == 0 {
-                        self.begin_pack(env)?;
+                        self.send_pack(env)?;
                         return Ok(Turn::More);
                     }
                     budget -= 1;
@@ -339,37 +339,37 @@ impl Connection {
                     self.replying.command_over();
                 }
                 Err(error) => {
-                    self.flush(env)?;
+                    self.submit_all(env)?;
                     tracing::debug!(client = self.face.peer, %error, "closing: not RESP");
                     self.reply(reply::error(&format!("ERR {error}")));
                     self.face.end.cut_off();
                 }
             }
         }
-        self.flush(env)?;
+        self.submit_all(env)?;
         Ok(Turn::Idle)
     }
 
     /// Sends what waits to be sent, unless a pack is under way; the next one is put together meanwhile.
-    fn begin_pack(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
+    fn send_pack(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         if self.back.packs.is_out() {
             return Ok(());
         }
-        self.back.begin_pack(&mut self.face.context(env))
+        self.back.send_pack(&mut self.face.context(env))
     }
 
     /// The command whose reply is thrown away is over: the next one has a reply.
     fn go_on_skipping(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         if self.replying == Replying::Skipped {
-            self.flush(env)?;
+            self.submit_all(env)?;
             self.face.pending.replies.mute(Muted::No);
             self.replying = Replying::On;
         }
         Ok(())
     }
 
-    /// Whether there is a whole command. What only a client may send that needs no login, or has logged in, is looked at as that
-    /// of a stranger until it is known who it is.
+    /// Whether there is a whole command. Input that is larger than a stranger may send is refused until it is known who the client
+    /// is.
     fn poll_input(
         &mut self,
         input: &mut Input,
@@ -387,7 +387,7 @@ impl Connection {
                 Some(true) => {}
                 Some(false) => return Ok(input.poll(Sender::Known)),
                 None => {
-                    self.flush(env)?;
+                    self.submit_all(env)?;
                     self.rights.await_list();
                     return Err(Later::Rights);
                 }
@@ -450,21 +450,21 @@ impl Connection {
                 if local == Local::Multi {
                     self.back.make_room_for_reply(&mut self.face.context(env))?;
                 } else {
-                    self.flush(env)?;
+                    self.submit_all(env)?;
                 }
                 self.local(local, command, env)
             }
             Action::Pass(kind) => {
                 // It may change a key.
                 env.shared.own_writes.forget();
-                self.flush(env)?;
+                self.submit_all(env)?;
                 if let Err(error) = self.back.passing.start(&mut self.face, kind, command) {
                     self.reply(error);
                 }
                 Ok(())
             }
             Action::Refuse(why) => {
-                self.flush(env)?;
+                self.submit_all(env)?;
                 self.reply(refusal(command.arguments, why));
                 Ok(())
             }

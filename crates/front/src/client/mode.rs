@@ -8,14 +8,14 @@ use crate::table::{Facts, Sub, Verdict};
 
 #[derive(Default)]
 pub(super) enum Mode {
-    /// Each on its own, as the table says.
+    /// Commands are carried out one by one.
     #[default]
     Ordinary,
     /// MULTI was answered here: they are queued until EXEC.
     Queueing(Transaction),
     /// WATCH was passed: so is everything until EXEC, DISCARD or UNWATCH.
     Watching,
-    /// MULTI was passed behind WATCH. `failed`: a command inside it was refused here, so its EXEC must not run.
+    /// MULTI was passed after WATCH. `failed`: a command inside it was refused here, so its EXEC must not run.
     WatchingMulti { failed: bool },
     /// MONITOR was passed: nothing but QUIT and RESET is possible.
     Monitoring,
@@ -45,8 +45,8 @@ impl Mode {
         }
     }
 
-    /// Whether the server runs this although the client watches keys, because it has to do with pmnet's records: a flush keeps them,
-    /// and Redis sees to it that EXEC fails; what lists keys leaves them out; the scripts of clients are among them.
+    /// Whether the *pmnet server* runs it although the client watches: flushes, key listings and SCRIPT EXISTS, since these touch
+    /// pmnet's records. After a flush EXEC fails: Redis sees to that.
     pub(super) fn leaves_to_server(&self, verdict: &Verdict) -> bool {
         let minds_records = |facts: &Facts| {
             let names = ["FLUSHALL", "FLUSHDB", "DBSIZE", "KEYS", "RANDOMKEY", "SCAN"];

@@ -40,7 +40,7 @@ impl Connection {
             let replies = &mut self.face.pending.replies;
             answer_readers(replies, index, call, readers, &outcome);
         } else if let Outcome::Reply(reply) = &outcome {
-            // It came behind everything before it.
+            // It came after everything before it.
             self.back.reads.trust();
             if matches!(purpose, Purpose::Bypass { plain: true, .. }) {
                 self.back.reads.note_length(reply.len(), shared.now);

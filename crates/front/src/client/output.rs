@@ -17,7 +17,7 @@ pub enum Output {
     OpenMark,
     /// It matters which store the server works on: the server is to be asked now and then.
     NameStore,
-    /// There is another Redis than the server is said to work on: the server is to look, before it says again where it works.
+    /// A Redis was found that the server did not name. The server must check before it names one again.
     DoubtStore,
     /// A command came that the table does not have: the store is to be asked which it has.
     LearnCommands,
@@ -146,7 +146,7 @@ impl Wishes {
         self.asked_head.take().map(Output::AskedHead)
     }
 
-    /// Whether the next command comes behind changes of subscriptions.
+    /// Whether the next command comes after changes of subscriptions.
     pub(super) fn take_behind_subscriptions(&mut self) -> Option<Output> {
         std::mem::take(&mut self.behind_subscriptions).then_some(Output::BehindSubscriptions)
     }

@@ -75,7 +75,7 @@ impl Replies {
         }
     }
 
-    /// Puts a message before the reply at `index`; behind all if there is none.
+    /// Puts a message before the reply at `index`; after all if there is none.
     pub(super) fn insert(&mut self, index: usize, message: &Bytes) {
         if index == 0 {
             self.output.push(message);
@@ -217,7 +217,7 @@ impl Replies {
         }
     }
 
-    /// Puts these behind the slot at `index`.
+    /// Puts these after the slot at `index`.
     pub(super) fn put_behind(&mut self, index: usize, slots: Vec<Slot>) {
         for (at, slot) in (index + 1..).zip(slots) {
             if let Slot::Ready(bytes) = &slot {
@@ -248,7 +248,7 @@ impl Replies {
         }
     }
 
-    /// Drops what is outstanding: this is the last reply, behind those that are complete and in order.
+    /// Drops what is outstanding: this is the last reply, after those that are complete and in order.
     pub(super) fn cut(&mut self, last: &Bytes) {
         self.slots.clear();
         self.ready_bytes = 0;

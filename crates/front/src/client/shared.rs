@@ -49,8 +49,8 @@ pub struct Counters {
 /// For how long the head is not asked after it did not answer a READ, in nanoseconds.
 const SILENT_PAUSE: Time = 100_000_000;
 
-/// Changes of subscriptions of all clients that have no answer yet. What another client publishes, or asks about
-/// subscriptions, comes behind those that were taken before it: with one Redis it would.
+/// Changes of subscriptions of all clients that have no answer yet. The event loop numbers them (`shell/subscribing.rs`). A PUBLISH or
+/// PUBSUB of another client waits for those that were taken before it (`Hold::come_behind`), as with one Redis.
 #[derive(Debug, Default)]
 pub struct Subscribing {
     /// How many there ever were.
@@ -60,19 +60,19 @@ pub struct Subscribing {
 }
 
 impl Subscribing {
-    /// One begins; its number.
+    /// Begins a change and returns its number.
     pub fn begin(&mut self) -> u64 {
         self.begun += 1;
         self.open.insert(self.begun);
         self.begun
     }
 
-    /// This one is over.
+    /// Ends the change with this number.
     pub fn end(&mut self, number: u64) {
         self.open.remove(&number);
     }
 
-    /// How many have begun.
+    /// Changes that have ever begun.
     pub(super) fn begun(&self) -> u64 {
         self.begun
     }
@@ -283,7 +283,7 @@ impl Shared {
         }
     }
 
-    /// When a command has no more time whose time began then.
+    /// Returns the deadline of a command whose time began at `begun`.
     pub(super) fn deadline(&self, begun: Time) -> Time {
         begun.saturating_add(self.call_timeout)
     }
@@ -293,7 +293,7 @@ impl Shared {
         self.cache != Cache::Off && self.now >= self.ask_head_after
     }
 
-    /// A READ was not answered, or not taken.
+    /// Notes that a READ was not answered, or not taken.
     pub(super) fn head_is_silent(&mut self) {
         self.ask_head_after = self.now.saturating_add(SILENT_PAUSE);
     }

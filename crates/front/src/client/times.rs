@@ -6,9 +6,9 @@ use crate::upstream::Time;
 pub(super) struct Times {
     /// When a command was last answered; 0 since one had no answer in time.
     answered: Time,
-    /// When the time of the command began that is being taken.
+    /// When the present command's time began.
     begun: Time,
-    /// A passed command is over, and the commands after it go on; the time of that is still to be looked up.
+    /// A passed command is over, and the commands after it go on. `resume` will say since when.
     made_way: bool,
     /// The client took too few replies for more to be taken from it.
     paused: bool,
@@ -23,27 +23,27 @@ impl Times {
         }
     }
 
-    /// No more commands are taken now; because of the client if it is `congested`.
+    /// Notes that no more commands are taken now; because of the client if it is `congested`.
     pub(super) fn pause(&mut self, congested: bool) {
         self.paused = congested;
     }
 
-    /// A command is taken that has `arrived` then.
+    /// Begins the time of a command that arrived at `arrived`, and is taken now.
     pub(super) fn begin(&mut self, arrived: Time) {
         self.begun = self.since(arrived);
     }
 
-    /// When the time of the command began that is being taken.
+    /// Returns when the present command's time began.
     pub(super) fn begun(&self) -> Time {
         self.begun
     }
 
-    /// When the time of a command begins that has arrived then, if it waited behind those that are answered.
+    /// Returns when the time of a command begins that arrived at `arrived`: not before the last answer, for which it waited.
     pub(super) fn since(&self, arrived: Time) -> Time {
         arrived.max(self.answered)
     }
 
-    /// From now on the command that is taken counts as one whose time began then. Returns when it did before.
+    /// Sets when the present command's time began. Returns the value before.
     pub(super) fn replace_begun(&mut self, begun: Time) -> Time {
         std::mem::replace(&mut self.begun, begun)
     }
@@ -53,12 +53,12 @@ impl Times {
         self.answered
     }
 
-    /// A command has its answer.
+    /// Notes that a command has its answer.
     pub(super) fn answer(&mut self, now: Time) {
         self.answered = now;
     }
 
-    /// A command had no answer in time: later ones that are as old must not wait for another whole deadline.
+    /// Notes that a command had no answer in time: later ones that are as old must not wait for another whole deadline.
     pub(super) fn fail(&mut self) {
         self.answered = 0;
     }

@@ -1,7 +1,7 @@
 //! Client-side caching of one client: what it may keep is registered before it is read, and what it is told has its place among
 //! the replies ([`crate::tracking`]).
 //!
-//! Invariant: what a client is told comes behind the replies to all commands that were taken before. So it never keeps the value
+//! Invariant: what a client is told comes after the replies to all commands that were taken before. So it never keeps the value
 //! of a reply that comes after the word that this value has changed. (A command that blocks makes nobody wait: it is told before
 //! the reply to that, as by Redis.)
 
@@ -273,7 +273,7 @@ impl Tracks {
         true
     }
 
-    /// The client is gone that it wanted to be told in its place. Whether it is told that.
+    /// The client named in REDIRECT is gone. Returns whether this client is told (RESP3 only).
     pub(super) fn tell_of_no_redirect(&mut self, redirect: u64, protocol: Protocol) -> bool {
         if protocol != Protocol::Resp3 {
             return false;

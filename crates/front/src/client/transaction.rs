@@ -37,7 +37,7 @@ pub(super) struct Transaction {
     database: Option<u32>,
     /// The protocol that it ends in, if a HELLO names one.
     protocol: Option<Protocol>,
-    /// The rights of its user have changed, and it is at EXEC.
+    /// At EXEC, after its user's rights have changed: the check of the queued commands.
     recheck: Option<Recheck>,
 }
 
@@ -289,7 +289,10 @@ impl Transaction {
                 self.queue_hello(arguments, frame, protocol)
             }
             Action::Local(Local::Select) => return self.queue_select(arguments, frame, by),
-            Action::Local(_) | Action::Pass(_) => {
+            Action::Local(Local::Auth | Local::Client | Local::Hello)
+            | Action::Pass(
+                Pass::Subscribe | Pass::Monitor | Pass::Kill | Pass::State | Pass::User,
+            ) => {
                 let why = "it is not supported inside MULTI";
                 return self.refuse(refusal(arguments, why));
             }
@@ -297,7 +300,7 @@ impl Transaction {
         })
     }
 
-    /// A command of this name, with a subcommand behind `|`, that is not in the table may be a module's or a newer one: the
+    /// A command of this name, with a subcommand after `|`, that is not in the table may be a module's or a newer one: the
     /// store is asked, as an unknown command must abort the transaction before any of it runs. `unknown`: the error if it is one.
     fn queue_unknown(
         &mut self,

@@ -26,7 +26,7 @@ pub(super) enum Stop {
     Later,
     /// It is answered with this.
     Answered(Bytes),
-    /// It is answered with this if its client may do anything; else with an error.
+    /// The router's own answer; first it must be known that the client may do anything.
     Own(Bytes),
 }
 

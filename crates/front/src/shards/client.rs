@@ -155,7 +155,7 @@ impl Client {
             self.phase = Phase::Serves;
         }
         if self.backs.link(HOME).is_none() && !self.end.has_come() {
-            // There it is counted among the clients. If that fails, its first command says so.
+            // The first shard counts the client, so it is linked at once. An error shows at the first command.
             let _ = self.backs.open(HOME);
         }
         for link in self.backs.links() {

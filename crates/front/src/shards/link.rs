@@ -1,6 +1,6 @@
 //! The way from one client to the front of one shard: a pair of sockets within the process, and what is owed on it.
 //!
-//! Replies stay in the link's buffer until it is their client's turn to get them. So what is pushed behind a reply cannot
+//! Replies stay in the link's buffer until it is their client's turn to get them. So what is pushed after a reply cannot
 //! overtake it.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use crate::shell::wire::Wire;
 pub(super) const HELD_BYTES_SOFT_MAX: usize = 1024 * 1024;
 /// Unsent commands of one link above which no further command is taken for it, in bytes.
 const UNSENT_BYTES_SOFT_MAX: usize = 1024 * 1024;
-/// Room of buffers that is kept when they are empty, in bytes.
+/// Capacity that an empty buffer keeps, in bytes.
 pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
 
 /// Whom the next reply of a link is for.
@@ -98,8 +98,8 @@ impl Link {
         self.ended && self.has_head().is_none()
     }
 
-    /// Takes what need not wait for its turn: what the router was owed; or, with `None`, what the client gets now: a message, or the
-    /// last word of a front that closes. `idle`: the client waits for nothing.
+    /// Takes what need not wait: a reply that the router is owed (`Some`), or bytes for the client now (`None`: a message, or the last
+    /// words of a front). `idle`: the client waits for nothing.
     pub(super) fn take_early(&mut self, resp3: bool, idle: bool) -> Option<(Option<Owed>, Bytes)> {
         self.has_head()?;
         let owed = self.owed();
@@ -183,8 +183,7 @@ impl Link {
         Some(reply)
     }
 
-    /// Whether the reply at the head is none: a message, or that a key has changed. With RESP3 what a command answers may look like a
-    /// message of RESP2; what changes the client's state never does, and only behind that the protocol is another one.
+    /// True for a push. In RESP2 also for an array that is a message. Replies under RESP3 are never taken for RESP2 messages.
     fn is_pushed(&mut self, resp3: bool) -> bool {
         let Some(length) = self.has_head() else {
             return false;

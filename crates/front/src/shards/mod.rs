@@ -22,7 +22,7 @@
 //!
 //! Invariants: commands of a client for one shard reach its front in their order, each once; nothing is promised between
 //! shards. Every buffer and table is bounded: what is outstanding for a client by number and by bytes for each shard, and who has
-//! more than that is not read from. A shard that is slow or down holds up replies behind its own, nothing else.
+//! more than that is not read from. A shard that is slow or down holds up replies after its own, nothing else.
 //! It may not acknowledge anything, or know what a command does to its keys.
 
 mod answer;
@@ -132,7 +132,7 @@ pub struct Router {
     keepalive: Option<Duration>,
     clients: Seats<Client>,
     clients_ever: u64,
-    /// How many have to do something in time, and when they are looked at next.
+    /// When clients with a deadline are looked at next; `None`: there is none.
     next_look: Option<Time>,
     scratch: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! What is to be done with a command, by its name: where it goes follows from its keys, or is said here.
+//! What the router does with a command: by its keys, or by its name.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};

@@ -15,12 +15,12 @@ use super::replies::{Replies, Wait};
 use super::route::{CLUSTERDOWN, CROSSSLOT, Command, Place, place};
 use super::slot::{SlotMap, slot_of};
 
-/// So many confirmations of the same links, one after the other.
+/// Consecutive confirmations from the same shard, or from all.
 struct Step {
     /// `None`: all.
     shard: Option<usize>,
     left: usize,
-    /// Who has still to confirm the present one; empty: it has not begun.
+    /// Shards that have still to confirm the present one; empty: it has not begun.
     waiting: Vec<usize>,
     confirmed: Option<Bytes>,
 }

@@ -197,7 +197,7 @@ impl Client {
         self.backs.change_state(effect, frame)
     }
 
-    /// CLIENT REPLY: here, so that the fronts always answer.
+    /// CLIENT REPLY is answered by the router: fronts never go silent, so each command has a reply to wait for.
     fn reply(&mut self, arguments: &Arguments<'_>) -> Result<Option<Wait>, Stop> {
         let Some(replying) = self.replying.after(arguments) else {
             return Err(Stop::Own(reply::error("ERR syntax error")));

@@ -1,8 +1,7 @@
 //! MULTI … EXEC and WATCH: all keys of one slot, as in Redis Cluster (but for known gap G57).
 //!
-//! Which shard it is for shows with its first key. MULTI, and what has no key before that, goes to the shard that the client used
-//! last, which says what it thinks of it; if the key is of another shard, the transaction is begun anew there and dropped here.
-//! Nothing of it was executed.
+//! The first key decides the shard. Until then commands go to the shard used last; if the key is elsewhere, MULTI and they are repeated
+//! there and discarded here. Nothing of them was executed.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -186,7 +185,7 @@ impl Transaction {
 
     /// EXEC. `abort`: it gets this, and nothing is executed.
     fn execute(&self, abort: Option<Bytes>, command: &Command<'_>, backs: &mut Backs) -> Taken {
-        // Behind its first command, or what is watched, the map may have changed.
+        // After its first command, or what is watched, the map may have changed.
         let slot = self.slot().or(self.watched);
         let moves = slot.is_some_and(|slot| command.server_of(slot) != Ok(self.shard));
         let Some(error) = abort.or(moves.then_some(TRYAGAIN)) else {
@@ -280,7 +279,7 @@ impl Transactions {
         };
         let shard = command.server_of(slot).map_err(Stop::Own)?;
         if self.watched.is_some_and(|(_, own)| own != shard) {
-            // What is watched is where the slot was before.
+            // The slot has moved since WATCH; the watch is at the old shard.
             return Err(Stop::Own(TRYAGAIN));
         }
         let wait = backs.forward(shard, command.frame)?;

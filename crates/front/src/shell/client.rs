@@ -175,8 +175,8 @@ impl Client {
         }
     }
 
-    /// Reads from and writes to the store. A client that does not take what it gets holds its
-    /// store connection up, which is then the store's to deal with, as without us.
+    /// Reads from and writes to the store. If the client does not read, its store connection is not read either; the store then
+    /// applies its own limits.
     pub(super) fn serve_direct(&mut self, scratch: &mut [u8], shared: &Shared) -> Transfer {
         let Some(direct) = &mut self.direct else {
             return Transfer::Done;

@@ -2,7 +2,7 @@
 //!
 //! The server is connected to the very store on which commands run, whether this front can reach that store or not. The
 //! question is a read, on the session that asks for the store's name. Until it is answered, the compiled table counts, and a command that
-//! is not in it is a write behind a barrier.
+//! is not in it is a write after a barrier.
 //! Bounded: one question at a time, and one for unknown commands every [`AGAIN_AFTER`].
 
 use bytes::Bytes;

@@ -137,19 +137,19 @@ pub struct Front<U> {
     /// Who has asked the head.
     asked: FxHashMap<CallId, usize>,
     clients_ever: u64,
-    /// Clients whose next command comes behind changes of subscriptions; perhaps some that are gone.
+    /// Clients whose next command comes after changes of subscriptions; perhaps some that are gone.
     behind_subscriptions: BTreeSet<usize>,
     unread: UnreadOfAll,
     /// What clients have sent that have still to log in, above what each may.
     strangers_bytes: usize,
-    /// With what clients agree on TLS, if they have to.
+    /// The server's side of TLS; `None`: clients connect without it.
     tls: Option<ServerTls>,
     keepalive: Option<Duration>,
     pulse: Arc<Pulse>,
     asks_again: bool,
     /// Time before which silent devices are not asked again.
     ask_again_at: Time,
-    /// How many have not yet.
+    /// Clients that have not agreed on TLS yet.
     handshakes: usize,
     scratch: Vec<u8>,
 }

@@ -1,4 +1,5 @@
-//! Changes of subscriptions that are under way, for clients whose command comes behind them.
+//! Changes of subscriptions that are under way, for clients whose command comes after them. `client/shared.rs` has their numbers
+//! (`Subscribing`), and `client/hold.rs` lets a command wait for them.
 
 use super::Front;
 use crate::upstream::Upstream;
@@ -17,7 +18,7 @@ pub(super) struct Change {
 }
 
 impl<U: Upstream> Front<U> {
-    /// This change of a client's subscriptions is under way, or none.
+    /// Notes that a change of a client's subscriptions is under way, or that none is.
     pub(super) fn note_subscribing(&mut self, index: usize, under_way: Option<u64>) {
         let Some(client) = self.clients.get_mut(index) else {
             return;
@@ -41,7 +42,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The change with this number is over: who waited for it may go on.
+    /// Ends the change with this number: clients that waited for it may go on.
     pub(super) fn subscription_over(&mut self, number: u64) {
         self.shared.subscribing.end(number);
         for index in std::mem::take(&mut self.behind_subscriptions) {

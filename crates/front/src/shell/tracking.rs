@@ -102,7 +102,7 @@ impl TrackingWire {
                     why,
                     "the connection on which Redis tells of changed keys ends"
                 );
-                // Before Redis has agreed once, nothing is known.
+                // A link that was never up stays `New`.
                 if *shared.tracking.link() == LinkState::Up {
                     shared.tracking.set_link(LinkState::Down);
                 }

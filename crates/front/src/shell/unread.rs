@@ -112,7 +112,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Ends the connection of a client that does not read, behind an error.
+    /// Ends the connection of a client that does not read, after an error.
     pub(super) fn end_unread(&mut self, index: usize) {
         let limit = self.shared.unread_client_max;
         let Some(client) = self.clients.get_mut(index) else {

@@ -46,7 +46,7 @@ pub(super) struct Vigil {
     pub(super) keeps_session: bool,
     /// It matters which store the server works on.
     pub(super) wants_name: bool,
-    /// There is another Redis than the server is said to work on: the server is to look, before it says again where it works.
+    /// A Redis was found that the server did not name. The server must check before it names one again.
     pub(super) doubts_name: bool,
 }
 

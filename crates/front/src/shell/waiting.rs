@@ -317,7 +317,7 @@ mod tests {
         let first = waiting.begin(0, &[7, 8], None, 0);
         let second = waiting.begin(1, &[8], Some(5), 0);
         let third = waiting.begin(2, &[8, 9], None, 0);
-        // Nothing is known: all look for themselves.
+        // The answer names no key, so all waiters try.
         assert_eq!(
             waiting.answered(&answer(&[1, 0])),
             Some(vec![first, second, third])

@@ -316,7 +316,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
     Decision { rule, note }
 }
 
-/// The same for commands about the store itself, and for all that have no row.
+/// The rule for a command about the store itself, or for one that has no row.
 fn decide_administrative(facts: &Facts) -> Row {
     match facts.name {
         "ACL" => container(
@@ -383,11 +383,20 @@ fn decide_administrative(facts: &Facts) -> Row {
         "SYNC" | "PSYNC" | "REPLCONF" => refuse(STREAM),
         "RESTORE-ASKING" => refuse("it is internal to Redis Cluster"),
 
-        _ if facts.has(NEW) => (Rule::Learned, ""),
-        _ if facts.has(BLOCKING) => pass(Pass::Blocking, ""),
-        _ if facts.has(WRITE) => (Rule::Write, ""),
-        _ if facts.has(READONLY) => (Rule::Read, ""),
-        // A command that says nothing about itself is treated as the most careful case.
-        _ => (Rule::Write, ""),
+        _ => without_row(facts),
+    }
+}
+
+/// The rule for a command that has no row, as most have none: by its flags.
+fn without_row(facts: &Facts) -> Row {
+    if facts.has(NEW) {
+        (Rule::Learned, "")
+    } else if facts.has(BLOCKING) {
+        pass(Pass::Blocking, "")
+    } else if facts.has(READONLY) && !facts.has(WRITE) {
+        (Rule::Read, "")
+    } else {
+        // Also a command that says nothing about itself: the most careful case.
+        (Rule::Write, "")
     }
 }

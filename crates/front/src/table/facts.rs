@@ -1,6 +1,6 @@
 //! What Redis 7.0 says about its own commands (`COMMAND`).
 //!
-//! Generated from a running server by the test `facts_match_the_server`; `UPDATE=1` writes it anew.
+//! Generated from a running server by the test `facts_match_the_server`; `UPDATE_FACTS=1` writes it anew.
 //! Columns: name, arity (negative: at least), flags, first key, last key, step.
 
 use super::{

@@ -22,7 +22,7 @@ use super::{
 const COMMANDS_MAX: usize = 8192;
 /// Specifications of the keys of one command, at most.
 const SPECS_MAX: usize = 16;
-/// Names that are kept at most, of all stores together; as many specifications, and as many facts.
+/// Most names kept, over all stores; the same bound for specifications, and for facts.
 const KEPT_MAX: usize = 32_768;
 
 /// Flags by Redis's words for them.

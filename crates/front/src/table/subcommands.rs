@@ -1,6 +1,6 @@
 //! What Redis 7.0 says about the subcommands of its commands (`COMMAND`).
 //!
-//! Generated from a running server by the test `facts_match_the_server`; `UPDATE=1` writes it anew.
+//! Generated from a running server by the test `facts_match_the_server`; `UPDATE_FACTS=1` writes it anew.
 //! Columns as in `facts.rs` beside it.
 
 use super::{ADMIN, DENYOOM, Facts, NOSCRIPT, PUBSUB, READONLY, WRITE, fact};

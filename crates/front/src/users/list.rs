@@ -1,7 +1,7 @@
 //! What a line of `ACL LIST` says about a user.
 //!
-//! A word that is not understood (a rule of a newer Redis, or of another server) may take anything away: whoever has one has neither all
-//! rights nor all keys, and Redis is asked about each of its commands.
+//! A word that the front does not understand (a rule of a newer Redis, or of another server) may revoke anything. So a user with one
+//! counts as restricted, and Redis is asked about each of its commands.
 
 /// A key that Redis is asked about instead of that of a SORT, to learn whether a selector allows the command that can read every key. No
 /// pattern with another byte in it matches it.
@@ -27,7 +27,7 @@ pub(super) struct Rules {
     pub(super) rights: Vec<u8>,
 }
 
-/// Whether whoever may run a command can read every key with it: what SORT asks for where it reads others than its own.
+/// Whether the user may read every key; SORT with BY or GET needs that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reads {
     /// It can, with each command that it may run.
@@ -130,7 +130,7 @@ pub(super) fn parse(line: &[u8]) -> Option<(&[u8], Rules)> {
                     (is_open, rule) = (true, first);
                     selectors.push(Selector::default());
                 }
-                // Behind the first selector there is nothing else.
+                // After the first selector there is nothing else.
                 rules.odd |= !is_open && selectors.len() > 1;
                 let inside = is_open.then(|| rule.strip_suffix(b")")).flatten();
                 is_open &= inside.is_none();

@@ -439,7 +439,7 @@ impl Users {
         self.newest.get(name)
     }
 
-    /// Only these users have clients that are logged in.
+    /// Forgets all users but these: nobody else is logged in.
     pub(crate) fn keep_logins(&mut self, names: &BTreeSet<&[u8]>) {
         self.newest.retain(|name, _| names.contains(&**name));
     }

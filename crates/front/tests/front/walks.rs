@@ -1,9 +1,13 @@
-//! ARCHITECTURE.md follows commands through the front: each file that it names is there, and has the functions beside it.
+//! ARCHITECTURE.md follows commands through the front: each file that it names is there, and has the functions beside it. The modules
+//! that the page names are there, too.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Where a row's functions begin: after the file and its spaces.
-const FILE_COLUMNS: usize = 34;
+fn architecture() -> (PathBuf, String) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    (root, page)
+}
 
 /// Rows of the section: file, and what it has.
 fn rows(page: &str) -> Vec<(&str, Vec<&str>)> {
@@ -20,29 +24,28 @@ fn rows(page: &str) -> Vec<(&str, Vec<&str>)> {
         .lines()
         .filter(is_row)
         .map(|line| {
-            let (file, rest) = line.split_at(FILE_COLUMNS.min(line.len()));
+            let (file, rest) = line.split_once(' ').expect("functions of the file");
             let mut names = Vec::new();
-            for word in rest.split(' ') {
+            for word in rest.trim_start().split(' ') {
                 let name = word.trim_end_matches(',');
                 names.push(name);
                 if name == word {
                     break;
                 }
             }
-            (file.trim_end(), names)
+            (file, names)
         })
         .collect()
 }
 
 #[test]
 fn the_files_and_functions_on_a_commands_path_are_there() {
-    let crate_root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = std::fs::read_to_string(crate_root.join("../../ARCHITECTURE.md")).unwrap();
+    let (root, page) = architecture();
     let rows = rows(&page);
     assert!(rows.len() > 30, "{}", rows.len());
     let mut wrong = Vec::new();
     for (file, names) in rows {
-        let Ok(source) = std::fs::read_to_string(crate_root.join("src").join(file)) else {
+        let Ok(source) = std::fs::read_to_string(root.join("crates/front/src").join(file)) else {
             wrong.push(format!("{file} is not there"));
             continue;
         };
@@ -60,5 +63,56 @@ fn the_files_and_functions_on_a_commands_path_are_there() {
             }
         }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The module of a name such as `front::table::decide`, and what of the name is no file.
+fn module(root: &Path, name: &str) -> Option<(String, Vec<String>)> {
+    let mut parts = name.split("::");
+    let crate_name = parts.next()?.replace('_', "-");
+    let source = root.join("crates").join(crate_name).join("src");
+    let mut folder = source.clone();
+    let mut file = source.join("lib.rs");
+    let mut rest = Vec::new();
+    for part in parts {
+        let places = [
+            folder.join(part).with_extension("rs"),
+            folder.join(part).join("mod.rs"),
+        ];
+        match places.into_iter().find(|place| place.is_file()) {
+            Some(place) if rest.is_empty() => file = place,
+            _ => rest.push(part.to_owned()),
+        }
+        folder.push(part);
+    }
+    Some((std::fs::read_to_string(file).ok()?, rest))
+}
+
+#[test]
+fn the_modules_that_the_page_names_are_there() {
+    let (root, page) = architecture();
+    let is_name = |name: &&str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        let first = name
+            .split_once("::")
+            .map(|(first, _)| first.replace('_', "-"));
+        first.is_some_and(|first| root.join("crates").join(first).join("src").is_dir())
+            && name.chars().all(plain)
+    };
+    // Every second piece is between backticks.
+    let names = page.split('`').skip(1).step_by(2).filter(is_name);
+    let mut count = 0;
+    let mut wrong = Vec::new();
+    for name in names {
+        count += 1;
+        let is_there = match module(&root, name) {
+            Some((source, rest)) => rest.iter().all(|part| source.contains(part.as_str())),
+            None => false,
+        };
+        if !is_there {
+            wrong.push(name);
+        }
+    }
+    assert!(count > 50, "{count}");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -24,7 +24,7 @@ pub(super) enum Answer {
     Values(Values),
     /// With the item's unique.
     Stored(Words, Form, u64),
-    /// Upwards, and with the item's unique.
+    /// Incremented (`true`) or decremented; with the item's unique.
     Counted(bool, Form, u64),
     Touched(bool),
     Deleted(Form),

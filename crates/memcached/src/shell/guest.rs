@@ -16,7 +16,7 @@ pub(super) enum Edge {
     Tcp(Tcp),
     /// A request over UDP: its number, sender and length, and the answer so far.
     Udp(u16, SocketAddr, usize, Vec<u8>),
-    /// A `flush_all` whose time has come: the answer so far.
+    /// A delayed `flush_all` that is due, with the answer so far.
     Timer(Vec<u8>),
 }
 

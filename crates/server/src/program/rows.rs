@@ -287,7 +287,7 @@ fn split_blob(place: &[u8]) -> Option<(&[u8], &[u8])> {
     right.then_some((blob, body))
 }
 
-/// Splits off what has its length in front.
+/// Splits off one length-prefixed row.
 fn split_row(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)

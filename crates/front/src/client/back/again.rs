@@ -43,7 +43,7 @@ pub(in crate::client) fn unpack(
     };
     let head = preamble(Form::Single, commands.protocol, commands.database);
     let slots = &mut pending.replies.slots;
-    // Behind it are messages to a subscriber, at most.
+    // After it are messages to a subscriber, at most.
     let mut after = slots.split_off(index);
     after.pop_front();
     slots.extend(commands.iter().map(|arguments| {
@@ -75,7 +75,7 @@ pub(in crate::client) fn repeat(
     while let Some(index) = replies.slots.iter().position(again) {
         let waits = |slot: &Slot| matches!(slot, Slot::Call { .. });
         if replies.congested() || replies.slots.iter().take(index).any(waits) {
-            return Err(Later::Reads);
+            return Err(Later::Outstanding);
         }
         let Slot::Again {
             payload, read_only, ..

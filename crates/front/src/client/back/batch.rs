@@ -18,7 +18,7 @@ pub const BATCH_REPLY_BYTES_MAX: usize = BULK_BYTES_MAX;
 /// Reads of one connection that are answered together.
 pub(in crate::client) struct Batch {
     /// Its question to the store: tells it from earlier ones of this connection.
-    pub(super) number: u64,
+    pub(super) question: u64,
     pub(super) stage: BatchStage,
     /// When the time of the first of them began.
     pub(super) begun: Time,
@@ -29,8 +29,8 @@ pub(in crate::client) struct Batch {
     pub(super) done: usize,
     /// Bytes of the replies that came from the store.
     pub(super) reply_bytes: usize,
-    /// The store has said something that it must say to a bypass.
-    pub(super) unfit: bool,
+    /// The store was tried and cannot answer; the rest goes as bypasses.
+    pub(super) store_failed: bool,
     /// The different hashes of their keys, as long as there are few.
     hashes: Vec<u64>,
     /// The key, if each of them is a GET of it.
@@ -43,7 +43,7 @@ pub(in crate::client) struct Batch {
     pub(super) fits_replicas: bool,
     /// The head is asked what a replica must have applied.
     pub(super) asks_replica: bool,
-    /// It has been read from a replica last, or is.
+    /// The last or present question is to a replica.
     pub(super) of_replica: bool,
     /// The head's answer, if it is no HIT.
     pub(super) missed: Option<Missed>,
@@ -72,7 +72,7 @@ pub(in crate::client) enum BatchStage {
 pub struct StoreRead {
     /// [`Connection::id`].
     pub connection: u64,
-    /// Which of its questions.
+    /// The number of its question; tells late replies apart.
     pub batch: u64,
     /// RESP version of the replies.
     pub protocol: Protocol,
@@ -114,14 +114,14 @@ pub enum Unread {
 impl Batch {
     pub(super) fn new(begun: Time) -> Batch {
         Batch {
-            number: 0,
+            question: 0,
             stage: BatchStage::Gathers,
             begun,
             commands: Vec::new(),
             ends: Vec::new(),
             done: 0,
             reply_bytes: 0,
-            unfit: false,
+            store_failed: false,
             hashes: Vec::new(),
             key: None,
             listings: Vec::new(),
@@ -133,11 +133,11 @@ impl Batch {
         }
     }
 
-    /// Where it is read behind the head's MISS if no replica will do.
+    /// Where it is read after the head's MISS if no replica will do.
     pub(super) fn at_master(&self, shared: &Shared, protocol: Protocol) -> BatchStage {
         match self.missed {
             Some(Missed { epoch, need, .. })
-                if shared.reads_from_store(protocol) && !self.unfit =>
+                if shared.reads_from_store(protocol) && !self.store_failed =>
             {
                 BatchStage::Missed { epoch, need }
             }

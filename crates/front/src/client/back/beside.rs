@@ -1,8 +1,8 @@
 //! Reads that travel with the writes in front of them.
 //!
-//! A read behind a write of its pipeline would have to wait for the write's reply, and then go its own way: two ways to the store for two
-//! commands. It may as well be a part of the writes' pack: there it is executed at its place, and its reply is kept with theirs. A long reply
-//! is better not kept, so the store ends the pack in front of such a read. Then it goes its own way.
+//! A read after a write of its pipeline would have to wait for the write's reply, and then travel alone: two round trips for two commands. It
+//! may as well be a part of the writes' pack: there it is executed at its place, and its reply is kept with theirs. A long reply
+//! is better not kept, so the store ends the pack in front of such a read. Then it travels alone.
 
 use pmnet_wire::command::{PREAMBLE_LEN, Protocol};
 
@@ -34,7 +34,7 @@ const SHORT: [&str; 20] = [
     "ZCOUNT",
     "ZSCORE",
 ];
-/// The replies to these may be long. If one is, the store leaves it and what is behind it out of the pack. They come back from a script as
+/// The replies to these may be long. If one is, the store leaves it and what is after it out of the pack. They come back from a script as
 /// they were.
 const ANY_LENGTH: [&str; 24] = [
     "BITFIELD_RO",
@@ -97,7 +97,7 @@ pub(in crate::client) fn goes_beside_writes(
         return false;
     };
     let bytes = command.frame.len();
-    let has_room = match packs.open() {
+    let has_room = match packs.current() {
         // Code can be ended as long as nothing comes before it or after it.
         Some(pack) => {
             !pack.runs_code()
@@ -113,8 +113,8 @@ pub(in crate::client) fn goes_beside_writes(
     fits && has_room
 }
 
-/// Whether a command of this length, which could go alone, opens the next pack, because the one before it is still outstanding and
-/// others like it have gone in that.
+/// Whether a command of this length, which could go alone, opens the next pack. It does if the pack before is out and not too many
+/// such commands in a row have joined packs already.
 pub(in crate::client) fn may_open_pack(packs: &Packs, reads: &Reads, bytes: usize) -> bool {
     packs.is_out()
         && !reads.has_batch()

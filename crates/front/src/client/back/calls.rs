@@ -17,9 +17,9 @@ const LATE: &str = "ERR pmnet: deadline passed before the call could be sent";
 /// What a call was for.
 #[derive(Debug)]
 pub(in crate::client) enum Purpose {
-    /// An update: `+OK` once committed. So many GETs behind it wait for it.
+    /// An update: `+OK` once committed. `readers`: GETs that wait for it.
     Update { readers: usize },
-    /// A bypass of so many commands: the reply as it is. `again`: the payload, if it is a pack of
+    /// A bypass of `replies` commands: the reply as it is. `again`: the payload, if it is a pack of
     /// reads that may have to be sent one by one. `plain`: reads that run no code.
     Bypass {
         replies: u32,
@@ -28,7 +28,7 @@ pub(in crate::client) enum Purpose {
     },
     /// Commands and transactions of which the store may leave the last ones out.
     Pack(Packed),
-    /// A PUBLISH of a subscriber: the reply as it is, behind the messages before it.
+    /// A PUBLISH of a subscriber: the reply as it is, after the messages before it.
     Publish,
     /// Whether the store has this database.
     Select { database: u32 },
@@ -83,7 +83,7 @@ impl Purpose {
     pub(in crate::client) fn replies_expected(&self) -> usize {
         match self {
             Purpose::Bypass { replies, .. } => usize::try_from(*replies).unwrap_or(1),
-            // The store ends it when they are long.
+            // Two are enough: the store ends a pack when replies get long.
             Purpose::Pack(_) => 2,
             _ => 0,
         }

@@ -37,7 +37,7 @@ impl Back {
             (transaction.packs() && !watches, transaction.bytes())
         });
         if !(packs && self.packs.has_room_for_transaction(bytes)) {
-            self.flush(cx)?;
+            self.submit_all(cx)?;
         }
         let Some(mut transaction) = mode.take_transaction() else {
             return Ok(Executed::Reply(reply::error("ERR EXEC without MULTI")));

@@ -39,12 +39,11 @@ pub(in crate::client) struct Back {
 }
 
 impl Back {
-    /// Sends the pack, if there is one, and gets the batch of reads answered that comes after it. Then the next pack may be put
-    /// together.
+    /// Submits the pack, and then the batch of reads after it. Then the next pack may be put together.
     ///
     /// # Errors
-    /// [`Later`]: they could not be sent now.
-    pub(in crate::client) fn begin_pack(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
+    /// [`Later`]: they could not be submitted now.
+    pub(in crate::client) fn send_pack(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
         self.packs.send(&mut self.session, cx)?;
         if self.reads.has_batch() {
             self.reads.advance(&mut self.packs, &mut self.session, cx)?;
@@ -53,15 +52,15 @@ impl Back {
         Ok(())
     }
 
-    /// The same. Then anything may be submitted.
+    /// Submits the pack and the batch, and fails while a pack is out: nothing may come after it.
     ///
     /// # Errors
     /// [`Later`]: nothing may be submitted after them now.
-    pub(in crate::client) fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
-        self.begin_pack(cx)?;
+    pub(in crate::client) fn submit_all(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
+        self.send_pack(cx)?;
         if self.packs.is_out() {
             // The store may leave out a part of it, which comes before everything later.
-            return Err(Later::Reads);
+            return Err(Later::Outstanding);
         }
         Ok(())
     }
@@ -75,7 +74,7 @@ impl Back {
         cx: &mut Context<'_>,
     ) -> Result<(), Later> {
         if self.packs.has_reads() || self.reads.has_batch() {
-            self.flush(cx)?;
+            self.submit_all(cx)?;
         }
         Ok(())
     }
@@ -95,7 +94,7 @@ impl Back {
         cx: &mut Context<'_>,
     ) -> Result<(), Later> {
         if self.packs.goes_before(&part) {
-            self.begin_pack(cx)?;
+            self.send_pack(cx)?;
         }
         self.packs.put(part, cx);
         Ok(())
@@ -112,7 +111,7 @@ impl Back {
         purpose: Purpose,
         cx: &mut Context<'_>,
     ) -> Result<bool, Later> {
-        self.flush(cx)?;
+        self.submit_all(cx)?;
         let call = Call::question(&payload, cx.deadline());
         let submitted = self.session.submit(call, cx.up, cx.shared.now)?;
         let asked = submitted.is_ok();

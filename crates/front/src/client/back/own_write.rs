@@ -1,17 +1,17 @@
 //! A GET of what the same pipeline has just SET: answered with that value, without asking anybody.
 //!
-//! A GET right behind a plain `SET key value` of its key, of the same connection and database and
+//! A GET right after a plain `SET key value` of its key, of the same connection and database and
 //! **submitted in the same turn**, waits for that SET and for nothing else. Its reply is the value, once the SET
 //! is committed, in whatever way; or an error, if that is what the SET gets.
 //!
 //! Why that is right: nothing that is submitted leaves before [`Upstream::flush`](crate::upstream::Upstream::flush), which nobody calls while
 //! a connection takes commands. So the GET was called before the head could give the SET an order, and it is answered
-//! when the SET has one. The moment just behind that order lies within the GET's call, and there the key has this
+//! when the SET has one. The moment just after that order lies within the GET's call, and there the key has this
 //! value. The same holds if the SET takes its effect by fallback. A GET that is read in a later turn may be called
-//! when the SET has its order, and others have written behind it: it asks the store.
+//! when the SET has its order, and others have written after it: it asks the store.
 //!
 //! Between the SET and the GET there are only GETs that are answered in the same way. Anything else of the connection has its
-//! moment behind that of the SET, and this GET behind that. An update of another key is no exception: others may have
+//! moment after that of the SET, and this GET after that. An update of another key is no exception: others may have
 //! written this key between the orders of the two.
 //!
 //! Invariants: nothing is remembered from one turn to the next, so at most one
@@ -29,7 +29,7 @@ use crate::upstream::{CallId, Outcome};
 /// Bytes of the end of a line.
 const LINE_END: usize = 2;
 
-/// The plain SET that was submitted last in this turn, if nothing came behind it.
+/// The plain SET that was submitted last in this turn, if nothing came after it.
 #[derive(Debug, Default)]
 pub(in crate::client) struct OwnWrites(Option<OwnWrite>);
 
@@ -54,7 +54,7 @@ impl OwnWrites {
             .and_then(|call| OwnWrite::of(call, arguments, payload));
     }
 
-    /// What comes now is behind something else than that SET.
+    /// Something came after that SET: no later GET may use it.
     pub(in crate::client) fn forget(&mut self) {
         self.0 = None;
     }
@@ -83,7 +83,7 @@ impl OwnWrite {
 }
 
 /// Gives a GET of what this turn has SET its place after that; false if it is none. Nothing of its client may wait to be sent.
-pub(in crate::client) fn read_own_write(
+pub(in crate::client) fn place_after_own_write(
     facts: &Facts,
     arguments: &Arguments<'_>,
     replies: &mut Replies,

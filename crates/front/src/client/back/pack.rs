@@ -1,8 +1,8 @@
 //! Bypasses of one client that travel as one.
 //!
 //! Neighbouring reads make a pack, and so do neighbouring writes with the reads and transactions between them. The store executes a
-//! pack of writes in order, in one step and with one record, but may end it behind any of its parts; the rest is sent anew.
-//! Therefore nothing is submitted behind a pack before its outcome is known. Meanwhile the next one is put together. A session has
+//! pack of writes in order, in one step and with one record, but may end it after any of its parts; the rest is sent anew.
+//! Therefore nothing is submitted after a pack before its outcome is known. Meanwhile the next one is put together. A session has
 //! one bypass under way at a time, so waiting costs no way.
 //!
 //! Invariants: a command is in at most one pack that has been submitted and may still be executed; what the front answers between
@@ -70,7 +70,7 @@ pub(in crate::client) struct Pack {
     transaction: Option<Kind>,
     /// Whether more may be added.
     company: Company,
-    /// What the front has answered behind so many parts.
+    /// The front's own replies, each with the number of parts before it.
     own: Vec<(u32, Vec<u8>)>,
     key_hash: u64,
     /// When the time of the first of them began.
@@ -133,13 +133,13 @@ impl Packs {
     }
 
     /// The one that is being put together.
-    pub(in crate::client) fn open(&self) -> Option<&Pack> {
+    pub(in crate::client) fn current(&self) -> Option<&Pack> {
         self.open.as_ref()
     }
 
     /// Whether it is one of reads.
     pub(in crate::client) fn has_reads(&self) -> bool {
-        self.open().is_some_and(|pack| pack.kind == Kind::Reads)
+        self.current().is_some_and(|pack| pack.kind == Kind::Reads)
     }
 
     /// Whether one is under way of which a part may have to be sent again.
@@ -209,12 +209,12 @@ impl<'a> Part<'a> {
 pub(in crate::client) struct Packed {
     payload: Bytes,
     parts: u32,
-    /// What the front has answered behind so many parts, between two of them.
+    /// The front's own replies between two parts, each with the number of parts before it.
     own: Vec<(u32, Vec<u8>)>,
 }
 
 impl Packed {
-    /// The replies of so many parts from the first one on, with the front's own behind them.
+    /// Joins the replies of the first parts with the front's own among them.
     fn with_own<'a>(&self, replies: impl Iterator<Item = &'a [u8]>) -> Bytes {
         let mut own = self.own.iter().peekable();
         let mut out = Vec::new();
@@ -233,14 +233,14 @@ impl Packed {
         self.with_own(std::iter::repeat_n(&error[..], parts))
     }
 
-    /// Whether it begins with such a command.
+    /// Whether its first part is a command for which `reads` holds.
     fn begins(&self, reads: &impl Fn(&[u8]) -> bool) -> bool {
         let pack = Commands::parse(&self.payload).ok();
         let first = pack.and_then(|pack| pack.units().next());
         first.is_some_and(|unit| unit.commands.form == Form::Single && reads(unit.resp))
     }
 
-    /// What is to be submitted of this when so many parts of it have run, and how: first a read that goes alone.
+    /// Returns what is to be submitted again after the first `done` parts have run: first a read alone, if one is next, then the rest.
     fn rest(&self, done: u32, reads: &impl Fn(&[u8]) -> bool) -> Vec<Slot> {
         let Ok(pack) = Commands::parse(&self.payload) else {
             return Vec::new();
@@ -402,7 +402,7 @@ impl Packs {
         cx: &mut Context<'_>,
     ) -> Result<(), Later> {
         if self.open.is_some() && self.is_out {
-            return Err(Later::Reads);
+            return Err(Later::Outstanding);
         }
         let Some(mut pack) = self.open.take() else {
             return Ok(());
@@ -460,7 +460,7 @@ impl Packs {
             cx.pending.replies.push(own.into());
         }
         if cx.pending.hold.is_for_outcome() {
-            return Err(Later::Reads);
+            return Err(Later::Outstanding);
         }
         Ok(())
     }

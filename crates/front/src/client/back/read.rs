@@ -3,7 +3,7 @@
 use super::Back;
 use super::beside::goes_beside_writes;
 use super::own_keys::listing;
-use super::own_write::read_own_write;
+use super::own_write::place_after_own_write;
 use super::pack::{Company, Kind, Part};
 use super::reads::{Kept, Read};
 use crate::client::command::Command;
@@ -59,7 +59,7 @@ impl Back {
         if is_about_subscriptions(command.verdict.facts) {
             self.wait_for_subscriptions(cx)?;
             if self.passing.subscriptions() > 0 {
-                self.flush(cx)?;
+                self.submit_all(cx)?;
                 let session = &mut self.session;
                 return self.passing.publish_to_itself(command, session, cx);
             }
@@ -88,7 +88,7 @@ impl Back {
     /// Lets the next command wait for the changes of subscriptions that were begun before it.
     fn wait_for_subscriptions(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
         if cx.pending.hold.asks_others() {
-            self.flush(cx)?;
+            self.submit_all(cx)?;
         }
         cx.pending.hold.come_behind(&cx.shared.subscribing)
     }
@@ -101,7 +101,7 @@ impl Back {
             .facts
             .filter(|_| self.packs.is_empty() && !self.reads.has_batch());
         facts.is_some_and(|facts| {
-            read_own_write(facts, command.arguments, &mut cx.pending.replies, cx.shared)
+            place_after_own_write(facts, command.arguments, &mut cx.pending.replies, cx.shared)
         })
     }
 
@@ -120,6 +120,7 @@ impl Back {
             return Ok(false);
         }
         cx.shared.counters.bypassed_reads += 1;
+        // The kind is that of the pack which it joins.
         self.pack(Part::of(command, Kind::Writes, company), cx)?;
         self.packs.count_detour();
         Ok(true)
@@ -138,7 +139,7 @@ impl Back {
         let Command {
             arguments, frame, ..
         } = *command;
-        let takes = self.reads.take(frame.len(), &self.packs, cx.shared)
+        let takes = self.reads.may_join(frame.len(), &self.packs, cx.shared)
             && self.passing.subscriptions() == 0;
         let Some(facts) = command.verdict.facts.filter(|_| takes) else {
             return Ok(false);
@@ -150,7 +151,7 @@ impl Back {
             return Ok(false);
         }
         if !self.packs.is_empty() || self.reads.is_full() {
-            self.flush(cx)?;
+            self.submit_all(cx)?;
         }
         let read = Read {
             command,

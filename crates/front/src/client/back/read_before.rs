@@ -144,7 +144,7 @@ impl Before {
         }
     }
 
-    /// What who is asked must have applied, if what it says may be of use behind this MISS.
+    /// What the asked store must have applied; `None`: its answer is of no use after this MISS.
     pub(in crate::client) fn must_have(&self, missed: &Missed) -> Option<u64> {
         let need = match self.asked {
             Asked::Master(known) => (missed.version == Some(known)).then_some(missed.need),

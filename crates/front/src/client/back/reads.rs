@@ -4,12 +4,12 @@
 //! head is asked once for all of it. A HIT is the value of the one key that is asked for. After a MISS the front
 //! reads from the store, on a connection of its own, and hands on what is as fresh as the MISS asks for
 //! ([`StoreRead`]). Where a MISS is probable, the store is asked together with the head ([`super::read_before`]). What cannot be answered so is sent as a bypass: the head does not answer, the store lags, anything is
-//! odd. From the first such read on, so is the rest of the batch. The batch is answered before anything behind it is
+//! odd. From the first such read on, so is the rest of the batch. The batch is answered before anything after it is
 //! taken from the input, so what a client reads does not go back in time.
 //!
 //! A READ does not travel in the connection's session, so the head does not know what that has sent. Therefore a batch is only
 //! asked for when the session has nothing outstanding, and none of its calls had an unknown outcome since the last bypass that
-//! was answered: such a call may still take effect, and only a bypass comes behind it for sure.
+//! was answered: such a call may still take effect, and only a bypass comes after it for sure.
 //!
 //! Invariants: a batch has no places among the replies, since there are none in front of it when it is answered; it is bounded by
 //! [`COMMANDS_PER_TURN`] and [`BATCH_BYTES_MAX`], its replies by [`BATCH_REPLY_BYTES_MAX`].
@@ -45,15 +45,15 @@ const APART_PAUSE: Time = 1_000_000_000;
 /// What a connection reads otherwise than as bypasses.
 #[derive(Default)]
 pub(in crate::client) struct Reads {
-    /// Nothing behind it is taken before it is answered or sent.
+    /// The present batch. No command after it is taken before it is answered or sent.
     batch: Option<Batch>,
     /// How many questions to the store there were.
     questions: u64,
-    /// The store was asked before the head had answered.
-    before: Option<Before>,
-    /// One beside writes had a long reply: only short ones go with them before this time.
+    /// A question that the store was asked before the head had answered.
+    early_question: Option<Before>,
+    /// Time before which only short reads go with writes, since one had a long reply.
     apart_before: Time,
-    /// The replies of a batch were too long: none before this time.
+    /// Time before which there is no batch, since the replies of one were too long.
     no_batch_before: Time,
     /// A call had an unknown outcome, and no bypass was answered since.
     uncertain: bool,
@@ -88,12 +88,12 @@ impl Reads {
         self.batch.is_some()
     }
 
-    /// A call has an unknown outcome.
+    /// Notes that a call has an unknown outcome.
     pub(in crate::client) fn doubt(&mut self) {
         self.uncertain = true;
     }
 
-    /// A bypass was answered, behind everything before it.
+    /// Notes that a bypass was answered, and so everything before it.
     pub(in crate::client) fn trust(&mut self) {
         self.uncertain = false;
     }
@@ -111,7 +111,7 @@ impl Reads {
     }
 
     /// Whether a read of this length may join the batch.
-    pub(in crate::client) fn take(&self, bytes: usize, packs: &Packs, shared: &Shared) -> bool {
+    pub(in crate::client) fn may_join(&self, bytes: usize, packs: &Packs, shared: &Shared) -> bool {
         shared.asks_head()
             && !self.uncertain
             && shared.now >= self.no_batch_before
@@ -167,7 +167,7 @@ impl Reads {
         };
         if batch.stage == BatchStage::Gathers {
             if !cx.pending.replies.slots.is_empty() {
-                return Err(Later::Reads);
+                return Err(Later::Outstanding);
             }
             batch.begun = cx.pending.times.since(batch.begun);
             batch.stage = if self.uncertain {
@@ -183,7 +183,7 @@ impl Reads {
         }
         let bypassed = |batch: &Batch| batch.stage == BatchStage::Bypassed;
         if !self.batch.as_ref().is_some_and(bypassed) || cx.pending.hold.is_for_outcome() {
-            return Err(Later::Reads);
+            return Err(Later::Outstanding);
         }
         self.bypass_batch(packs, session, cx)
     }
@@ -203,7 +203,7 @@ impl Reads {
         let mut result = Ok(());
         while result.is_ok() && batch.done < batch.ends.len() {
             result = if cx.pending.replies.full() {
-                Err(Later::Reads)
+                Err(Later::Outstanding)
             } else if let Some(busy) = cx.shared.busy.error(cx.shared.now) {
                 packs.reply(&mut cx.pending.replies, busy.clone());
                 Ok(())
@@ -292,10 +292,10 @@ impl Reads {
             }
         };
         batch.missed = missed;
-        let before = self.before.as_ref();
-        let before = before.filter(|before| before.is_for(batch.number) && before.is_sent);
-        batch.stage = match (missed, before) {
-            (Some(missed), Some(before)) if let Some(need) = before.must_have(&missed) => {
+        let early = self.early_question.as_ref();
+        let early = early.filter(|early| early.is_for(batch.question) && early.is_sent);
+        batch.stage = match (missed, early) {
+            (Some(missed), Some(early)) if let Some(need) = early.must_have(&missed) => {
                 BatchStage::Awaits {
                     epoch: missed.epoch,
                     need,
@@ -327,26 +327,26 @@ impl Reads {
         selected: Selected,
     ) -> Option<StoreRead> {
         let batch = self.batch.as_mut()?;
-        let freshness = match (batch.stage, &mut self.before) {
+        let freshness = match (batch.stage, &mut self.early_question) {
             (BatchStage::Missed { epoch, need } | BatchStage::Replica { epoch, need }, _) => {
                 batch.of_replica = matches!(batch.stage, BatchStage::Replica { .. });
                 batch.stage = BatchStage::HandedOut;
                 self.questions += 1;
-                batch.number = self.questions;
+                batch.question = self.questions;
                 Freshness::Known { epoch, need }
             }
-            (BatchStage::Asked(_), Some(before))
-                if before.is_for(batch.number) && !before.is_sent =>
+            (BatchStage::Asked(_), Some(early))
+                if early.is_for(batch.question) && !early.is_sent =>
             {
-                before.is_sent = true;
-                batch.of_replica = before.asked == Asked::Replica;
+                early.is_sent = true;
+                batch.of_replica = early.asked == Asked::Replica;
                 Freshness::Told
             }
             _ => return None,
         };
         Some(StoreRead {
             connection,
-            batch: batch.number,
+            batch: batch.question,
             protocol: selected.protocol,
             database: selected.database,
             commands: Bytes::copy_from_slice(&batch.commands),
@@ -359,7 +359,7 @@ impl Reads {
     fn handed_out(&mut self, number: u64) -> Option<&mut Batch> {
         self.batch
             .as_mut()
-            .filter(|batch| batch.number == number && batch.stage == BatchStage::HandedOut)
+            .filter(|batch| batch.question == number && batch.stage == BatchStage::HandedOut)
     }
 
     /// The store's reply to the next read of this batch.
@@ -371,12 +371,12 @@ impl Reads {
         pending: &mut Pending,
         shared: &mut Shared,
     ) {
-        if let Some(before) = self.asked_before(number) {
-            let progress = before.replied(reply);
+        if let Some(early) = self.asked_before(number) {
+            let progress = early.replied(reply);
             if progress == Progress::Large {
                 self.store_unread(number, Unread::Large, protocol, shared);
-            } else if progress == Progress::Whole && !before.is_wanted {
-                self.before = None;
+            } else if progress == Progress::Whole && !early.is_wanted {
+                self.early_question = None;
             } else {
                 self.use_before(protocol, pending, shared);
             }
@@ -414,7 +414,7 @@ impl Reads {
         let mut wanted = false;
         if let Some(asked) = self.asked_before(number) {
             wanted = asked.is_wanted;
-            self.before = None;
+            self.early_question = None;
         }
         let asks = if wanted {
             self.batch.as_mut()
@@ -430,7 +430,7 @@ impl Reads {
             shared.listing_after = shared.now.saturating_add(LISTING_PAUSE);
         }
         // The master has all that a replica has shown of this batch, but is not asked for a part of it.
-        batch.unfit |= !batch.of_replica || why == Unread::Large || batch.done > 0;
+        batch.store_failed |= !batch.of_replica || why == Unread::Large || batch.done > 0;
         // The head's answer may be a HIT yet.
         if !matches!(batch.stage, BatchStage::Asked(_)) {
             batch.stage = batch.at_master(shared, protocol);
@@ -456,7 +456,7 @@ impl Reads {
         let Some(batch) = &mut self.batch else {
             return;
         };
-        let useful = matches!(batch.stage, BatchStage::Asked(_)) && self.before.is_none();
+        let useful = matches!(batch.stage, BatchStage::Asked(_)) && self.early_question.is_none();
         let reads = shared.reads_from_store(selected.protocol);
         let asked = match batch.asks_replica {
             true => Some(Asked::Replica),
@@ -464,47 +464,47 @@ impl Reads {
         };
         if let Some(asked) = asked.filter(|_| useful) {
             self.questions += 1;
-            batch.number = self.questions;
-            self.before = Some(Before::new(batch.number, asked, batch.ends.len()));
+            batch.question = self.questions;
+            self.early_question = Some(Before::new(batch.question, asked, batch.ends.len()));
         }
     }
 
-    /// Drops the question that the store was asked before the head had answered, or its answer.
+    /// Drops the early question, or its answer.
     fn drop_before(&mut self) {
-        match &mut self.before {
-            Some(before) if before.is_sent && before.progress() == Progress::Waits => {
-                before.is_over();
+        match &mut self.early_question {
+            Some(early) if early.is_sent && early.progress() == Progress::Waits => {
+                early.is_over();
             }
-            before => *before = None,
+            early => *early = None,
         }
     }
 
-    /// Answers the batch with what the store was asked before, or has it asked again, as soon as that is known.
+    /// If the early answer is complete, answers the batch with it; if it is too old, asks again.
     fn use_before(&mut self, protocol: Protocol, pending: &mut Pending, shared: &mut Shared) {
-        let (Some(batch), Some(before)) = (&mut self.batch, &mut self.before) else {
+        let (Some(batch), Some(early)) = (&mut self.batch, &mut self.early_question) else {
             return;
         };
         let BatchStage::Awaits { epoch, need } = batch.stage else {
             return;
         };
-        if !before.is_for(batch.number) {
+        if !early.is_for(batch.question) {
             return;
         }
-        if !before.may_be_fresh(epoch, need) {
-            if before.asked == Asked::Replica {
+        if !early.may_be_fresh(epoch, need) {
+            if early.asked == Asked::Replica {
                 shared.replicas.was_of_no_use(shared.now);
             }
             batch.stage = batch.at_master(shared, protocol);
             return self.drop_before();
         }
-        if before.progress() == Progress::Waits {
+        if early.progress() == Progress::Waits {
             return;
         }
-        let replies = before.take();
+        let replies = early.take();
         let count = u64::try_from(replies.len()).unwrap_or(0);
         shared.counters.direct_reads += count;
         shared.counters.reads_at_once += count;
-        if before.asked == Asked::Replica {
+        if early.asked == Asked::Replica {
             shared.counters.replica_reads += count;
             shared.replicas.was_fresh();
         }
@@ -513,14 +513,14 @@ impl Reads {
         for reply in shown {
             pending.replies.push(reply);
         }
-        self.before = None;
+        self.early_question = None;
         self.finish_batch(pending, shared.now);
     }
 
     fn asked_before(&mut self, number: u64) -> Option<&mut Before> {
-        self.before
+        self.early_question
             .as_mut()
-            .filter(|before| before.number == number)
+            .filter(|early| early.number == number)
     }
 
     /// The store's record, for reads that were handed out before the head had answered.
@@ -532,15 +532,16 @@ impl Reads {
         pending: &mut Pending,
         shared: &mut Shared,
     ) {
-        if let Some(before) = self.asked_before(number) {
-            before.recorded(record);
+        if let Some(early) = self.asked_before(number) {
+            early.recorded(record);
             self.use_before(protocol, pending, shared);
         }
     }
 }
 
-/// Whether what the store says of it holds in that process alone: a cursor is a place in a table that each process hashes with its own seed. TOUCH is
-/// meant for the master. Of a command that this program does not know, the store says it.
+/// Whether the store's answer holds in that process alone. A cursor is valid in one process only: it is a place in a table that each
+/// process hashes with its own seed. TOUCH is meant for the master. For a command that this program does not know by name, the
+/// store's facts say it.
 fn is_of_one_process(facts: &Facts) -> bool {
     facts.has(NONDETERMINISTIC) || matches!(facts.name, "TOUCH" | "HSCAN" | "SSCAN" | "ZSCAN")
 }

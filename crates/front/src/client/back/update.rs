@@ -27,9 +27,9 @@ impl Back {
             frame,
             verdict,
         } = *command;
-        // Its turn comes when the writes before it have their replies, so it may as well go with them. An assumed
-        // command may not: its reply is always OK.
-        let packs = match self.packs.open() {
+        // Writes of this client are being packed. This one has to wait for them anyway, so it joins them as a bypass. Not with
+        // `--assume-ok`: as a bypass it would show the store's own reply.
+        let packs = match self.packs.current() {
             Some(pack) => pack.has_room(Kind::Writes, frame.len()),
             None => may_open_pack(&self.packs, &self.reads, frame.len()),
         };
@@ -40,7 +40,7 @@ impl Back {
             return Ok(());
         }
         let key_hash = verdict.facts.map_or(0, |facts| key_hash(facts, arguments));
-        self.flush(cx)?;
+        self.submit_all(cx)?;
         let mut payload = Vec::with_capacity(PREAMBLE_LEN + frame.len());
         payload.extend_from_slice(&head(Form::Single, cx.selected));
         payload.extend_from_slice(frame);

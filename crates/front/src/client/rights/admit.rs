@@ -165,7 +165,7 @@ impl Rights {
         } = applicant.command;
         let facts = verdict.facts;
         let queues = applicant.queues();
-        // Where it runs, in a transaction behind a SELECT as well.
+        // Where it runs, in a transaction after a SELECT as well.
         let queue = applicant.mode.transaction();
         let selected = queue.as_ref().and_then(|queue| queue.database());
         let is_checked = queue.is_some_and(|queue| queue.is_rechecked());
@@ -178,7 +178,7 @@ impl Rights {
             return Admission::Admitted;
         }
         let ruling = if facts.is_some_and(|facts| facts.name == "EXEC") && is_checked {
-            // It was allowed, and now its commands are looked at.
+            // EXEC itself was allowed; its queued commands are being checked.
             Ruling::Allowed
         } else if let Some(ruling) = self.take_ruling() {
             ruling
@@ -305,8 +305,7 @@ fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
     verdict.facts.is_some_and(free) || !verdict.arity_fits(arguments)
 }
 
-/// Whether the command may check the rights of its user itself, beside Redis: a module can, and does where the keys that it reads are not
-/// among its arguments.
+/// Whether the command may check its user itself. Only modules do, where keys are not among the arguments.
 fn may_look_at_user(facts: Option<&Facts>) -> bool {
     let names_all = |facts: &Facts| !facts.keys.is_empty() && !facts.has(OPAQUE);
     facts.is_some_and(|facts| facts.has(MODULE) && !names_all(facts))
@@ -316,7 +315,7 @@ fn may_look_at_user(facts: Option<&Facts>) -> bool {
 fn runs_others_code(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
     let facts = verdict.facts;
     if matches!(verdict.action, Action::Refuse(_)) {
-        // Nobody may run it, which is the better error.
+        // Refused to everybody; `carry_out` gives that error, which is better.
         return None;
     }
     if facts.is_none() || (may_look_at_user(facts) && !verdict.is_named()) {

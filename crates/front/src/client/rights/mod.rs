@@ -1,6 +1,6 @@
 //! What the user of a connection may do: looked up before each command, and asked for where it is not known.
 //!
-//! A command that has to wait for an answer stays in the input, as does an `AUTH`, and everything behind it; it is looked at
+//! A command that has to wait for an answer stays in the input, as does an `AUTH`, and everything after it; it is looked at
 //! again when the answer is there. What passes through to the store runs on a connection that has logged in as the user,
 //! so Redis itself looks ([`super::back::passing`]). Everything else is executed by the pmnet server, which may do everything, or
 //! answered here: so it is looked at here. A script could do more than it says, so it needs a user with all rights.
@@ -26,7 +26,7 @@ pub(crate) struct Rights {
     place: Option<(u64, usize)>,
     questions: u64,
     stage: Asking,
-    /// It may run its command, a SORT, on its key; it is now asked about the keys of its options.
+    /// The SORT may read its key; now the keys in BY and GET are asked about.
     asks_others: bool,
     /// How many lists of users had been asked for when the command was first to be refused because of what the list says.
     refused: Option<u64>,

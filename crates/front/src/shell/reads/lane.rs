@@ -23,7 +23,7 @@ const SILENCES_PER_TIMEOUT: Time = 8;
 const SILENCE_MAX: Time = 1_000_000_000;
 /// Longest time that a read waits for a replica, whether that says something or not: the master can be asked.
 const REPLICA_WAIT_MAX: Time = 50_000_000;
-/// Part of it while the connection is being made: where nothing answers at all, many would wait for it.
+/// Divisor of the silence time while connecting: if nothing answers, many reads wait.
 const MAKING_PER_SILENCE: Time = 4;
 /// Part of a command's time after which a read is given up here, whatever the store says.
 const WAITS_PER_TIMEOUT: Time = 2;

@@ -229,11 +229,11 @@ impl Passing {
             // The barrier may be older than it looks: this process may have stood still.
             return self.expire(face);
         }
-        let last_try = passage.identified;
-        if let Some(run_id) = &mut passage.confirms {
+        let last_try = passage.last_try;
+        if let Some(run_id) = &mut passage.confirm_run_id {
             run_id.clone_from(&name.run_id);
         }
-        passage.confirms.take_if(|_| name.reads);
+        passage.confirm_run_id.take_if(|_| name.reads);
         let Some(store) = &shared.store else {
             return;
         };
@@ -275,7 +275,7 @@ impl Passing {
 
     fn mark_identified(&mut self) {
         if let Some(passage) = &mut self.passage {
-            passage.identified = true;
+            passage.last_try = true;
         }
     }
 }

@@ -28,7 +28,7 @@ struct Begins {
 }
 
 impl Passing {
-    /// Whether all that its client sends runs on the client's own connection, where Redis looks.
+    /// Whether all commands of this client go to Redis on its own connection, where Redis checks rights.
     pub(in crate::client) fn takes_all(&self, mode: &Mode, protocol: Protocol) -> bool {
         mode.watches()
             || mode.monitors()
@@ -81,7 +81,7 @@ impl Passing {
         }
         let effect = match kind {
             Pass::Blocking | Pass::Wait | Pass::User => Effect::None,
-            Pass::Subscribe => self.subscribe(face.id),
+            Pass::Subscribe => self.with_sentinel(face.id),
             Pass::Monitor => Effect::Monitor,
             Pass::Watch => Effect::Watch,
             Pass::State => Effect::State,
@@ -127,12 +127,12 @@ impl Passing {
             marks,
             // Nothing blocks inside MULTI.
             blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !in_multi,
-            identified: false,
+            last_try: false,
             name: shown(arguments),
             frame: frame.to_vec(),
             // A subscriber, who may not wait, may not select either.
             fresh: kind == Some(Pass::Wait) && !subscribes,
-            confirms: (may_need(&effect, kind) && !queued).then(String::new),
+            confirm_run_id: (may_need(&effect, kind) && !queued).then(String::new),
             effect,
         });
         if goes_at_once {
@@ -141,7 +141,7 @@ impl Passing {
     }
 
     /// A command whose replies end with a sentinel that no other command of any client has.
-    fn subscribe(&mut self, client: u64) -> Effect {
+    fn with_sentinel(&mut self, client: u64) -> Effect {
         self.sentinels += 1;
         Effect::Subscribe(Confirmations {
             sentinel: format!("{SENTINEL}-{client}-{}", self.sentinels).into_bytes(),
@@ -195,7 +195,7 @@ impl Passing {
                 return Err(unknown_command(arguments));
             }
             // Redis itself runs nothing then but what has to do with subscriptions.
-            _ if !face.mode.watches() => self.subscribe(face.id),
+            _ if !face.mode.watches() => self.with_sentinel(face.id),
             Action::Local(Local::Hello | Local::Auth)
             | Action::Pass(Pass::Subscribe | Pass::Monitor) => {
                 return Err(refusal(

@@ -1,4 +1,4 @@
-//! What was passed through is answered behind a second barrier (`docs/spec/reads.md` §5).
+//! What was passed through is answered after a second barrier (`docs/spec/reads.md` §5).
 //!
 //! Where the server waits for replicas, or for a sync, the store's own reply says less than the server's: it can be lost with
 //! the store. So the reply waits for another barrier, one that the server records as it does a write. Its answer is as durable as
@@ -23,7 +23,7 @@ pub(super) struct Answer {
     timed: bool,
 }
 
-/// Whether the replies to such a command may show, or say, something that can be lost.
+/// Whether the reply can show a change that the store may still lose.
 pub(super) fn may_need(effect: &Effect, kind: Option<Pass>) -> bool {
     let ends = matches!(effect, Effect::Exec { .. } | Effect::Discard);
     (ends || matches!(effect, Effect::None | Effect::State))
@@ -40,7 +40,7 @@ fn says_nothing(effect: &Effect, reply: &[u8]) -> bool {
 impl Passage {
     /// Whether `reply`, the store's, has to wait for the server's word.
     pub(super) fn needs_confirmation(&self, reply: &[u8]) -> bool {
-        self.confirms.is_some() && !says_nothing(&self.effect, reply)
+        self.confirm_run_id.is_some() && !says_nothing(&self.effect, reply)
     }
 
     /// The store has answered. The reply is kept.
@@ -81,7 +81,7 @@ impl Passing {
             stage: Stage::Confirm {
                 call: Some(mine), ..
             },
-            confirms: Some(run_id),
+            confirm_run_id: Some(run_id),
             ..
         }) = &self.passage
         else {

@@ -1,6 +1,6 @@
 //! A connection's deadlines, other than those of its calls.
 //!
-//! The time of a command begins when the front has read it or, if it waits behind others of its
+//! The time of a command begins when the front has read it or, if it waits for others of its
 //! client, when the one before it was answered; so a pipeline may be long. Once a command had no
 //! answer in time, later commands that have waited as long fail with it and are not sent: their
 //! times do not add up. Time spent waiting for a command that blocks, or for a client that does not
@@ -32,7 +32,7 @@ impl Passing {
     }
 
     /// Whether the time is over for the passed command, or for a silent store. `shared.alive` says when the store last gave a sign of
-    /// life; `pardon`: this process could not have noticed one.
+    /// life; `pardon`: this process stood still, so silence proves nothing.
     pub(in crate::client) fn is_overdue(
         &mut self,
         mode: &Mode,

@@ -147,7 +147,7 @@ impl Direct {
     }
 
     /// Whether what is added next runs as the client. If not, it logs in as soon as everything before that has its answer (some Redis
-    /// say nothing of a wrong password where an answer is still to be sent). The answer has to be awaited: what is sent behind a login that
+    /// say nothing of a wrong password where an answer is still to be sent). The answer has to be awaited: what is sent after a login that
     /// fails would run as the front.
     pub(super) fn acts_as_client(&mut self) -> bool {
         if self.client.is_empty() || self.is_client {
@@ -170,7 +170,7 @@ impl Direct {
         true
     }
 
-    /// Adds the question who is at the other end, and who owns `records` there.
+    /// Asks who is at the other end, and who owns `records` there.
     pub(super) fn identify(&mut self, records: &str) {
         self.act_as_front();
         records.clone_into(&mut self.records);
@@ -199,7 +199,7 @@ impl Direct {
         }
     }
 
-    /// Adds a question whose answer comes behind the messages that are there by now ([`super::fence`]).
+    /// Adds a question whose answer comes after the messages that are there by now ([`super::fence`]).
     pub(super) fn fence(&mut self) {
         self.line.ask(Own::Fence, &[FENCE]);
     }

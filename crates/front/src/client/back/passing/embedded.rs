@@ -155,7 +155,7 @@ impl Passing {
         }
         // It goes through the devices as any other command.
         passage.marks = Marks::No;
-        passage.confirms = None;
+        passage.confirm_run_id = None;
         passage.stage = Stage::Embedded {
             call: None,
             waits: None,

@@ -114,8 +114,8 @@ impl Passing {
         match &mut self.passage {
             // It was made in advance, to where the store was; the barrier will say where it is.
             Some(Passage { stage: Stage::Address(_) | Stage::Mark | Stage::Barrier(_), .. }) if !stateful => {}
-            Some(passage @ Passage { stage: Stage::Connection(_), identified: false, .. }) if !stateful => {
-                passage.identified = true;
+            Some(passage @ Passage { stage: Stage::Connection(_), last_try: false, .. }) if !stateful => {
+                passage.last_try = true;
             }
             // The store's part is done.
             Some(Passage { stage: Stage::Confirm { .. }, .. }) if !stateful => {}

@@ -28,13 +28,13 @@ impl Passing {
         }
     }
 
-    /// The client goes. Whether something that was passed has no answer.
+    /// The client leaves. Returns whether a command was given up unanswered.
     pub(in crate::client) fn close_unanswered(&mut self) -> bool {
         self.drop_passage();
         self.take_unanswered()
     }
 
-    /// The mark is open no longer. Whether something has changed here.
+    /// The mark is open no longer. Returns whether that changes something for this client.
     pub(in crate::client) fn mark_lost(&mut self, face: &mut Face) -> bool {
         if !self.needs_mark(&face.mode) {
             return false;
@@ -44,7 +44,7 @@ impl Passing {
                 if !face.mode.watches()
                     && !matches!(passage.stage, Stage::Sent | Stage::Confirm { .. }) =>
             {
-                // Another mark, and then a barrier behind it.
+                // Another mark, and then a barrier after it.
                 if !matches!(passage.stage, Stage::Address(_)) {
                     passage.stage = Stage::Mark;
                 }

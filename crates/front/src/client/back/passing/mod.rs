@@ -69,7 +69,7 @@ pub(in crate::client) struct Passing {
     directs: u64,
     /// Number of the next sentinel.
     sentinels: u64,
-    /// Something was passed that may have changed the store, and given up without an answer.
+    /// A command that may have changed the store was given up without its reply.
     unanswered: bool,
     /// A script was killed.
     killed: bool,

@@ -95,17 +95,16 @@ pub(in crate::client) struct Passage {
     pub(super) marks: Marks,
     /// It may wait for others before it answers.
     pub(super) blocks: bool,
-    /// The connection was lost, made or asked anew since the barrier: the last try.
-    pub(super) identified: bool,
+    /// The connection was replaced, lost or asked again since the barrier: no further try.
+    pub(super) last_try: bool,
     /// The command's name, for error texts.
     pub(super) name: String,
     pub(super) frame: Vec<u8>,
-    /// Send SELECT first even if the database is right, and what WAIT needs beside: it counts what precedes the connection's
-    /// last command, or write.
+    /// WAIT: send SELECT first in any case, and a write where Redis counts from the connection's last write (7.2).
     pub(super) fresh: bool,
-    /// Its reply has to be confirmed, by a server that uses the store with this `run_id` still ([`super::confirm`]). Until the
-    /// barrier has named the store: it may have to be.
-    pub(super) confirms: Option<String>,
+    /// Run id of the store whose server must confirm the reply ([`super::confirm`]); empty until the barrier names it; `None`: no
+    /// confirmation.
+    pub(super) confirm_run_id: Option<String>,
 }
 
 impl Passage {
