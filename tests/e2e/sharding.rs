@@ -50,6 +50,7 @@ pub struct Oracle {
 
 pub fn oracle() -> Oracle {
     let port = free_port().expect("a port");
+    let bus = free_port().expect("a port");
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let folder = tempfile::tempdir().expect("a folder");
     let text = |word: &str| word.to_owned().into();
@@ -60,6 +61,8 @@ pub fn oracle() -> Oracle {
         text("127.0.0.1"),
         text("--cluster-enabled"),
         text("yes"),
+        text("--cluster-port"),
+        text(&bus.to_string()),
         text("--save"),
         text(""),
         text("--dir"),

@@ -1,6 +1,7 @@
 //! Which slot a key belongs to, compared with what a real redis-server in cluster mode says (`CLUSTER KEYSLOT`).
 
 use crate::common::Redis;
+use crate::common::claims::Port;
 use pmnet_front::shards::slot::slot_of;
 use pmnet_resp::{read, write_command};
 use proptest::prelude::*;
@@ -19,7 +20,11 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
 
 #[test]
 fn slots_are_those_of_redis_cluster() {
-    let Some(redis) = Redis::start_with(&["--cluster-enabled", "yes"]) else {
+    // The port of its own choice, 10,000 higher, may be another process's.
+    let bus = Port::claim().expect("a port");
+    let bus = bus.number().to_string();
+    let options = ["--cluster-enabled", "yes", "--cluster-port", &bus];
+    let Some(redis) = Redis::start_with(&options) else {
         return;
     };
     let mut client = redis.client();

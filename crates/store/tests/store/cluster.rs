@@ -29,7 +29,8 @@ struct Pair {
 impl Pair {
     fn start() -> Option<Pair> {
         let node = || {
-            let bus = Port::claim().unwrap().number().to_string();
+            let claim = Port::claim().unwrap();
+            let bus = claim.number().to_string();
             Redis::start(&["--cluster-enabled", "yes", "--cluster-port", &bus])
                 .map(|redis| (redis, bus))
         };
