@@ -441,7 +441,8 @@ int pmnet_client_open(const struct pmnet_client_options *options,
 /**
  * Ends the session after everything that was started, and closes the client: it is none any more, also if this fails.
  *
- * Waits for the device until the time for one call has passed; the results of calls that are under way are lost.
+ * Waits for the device until the time for one call has passed; the results of calls that are under way are lost. PMNET_E_DATA_LOSS or
+ * PMNET_E_COPIES: the session has ended with that.
  */
 int pmnet_client_close(struct pmnet_client client);
 

@@ -136,7 +136,8 @@ pub unsafe extern "C" fn pmnet_client_open(
 
 /// Ends the session after everything that was started, and closes the client: it is none any more, also if this fails.
 ///
-/// Waits for the device until the time for one call has passed; the results of calls that are under way are lost.
+/// Waits for the device until the time for one call has passed; the results of calls that are under way are lost. PMNET_E_DATA_LOSS or
+/// PMNET_E_COPIES: the session has ended with that.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_client_close(client: pmnet_client) -> c_int {
     entry(|| {

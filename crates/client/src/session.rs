@@ -33,8 +33,10 @@ pub enum SessionError {
     /// It has no effect and never will.
     #[error("failed: {0}")]
     Failed(&'static str),
-    /// The deadline passed: it takes effect at most once, or not at all.
-    #[error("outcome unknown: the deadline passed; it may or may not take effect, at most once")]
+    /// The deadline passed, or the session was closed: it takes effect at most once, or not at all.
+    #[error(
+        "outcome unknown: the deadline passed, or the session was closed; it may or may not take effect, at most once"
+    )]
     Unknown,
     /// A read was asked for while it could not say the truth about the session's own calls.
     #[error(
@@ -392,13 +394,19 @@ impl Session {
     /// Ends the session, after everything that was started.
     ///
     /// # Errors
-    /// If the socket failed. A device that is not there lets the session expire.
+    /// If the socket failed. [`SessionError::Closed`] if the session has ended with a loss (protocol.md §3): nobody is left to be told of it
+    /// later. A device that is not there lets the session expire.
     pub fn end(mut self) -> Result<(), SessionError> {
         self.end_start()?;
-        while self.closed.is_none() {
-            self.block(self.until())?;
+        loop {
+            match self.closed {
+                None => self.block(self.until())?,
+                Some(reason @ (Closed::DataLoss { .. } | Closed::TooFewCopies { .. })) => {
+                    return Err(SessionError::Closed(reason));
+                }
+                Some(_) => return Ok(()),
+            }
         }
-        Ok(())
     }
 
     /// Begins to end the session, as [`Session::end`] does, and does not wait. Then [`Session::next`] returns what was started, and at last

@@ -6,7 +6,7 @@ use crate::request::Stats;
 /// The memcached whose protocol is spoken. Clients read three numbers of it, and decide by them what they send.
 pub const VERSION: &str = "1.6.18-pmnet";
 
-/// Counts of events, since the front began or since `stats reset`.
+/// Counts of events since the front began. What a client has reset concerns `stats` alone: others read these, too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     /// Items stored, or tried to.
@@ -70,13 +70,31 @@ impl Counters {
         self.cas[at] += 1;
     }
 
-    /// Begins to count anew. Counts of the present stay.
-    fn reset(&mut self) {
-        *self = Counters {
+    /// Returns the counts since these were `zero`. Counts of the present stay.
+    fn since(&self, zero: &Counters) -> Counters {
+        fn less<const N: usize>(now: [u64; N], then: [u64; N]) -> [u64; N] {
+            std::array::from_fn(|at| now[at] - then[at])
+        }
+        let [up, down] = self.counts;
+        let [up_then, down_then] = zero.counts;
+        Counters {
+            sets: self.sets - zero.sets,
+            flushes: self.flushes - zero.flushes,
+            too_large: self.too_large - zero.too_large,
+            errors: self.errors - zero.errors,
+            gets: less(self.gets, zero.gets),
+            touches: less(self.touches, zero.touches),
+            deletes: less(self.deletes, zero.deletes),
+            counts: [less(up, up_then), less(down, down_then)],
+            cas: less(self.cas, zero.cas),
+            bytes_read: self.bytes_read - zero.bytes_read,
+            bytes_written: self.bytes_written - zero.bytes_written,
+            datagrams_dropped: self.datagrams_dropped - zero.datagrams_dropped,
             connections: self.connections,
+            connections_ever: self.connections_ever - zero.connections_ever,
+            connections_refused: self.connections_refused - zero.connections_refused,
             began: self.began,
-            ..Counters::default()
-        };
+        }
     }
 }
 
@@ -88,7 +106,7 @@ pub(crate) fn text(which: Stats, shared: &mut Shared) -> Vec<u8> {
     };
     match which {
         Stats::Reset => {
-            shared.counters.reset();
+            shared.reset = shared.counters;
             return b"RESET\r\n".to_vec();
         }
         Stats::None => {}
@@ -107,7 +125,7 @@ pub(crate) fn text(which: Stats, shared: &mut Shared) -> Vec<u8> {
 }
 
 fn general(shared: &Shared, say: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
-    let counters = &shared.counters;
+    let counters = &shared.counters.since(&shared.reset);
     let [get_misses, get_hits] = counters.gets;
     let [touch_misses, touch_hits] = counters.touches;
     let [delete_misses, delete_hits] = counters.deletes;
@@ -153,5 +171,26 @@ fn general(shared: &Shared, say: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
         ("threads", 1),
     ] {
         say(name, &value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who watches the front must not lose what a client has reset.
+    #[test]
+    fn a_reset_concerns_stats_alone() {
+        let mut shared = Shared::new(0, 1 << 20, 10, 0);
+        shared.counters.sets = 3;
+        shared.counters.errors = 2;
+        shared.counters.connections = 1;
+        assert_eq!(text(Stats::Reset, &mut shared), b"RESET\r\n");
+        shared.counters.sets += 1;
+        let said = String::from_utf8(text(Stats::General, &mut shared)).unwrap();
+        for line in ["cmd_set 1", "server_errors 0", "curr_connections 1"] {
+            assert!(said.contains(&format!("STAT {line}\r\n")), "{said}");
+        }
+        assert_eq!((shared.counters.sets, shared.counters.errors), (4, 2));
     }
 }

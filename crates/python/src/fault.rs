@@ -2,17 +2,11 @@
 
 use pmnet_bindings::{Fault, Kind};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 
-/// The classes by the numbers of their kinds.
-static CLASSES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-
+/// Returns the class of the package as it is imported now: one that is imported anew has other classes.
 fn class<'py>(py: Python<'py>, kind: Kind) -> PyResult<Bound<'py, PyAny>> {
-    let classes = CLASSES.get_or_try_init(py, || {
-        let base = py.import("pmnet._base")?;
-        PyResult::Ok(base.getattr("ERRORS")?.unbind())
-    })?;
-    classes.bind(py).get_item(kind as i32)
+    let base = py.import("pmnet._base")?;
+    base.getattr("ERRORS")?.get_item(kind as i32)
 }
 
 /// Returns the exception for an error.

@@ -12,10 +12,29 @@ mod log;
 mod server;
 mod wait;
 
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+/// A module of the interpreter that has loaded the extension first: each interpreter of a process has its own.
+static HOME: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+
+/// Refuses a second interpreter of the process. Not every version of Python does so by itself, and the classes are those of the first one.
+fn keep_to_one_interpreter(py: Python<'_>) -> PyResult<()> {
+    let here = py.import("builtins")?;
+    let home = HOME.get_or_init(py, || here.clone().unbind());
+    if home.is(&here) {
+        return Ok(());
+    }
+    Err(PyImportError::new_err(
+        "another interpreter of this process has loaded pmnet, and only one can: import it in one interpreter (with mod_wsgi: \
+         WSGIApplicationGroup %{GLOBAL})",
+    ))
+}
 
 #[pymodule]
 fn _pmnet(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    keep_to_one_interpreter(module.py())?;
     guarded::count_forks(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<client::Client>()?;

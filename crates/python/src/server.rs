@@ -6,11 +6,10 @@ use crate::guarded::Guarded;
 use crate::{lent, log, wait};
 use bytes::Bytes;
 use pmnet_bindings::{Fault, ServerOptions};
-use pmnet_server::program::{Kind, Program, ProgramError};
+use pmnet_server::program::{Program, ProgramError};
 use pmnet_server::serve::ServeConfig;
 use pmnet_server::{RecordKey, program};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyTuple};
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -231,7 +230,8 @@ impl Server {
         let Some(program::Batch { number, items }) = found else {
             return Ok(None);
         };
-        let items = items.iter().map(|item| Item::of(py, item));
+        let kinds = kinds(py)?;
+        let items = items.iter().map(|item| Item::of(py, &kinds, item));
         let items = items.collect::<PyResult<Vec<Item>>>()?;
         Ok(Some(Batch {
             server: this.clone().unbind(),
@@ -337,22 +337,17 @@ pub(crate) struct Item {
     payload: Py<PyBytes>,
 }
 
-/// The members of pmnet.Kind, in the order of [`Kind`].
-static KINDS: PyOnceLock<[Py<PyAny>; 3]> = PyOnceLock::new();
-
-fn kind(py: Python<'_>, kind: Kind) -> PyResult<Py<PyAny>> {
-    let kinds = KINDS.get_or_try_init(py, || {
-        let class = py.import("pmnet._base")?.getattr("Kind")?;
-        let member = |name: &str| PyResult::Ok(class.getattr(name)?.unbind());
-        PyResult::Ok([member("UPDATE")?, member("BYPASS")?, member("READ")?])
-    })?;
-    Ok(kinds[kind as usize].clone_ref(py))
+/// Returns the members of pmnet.Kind, in the order of [`program::Kind`], of the package as it is imported now.
+fn kinds(py: Python<'_>) -> PyResult<[Py<PyAny>; 3]> {
+    let class = py.import("pmnet._base")?.getattr("Kind")?;
+    let member = |name: &str| PyResult::Ok(class.getattr(name)?.unbind());
+    Ok([member("UPDATE")?, member("BYPASS")?, member("READ")?])
 }
 
 impl Item {
-    fn of(py: Python<'_>, item: &program::Item) -> PyResult<Item> {
+    fn of(py: Python<'_>, kinds: &[Py<PyAny>; 3], item: &program::Item) -> PyResult<Item> {
         Ok(Item {
-            kind: kind(py, item.kind)?,
+            kind: kinds[item.kind as usize].clone_ref(py),
             session: item.source.session,
             number: item.source.number,
             order: item.source.order,

@@ -6,6 +6,7 @@ SERVER is where the device sends to, HEADER is libpmnet's. More words are names 
 """
 
 import asyncio
+import importlib
 import inspect
 import os
 import re
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import unittest
 
 import pmnet
@@ -514,6 +516,80 @@ class Calls(unittest.TestCase):
                     raise ZeroDivisionError
 
         asyncio.run(calls())
+
+    def test_a_cancelled_close_leaves_no_call_behind(self):
+        async def calls():
+            one = pmnet.AsyncClient("127.0.0.1:9", timeout=WAIT)
+            waiting = [asyncio.ensure_future(one.update(b"")) for _ in range(5)]
+            await asyncio.sleep(0)
+            closing = asyncio.ensure_future(one.close())
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(one.close(), 0.1)
+            ended, left = await asyncio.wait([*waiting, closing], timeout=10)
+            self.assertFalse(left)
+            self.assertIsNone(closing.result())
+            for call in waiting:
+                self.assertIsInstance(call.exception(), pmnet.UnknownError)
+
+        asyncio.run(calls())
+
+    def test_an_error_that_is_raised_again_does_not_grow(self):
+        async def calls():
+            one = pmnet.AsyncClient("127.0.0.1:9", timeout=WAIT)
+            waiting = [asyncio.ensure_future(one.update(b"")) for _ in range(100)]
+            await asyncio.sleep(0)
+            one._end(pmnet.ClosedError("the session is closed"))
+            waiting += [asyncio.ensure_future(one.update(b"")) for _ in range(100)]
+            errors = await asyncio.gather(*waiting, return_exceptions=True)
+            self.assertEqual({type(error) for error in errors}, {pmnet.ClosedError})
+            self.assertEqual(len({id(error) for error in errors}), len(errors))
+            lengths = {len(traceback.extract_tb(error.__traceback__)) for error in errors}
+            self.assertLess(max(lengths), 10)
+            await one.close()
+
+        asyncio.run(calls())
+
+    def test_close_says_what_is_lost(self):
+        async def calls():
+            for error, is_told in (
+                (pmnet.DataLossError("updates 1 to 2"), True),
+                (pmnet.CopiesError("1 copy"), True),
+                (pmnet.ClosedError("the session is closed"), False),
+            ):
+                one = pmnet.AsyncClient("127.0.0.1:9", timeout=WAIT)
+                one._own_loop()
+                one._end(error)
+                if is_told:
+                    with self.assertRaises(type(error)):
+                        await one.close()
+                await one.close()
+
+        asyncio.run(calls())
+
+    def test_a_package_that_is_imported_anew_has_its_own_classes(self):
+        with self.assertRaises(pmnet.ArgumentError):
+            pmnet.Client("")
+        old = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "pmnet"}
+        try:
+            again = importlib.import_module("pmnet")
+            self.assertIsNot(again.Error, pmnet.Error)
+            with self.assertRaises(again.ArgumentError):
+                again.Client("")
+        finally:
+            sys.modules.update(old)
+
+    def test_one_interpreter_of_a_process(self):
+        try:
+            import _xxsubinterpreters as interpreters
+        except ImportError:
+            self.skipTest("this Python has no module that makes interpreters")
+        other = interpreters.create()
+        try:
+            path = f"import sys; sys.path[:0] = {sys.path!r}\n"
+            with self.assertRaisesRegex(Exception, "another interpreter|subinterpreters"):
+                interpreters.run_string(other, path + "import pmnet")
+        finally:
+            interpreters.destroy(other)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ const HEADERS_MAX: usize = 64;
 /// Bytes of a body, at most, that are read and thrown away so that the answer arrives: data that nobody read would reset the connection.
 const BODY_BYTES_MAX: usize = 2 << 20;
 
+/// Status of a request that would change something; its answer names the methods that there are.
+const NOT_ALLOWED: &str = "405 Method Not Allowed";
+
 /// A socket of either kind.
 #[derive(Debug)]
 pub enum Stream {
@@ -84,9 +87,14 @@ impl Answer {
     }
 
     fn bytes(&self, head_only: bool) -> Vec<u8> {
+        let allow = if self.status == NOT_ALLOWED {
+            "Allow: GET, HEAD\r\n"
+        } else {
+            ""
+        };
         let mut bytes = format!(
             "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\n\
-             X-Content-Type-Options: nosniff\r\n\r\n",
+             {allow}X-Content-Type-Options: nosniff\r\n\r\n",
             self.status,
             self.content_type,
             self.body.len()
@@ -127,7 +135,7 @@ fn parse(bytes: &[u8]) -> Parsed {
         Some("HEAD") => true,
         _ => {
             return Parsed::Refused(
-                "405 Method Not Allowed",
+                NOT_ALLOWED,
                 "only GET and HEAD: nothing can be changed here\n",
             );
         }
@@ -139,12 +147,22 @@ fn parse(bytes: &[u8]) -> Parsed {
     let accept = accept.map_or("", |header| {
         std::str::from_utf8(header.value).unwrap_or_default()
     });
-    let path = request.path.unwrap_or("/");
     Parsed::Request(Request {
         head_only,
-        path: path.split(['?', '#']).next().unwrap_or_default().to_owned(),
+        path: path(request.path.unwrap_or("/")).to_owned(),
         accept: accept.to_owned(),
     })
+}
+
+/// Returns the path that a request names, without its query. What comes through a proxy may name the host, too (RFC 9112, 3.2.2).
+fn path(target: &str) -> &str {
+    let path = match target.split_once("://") {
+        Some((scheme, rest)) if !scheme.contains('/') => {
+            rest.find('/').map_or("/", |at| &rest[at..])
+        }
+        _ => target,
+    };
+    path.split(['?', '#']).next().unwrap_or_default()
 }
 
 #[derive(Debug)]
@@ -271,6 +289,21 @@ mod tests {
                 path: "/metrics".into(),
                 accept: "text/plain".into()
             })
+        );
+        for (target, wanted) in [
+            ("/metrics#a", "/metrics"),
+            ("http://10.0.0.5:9464/metrics?x=1", "/metrics"),
+            ("http://10.0.0.5:9464", "/"),
+            ("/a?b=http://c/d", "/a"),
+            ("*", "*"),
+        ] {
+            assert_eq!(path(target), wanted, "{target}");
+        }
+        let not_allowed = Answer::text(NOT_ALLOWED, "no").bytes(false);
+        let not_allowed = String::from_utf8(not_allowed).unwrap();
+        assert!(
+            not_allowed.contains("\r\nAllow: GET, HEAD\r\n"),
+            "{not_allowed}"
         );
         assert_eq!(parse(b"GET / HTTP/1.1\r\nHost"), Parsed::Partial);
         assert_eq!(parse(b""), Parsed::Partial);

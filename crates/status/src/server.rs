@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mio::event::Source as Evented;
-use mio::net::{TcpListener, UnixListener};
+use mio::net::{TcpListener, UnixListener, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::connection::{Answer, Connection, Request, Stream, Then};
@@ -103,7 +103,8 @@ fn open_unix(path: &PathBuf) -> io::Result<UnixListener> {
     use std::os::unix::fs::FileTypeExt;
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
     if is_socket {
-        match std::os::unix::net::UnixStream::connect(path) {
+        // Without waiting: one that listens, and accepts nobody at present, may have no room for another client.
+        match UnixStream::connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path)?
             }

@@ -18,9 +18,10 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns the form that a client asks for, by its header `Accept`.
+    /// Returns the form that a client likes best, by its header `Accept` (RFC 9110, 12.5.1).
     pub fn accepted(accept: &str) -> Form {
-        if accept.contains("application/openmetrics-text") {
+        let open = liking(accept, "application/openmetrics-text");
+        if open > 0.0 && open >= liking(accept, "text/plain") {
             Form::OpenMetrics
         } else {
             Form::Prometheus
@@ -33,6 +34,20 @@ impl Form {
             Form::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
         }
     }
+}
+
+/// Returns the weight of a type in a header `Accept`; 0: it is not there, or not wanted.
+fn liking(accept: &str, wanted: &str) -> f32 {
+    let ranges = accept.split(',').map(|range| {
+        let mut words = range.split(';').map(str::trim);
+        let is_it = words
+            .next()
+            .is_some_and(|name| name.eq_ignore_ascii_case(wanted));
+        let weight = words.find_map(|word| word.strip_prefix("q="));
+        let weight = weight.map_or(1.0, |weight| weight.parse().unwrap_or(0.0));
+        if is_it { weight } else { 0.0 }
+    });
+    ranges.fold(0.0, f32::max)
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -269,6 +284,21 @@ pmnet_x_lag_seconds{shard=\"1\"} 0.25
     fn who_asks_for_openmetrics_gets_it() {
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert_eq!(Form::accepted(prometheus), Form::OpenMetrics);
-        assert_eq!(Form::accepted("*/*"), Form::Prometheus);
+        // Prometheus 3, as it comes, and with the text first among its scrape_protocols.
+        let third = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+                     application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,\
+                     text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        assert_eq!(Form::accepted(third), Form::OpenMetrics);
+        let text = "text/plain;version=0.0.4;q=0.6, application/openmetrics-text; version=1.0.0; q=0.5,*/*;q=0.2";
+        assert_eq!(Form::accepted(text), Form::Prometheus);
+        for other in [
+            "*/*",
+            "",
+            "text/plain, application/openmetrics-text;q=0",
+            ",;q=",
+            "q=x;;",
+        ] {
+            assert_eq!(Form::accepted(other), Form::Prometheus, "{other}");
+        }
     }
 }

@@ -389,3 +389,29 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
     );
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a note");
 }
+
+/// A process that is stopped accepts nobody: who comes next must not wait for it.
+#[test]
+fn a_unix_socket_whose_owner_accepts_nobody_keeps_no_process_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("status.sock");
+    let owner = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let held: Vec<mio::net::UnixStream> =
+        std::iter::from_fn(|| mio::net::UnixStream::connect(&path).ok())
+            .take(10_000)
+            .collect();
+    assert!(
+        mio::net::UnixStream::connect(&path).is_err(),
+        "there is room for more than {}",
+        held.len()
+    );
+    let (tell, told) = std::sync::mpsc::channel();
+    let place = Place::Unix(path.clone());
+    std::thread::spawn(move || {
+        let port = StatusPort::open(place, ABOUT, Shown::default()).unwrap();
+        tell.send(port.place().cloned())
+    });
+    assert_eq!(told.recv_timeout(Duration::from_secs(10)).unwrap(), None);
+    assert!(path.exists());
+    drop((owner, held));
+}

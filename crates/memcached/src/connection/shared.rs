@@ -57,8 +57,10 @@ pub struct Shared {
     told: Option<String>,
     /// When `flush_all` with a delay is due, in milliseconds since 1970.
     pub flush_at: Option<u64>,
-    /// Counters for `stats`.
+    /// Counters since the front began.
     pub counters: Counters,
+    /// The same at the last `stats reset`.
+    pub reset: Counters,
     uniques: Uniques,
 }
 
@@ -76,6 +78,7 @@ impl Shared {
             told: None,
             flush_at: None,
             counters: Counters::default(),
+            reset: Counters::default(),
             uniques: Uniques {
                 last: 0,
                 id: id & UNIQUE_ID_MASK,

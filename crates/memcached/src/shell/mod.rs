@@ -83,7 +83,7 @@ pub struct Front {
 /// A turn of [`Front::run_observed`].
 #[derive(Clone, Copy, Debug)]
 pub struct FrontTurn {
-    /// Events so far, or since `stats reset`.
+    /// Events so far.
     pub counters: Counters,
     /// Events of the client machine so far.
     pub client: ClientCounters,

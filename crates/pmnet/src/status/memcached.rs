@@ -16,7 +16,7 @@ use super::front::silent;
 numbers! {
     /// Numbers of a memcached front's loop.
     pub(crate) struct MemcachedNumbers {
-        Counter "pmnet_memcached_commands" ["command"] "Commands, by command and result. Of some commands only those are counted that clients see as such in stats, which stats reset sets to 0." {
+        Counter "pmnet_memcached_commands" ["command"] "Commands, by command and result. Of some commands only those are counted that clients see as such in stats. A client's stats reset sets none of these back." {
             /// Items stored, or tried to.
             set,
             /// flush_all.

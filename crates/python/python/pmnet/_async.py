@@ -5,7 +5,16 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Optional, Union
 
-from ._base import BytesLike, ClosedError, Error, HandleError, ThreadError
+from ._base import (
+    BytesLike,
+    ClosedError,
+    CopiesError,
+    DataLossError,
+    Error,
+    HandleError,
+    ThreadError,
+    UnknownError,
+)
 from ._pmnet import Client, Reading
 
 
@@ -76,7 +85,10 @@ class AsyncClient:
         return await self._reading
 
     async def close(self) -> None:
-        """Ends the session after everything that was started, and closes the client. Again does nothing."""
+        """Ends the session after everything that was started, and closes the client. Again does nothing.
+
+        Raises DataLossError or CopiesError if the session has ended with that: then, too, the client is closed.
+        """
         if self._closed:
             return
         loop = self._own_loop()
@@ -86,10 +98,15 @@ class AsyncClient:
                     self._client._end_start()
                     self._ending = loop.create_future()
                 await asyncio.shield(self._ending)
+            elif _is_told(self._over):
+                raise _again(self._over)
         finally:
             self._closed = True
             self._leave()
             self._client._forget()
+            # Only a close that was cancelled, or failed, leaves some behind.
+            text = "outcome unknown: the client was closed; it may or may not take effect, at most once"
+            self._settle_left(UnknownError(text), None)
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -124,7 +141,7 @@ class AsyncClient:
             raise HandleError("this client is closed")
         loop = self._own_loop()
         if self._over is not None:
-            raise self._over
+            raise _again(self._over)
         return loop
 
     def _leave(self) -> None:
@@ -169,15 +186,29 @@ class AsyncClient:
         """The session is over: nothing ends any more, and nothing is begun."""
         self._over = error
         self._leave()
+        self._settle_left(error, error if _is_told(error) else None)
+
+    def _settle_left(self, error: Exception, closed: Optional[Exception]) -> None:
+        """Ends what is under way with this error, and a close that waits with that one."""
         left: "list[asyncio.Future[Any]]" = list(self._calls.values())
         self._calls.clear()
         if self._reading is not None:
             left.append(self._reading)
             self._reading = None
         for future in left:
-            _settle(future, error)
+            _settle(future, _again(error))
         if self._ending is not None:
-            _settle(self._ending, None if isinstance(error, ClosedError) else error)
+            _settle(self._ending, closed)
+
+
+def _is_told(error: Exception) -> bool:
+    """Whether close() raises this: the session has ended with a loss, or not at all."""
+    return isinstance(error, (DataLossError, CopiesError)) or not isinstance(error, ClosedError)
+
+
+def _again(error: Exception) -> Exception:
+    """Returns the same error as an object of its own: the traceback of one that is raised again grows each time."""
+    return type(error)(*error.args)
 
 
 def _settle(future: "asyncio.Future[Any]", result: object) -> None:
