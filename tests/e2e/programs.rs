@@ -10,6 +10,7 @@ mod pulled;
 mod python;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pmnet_lab::harness::{Process, Ready, Scratch, Spec, free_port};
@@ -39,26 +40,7 @@ impl Chain {
     fn launch(name: &str) -> Chain {
         let scratch = Scratch::new(common::folder(), name).unwrap();
         let (via, server) = (place(), place());
-        let log = scratch.memory().join("device.pmlog");
-        let words = [
-            "device",
-            "--listen",
-            &via.to_string(),
-            "--next",
-            &server.to_string(),
-            "--media",
-            "dram",
-            "--log",
-            log.to_str().unwrap(),
-        ];
-        let spec = Spec {
-            name: "device".into(),
-            binaries: common::binaries().clone(),
-            program: None,
-            args: words.map(Into::into).into(),
-            ready: Ready::Line,
-        };
-        let device = Process::launch(spec, scratch.disk()).unwrap();
+        let device = launch_device(&scratch, via, server, &[]);
         Chain {
             device,
             via,
@@ -66,4 +48,39 @@ impl Chain {
             scratch,
         }
     }
+
+    /// Loses the device with its log, and lets another one say so.
+    fn lose_device(&mut self) {
+        self.device.kill().unwrap();
+        std::fs::remove_file(log(&self.scratch)).unwrap();
+        let more = ["--declare-data-loss"];
+        self.device = launch_device(&self.scratch, self.via, self.server, &more);
+    }
+}
+
+fn log(scratch: &Scratch) -> PathBuf {
+    scratch.memory().join("device.pmlog")
+}
+
+fn launch_device(scratch: &Scratch, via: SocketAddr, server: SocketAddr, more: &[&str]) -> Process {
+    let (via, server, log) = (via.to_string(), server.to_string(), log(scratch));
+    let words = [
+        "device",
+        "--listen",
+        &via,
+        "--next",
+        &server,
+        "--media",
+        "dram",
+        "--log",
+        log.to_str().unwrap(),
+    ];
+    let spec = Spec {
+        name: "device".into(),
+        binaries: common::binaries().clone(),
+        program: None,
+        args: words.iter().chain(more).map(Into::into).collect(),
+        ready: Ready::Line,
+    };
+    Process::launch(spec, scratch.disk()).unwrap()
 }

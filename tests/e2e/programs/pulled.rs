@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pmnet_client::{ClientConfig, Session, SessionError};
+use pmnet_client::{ClientConfig, Closed, Session, SessionError};
 use pmnet_server::ServerConfig;
 use pmnet_server::program::{Kind, Program, ProgramError, RowsError};
 use pmnet_server::serve::ServeConfig;
@@ -272,6 +272,26 @@ fn served<T: Send>(
         while turn(program, database, End::Confirms) {}
         work.join().unwrap()
     })
+}
+
+/// After the end of a session no call is left that could tell.
+#[test]
+fn a_loss_is_told_at_the_end_of_a_session() {
+    let mut chain = Chain::launch("told");
+    let mut database = Database::default();
+    let mut program = open(&chain, &database);
+    let mut session = served(&mut program, &mut database, || {
+        let mut session = session(&chain);
+        session.update(payload("applied"), 0).unwrap();
+        session
+    });
+    // The program takes nothing now, so this is in the device's log alone.
+    assert_eq!(session.update(payload("lost"), 0).unwrap(), 1);
+    chain.lose_device();
+    let end = served(&mut program, &mut database, move || session.end());
+    let is_told = matches!(end, Err(SessionError::Closed(Closed::DataLoss { .. })));
+    assert!(is_told, "{end:?}");
+    assert_eq!(database.applied.len(), 1);
 }
 
 #[test]
