@@ -43,7 +43,7 @@ pub enum SessionError {
         "a call of this session is under way, or its outcome is unknown: read when all have ended, or by a bypass"
     )]
     NotClean,
-    /// Nobody has answered a read in time.
+    /// No device has answered a read in time.
     #[error("the device has not answered the read in time: ask by a bypass")]
     NoAnswer,
     /// The caller has given up ([`Session::give_up_if`]): a call takes effect at most once, or not at all.
@@ -142,7 +142,7 @@ impl Polled {
 
     /// It becomes readable at this time at the latest.
     fn set(&mut self, at: Option<Time>, now: Time) -> io::Result<()> {
-        // Nobody reads the timer: once it has expired, it stays readable until it is set anew.
+        // The timer is never read: once it has expired, it stays readable until it is set anew.
         if self.set == at {
             return Ok(());
         }
@@ -344,7 +344,7 @@ impl Session {
     /// # Errors
     /// [`SessionError::NotClean`], [`SessionError::NoAnswer`], [`SessionError::Refused`].
     pub fn read(&mut self, key_hash: Option<u64>) -> Result<ReadAnswer, SessionError> {
-        self.read_start(key_hash)?;
+        self.submit_read(key_hash)?;
         let answer = loop {
             match self.take_reading() {
                 Some(answer) => break answer,
@@ -362,13 +362,17 @@ impl Session {
     /// # Errors
     /// Those of [`Session::read`]; [`SessionError::NotClean`] also while another read is under way.
     pub fn read_start(&mut self, key_hash: Option<u64>) -> Result<(), SessionError> {
+        self.wake()?;
+        self.submit_read(key_hash)
+    }
+
+    fn submit_read(&mut self, key_hash: Option<u64>) -> Result<(), SessionError> {
         if let Some(reason) = self.closed {
             return Err(SessionError::Closed(reason));
         }
         if self.doubtful || !self.calls.is_empty() || self.reading.is_some() {
             return Err(SessionError::NotClean);
         }
-        self.wake()?;
         let (now, until) = (self.clock.now(), self.until());
         let asked = self.endpoint.read(now, key_hash.as_slice(), false, until)?;
         self.reading = Some((asked, None));
@@ -394,8 +398,8 @@ impl Session {
     /// Ends the session, after everything that was started.
     ///
     /// # Errors
-    /// If the socket failed. [`SessionError::Closed`] if the session has ended with a loss (protocol.md §3): nobody is left to be told of it
-    /// later. A device that is not there lets the session expire.
+    /// If the socket failed. [`SessionError::Closed`] if the session has ended with a loss (protocol.md §3): no later call could report it.
+    /// A device that is not there lets the session expire.
     pub fn end(mut self) -> Result<(), SessionError> {
         self.end_start()?;
         loop {
@@ -428,21 +432,18 @@ impl Session {
 
     /// Waits for packets, for a call that blocks.
     fn block(&mut self, until: Time) -> Result<(), SessionError> {
-        let Some(GiveUp(mut is_over)) = self.give_up.take() else {
-            self.turn(until)?;
-            return Ok(());
+        let until = match &self.give_up {
+            Some(_) => self.after(PATIENCE).min(until),
+            None => until,
         };
-        let soon = self.after(PATIENCE).min(until);
-        let slept = self.turn(soon);
-        let asks = matches!(slept, Ok(Slept::Signal)) || self.clock.now() >= soon;
-        let is_over_now = asks && is_over();
-        self.give_up = Some(GiveUp(is_over));
-        slept?;
-        if is_over_now {
-            Err(SessionError::Interrupted)
-        } else {
-            Ok(())
+        let slept = self.turn(until)?;
+        if let Some(GiveUp(is_over)) = &mut self.give_up
+            && (slept == Slept::Signal || self.clock.now() >= until)
+            && is_over()
+        {
+            return Err(SessionError::Interrupted);
         }
+        Ok(())
     }
 
     /// Waits for the end of a call of this session's own. If the system fails meanwhile, or the caller gives up, the call goes on without
