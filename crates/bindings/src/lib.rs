@@ -10,8 +10,9 @@ pub use fault::{Fault, Kind};
 
 use bytes::Bytes;
 use pmnet_client::{ClientConfig, ReadAnswer, Refused, Session, SessionError};
-use pmnet_server::ServerConfig;
+use pmnet_server::program::Program;
 use pmnet_server::serve::ServeConfig;
+use pmnet_server::{RecordKey, ServerConfig};
 use pmnet_wire::program;
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -94,7 +95,7 @@ impl ServerOptions {
     /// Bytes of a batch, if nothing else is said.
     pub const BATCH_BYTES_MAX: u32 = 4 << 20;
 
-    /// Returns what [`pmnet_server::program::Program`] is opened with.
+    /// Returns what [`Stored::open`] wants.
     ///
     /// # Errors
     /// [`Kind::Argument`].
@@ -104,6 +105,35 @@ impl ServerOptions {
             bounded("batch_entries_max", self.batch_entries_max, ENTRIES_MAX)?;
         server.batch_bytes_max = bounded("batch_bytes_max", self.batch_bytes_max, BYTES_MAX)?;
         Ok(ServeConfig::new(address(&self.listen)?, server))
+    }
+}
+
+/// The rows that a program has stored.
+#[derive(Clone, Debug)]
+pub enum Stored {
+    /// All of them, one by one; none before the first batch.
+    Rows(Vec<(RecordKey, Bytes)>),
+    /// All of them in one piece.
+    Watermark(Bytes),
+}
+
+impl Stored {
+    /// Returns the fault of a caller that hands over rows and a watermark.
+    #[must_use]
+    pub fn twice() -> Fault {
+        Fault::argument("there are rows and a watermark: hand over one of them")
+    }
+
+    /// Opens the program's server. Its thread begins.
+    ///
+    /// # Errors
+    /// [`Kind::Rows`], [`Kind::Shard`], [`Kind::System`].
+    pub fn open(self, config: ServeConfig) -> Result<Program, Fault> {
+        let opened = match self {
+            Stored::Rows(rows) => Program::open(config, rows),
+            Stored::Watermark(watermark) => Program::open_blob(config, &watermark),
+        };
+        Ok(opened?)
     }
 }
 

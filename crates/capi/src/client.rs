@@ -4,7 +4,7 @@ use crate::fault::*;
 use crate::memory::{self, Options, bytes, pmnet_bytes, put, text};
 use crate::table::{self, Kind};
 use ::pmnet_client::{Answer, Finished, Session};
-use pmnet_bindings::{ClientOptions, Reading};
+use pmnet_bindings::{ClientOptions, Fault, Reading};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -268,7 +268,7 @@ pub extern "C" fn pmnet_client_fd(client: pmnet_client) -> c_int {
         table::with(client.id, |ClientObject(session)| {
             let fd = session
                 .poll_fd()
-                .map_err(|error| Fault::new(PMNET_E_SYSTEM, error))?;
+                .map_err(|error| Fault::new(pmnet_bindings::Kind::System, error))?;
             Ok(fd.as_raw_fd())
         })
     })

@@ -1,6 +1,6 @@
 //! Error codes, their texts, and the border that nothing unwinds across.
 
-use pmnet_bindings::Kind;
+use pmnet_bindings::{Fault, Kind};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,29 +52,8 @@ pub const PMNET_E_STOPPED: c_int = -20;
 /// A fault of the library. Please report it.
 pub const PMNET_E_BUG: c_int = -21;
 
-/// Why a call failed: its code, and a sentence.
-#[derive(Debug)]
-pub(crate) struct Fault {
-    pub(crate) code: c_int,
-    pub(crate) text: String,
-}
-
-impl Fault {
-    pub(crate) fn new(code: c_int, text: impl ToString) -> Fault {
-        Fault {
-            code,
-            text: text.to_string(),
-        }
-    }
-
-    /// A fault of an argument.
-    pub(crate) fn argument(text: impl ToString) -> Fault {
-        Fault::new(PMNET_E_ARGUMENT, text)
-    }
-}
-
-/// Returns the number of a kind.
-const fn number(kind: Kind) -> c_int {
+/// Returns the code of a kind.
+const fn code(kind: Kind) -> c_int {
     match kind {
         Kind::Argument => PMNET_E_ARGUMENT,
         Kind::Handle => PMNET_E_HANDLE,
@@ -100,13 +79,6 @@ const fn number(kind: Kind) -> c_int {
     }
 }
 
-impl<E: Into<pmnet_bindings::Fault>> From<E> for Fault {
-    fn from(error: E) -> Fault {
-        let pmnet_bindings::Fault { kind, text } = error.into();
-        Fault::new(number(kind), text)
-    }
-}
-
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
@@ -116,7 +88,7 @@ pub(crate) fn note(fault: &Fault) -> c_int {
     let text = fault.text.replace('\0', "?");
     // A thread that is ending has no such place any more.
     let _ = LAST.try_with(|last| last.replace(CString::new(text).unwrap_or_default()));
-    fault.code
+    code(fault.kind)
 }
 
 /// Runs the body of one function of the interface: nothing unwinds out of it.
@@ -125,7 +97,7 @@ pub(crate) fn entry(body: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
         Ok(Ok(code)) => code,
         Ok(Err(fault)) => note(&fault),
         Err(_) => note(&Fault::new(
-            PMNET_E_BUG,
+            Kind::Bug,
             "a fault of the library, which stderr has the text of",
         )),
     }

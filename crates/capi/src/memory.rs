@@ -1,6 +1,7 @@
 //! Memory that crosses the border: arguments of a program, and bytes that it is given to keep.
 
-use crate::fault::{Fault, entry};
+use crate::fault::entry;
+use pmnet_bindings::Fault;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;

@@ -6,7 +6,7 @@ use crate::memory::{self, Options, bytes, put, text};
 use crate::table::{self, Kind};
 use ::pmnet_server::program::{Batch, Item, Kind as Asked, Program, ProgramError};
 use bytes::Bytes;
-use pmnet_bindings::ServerOptions;
+use pmnet_bindings::{Fault, ServerOptions, Stored};
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
@@ -162,6 +162,13 @@ fn open(options: &pmnet_server_options) -> Result<Program, Fault> {
         batch_bytes_max: or(options.batch_bytes_max, ServerOptions::BATCH_BYTES_MAX),
     };
     let config = wanted.config()?;
+    let stored = stored(options)?;
+    let _blocked = SignalsBlocked::begin();
+    stored.open(config)
+}
+
+/// Copies what the program has stored.
+fn stored(options: &pmnet_server_options) -> Result<Stored, Fault> {
     // SAFETY: the caller passes a watermark of this length.
     let watermark = unsafe { bytes(options.watermark, options.watermark_len)? };
     if options.rows_count > 0 && options.rows.is_null() {
@@ -169,17 +176,13 @@ fn open(options: &pmnet_server_options) -> Result<Program, Fault> {
     }
     if !watermark.is_empty() {
         if options.rows_count > 0 {
-            return Err(Fault::argument(
-                "there are rows and a watermark: hand over one of them",
-            ));
+            return Err(Stored::twice());
         }
-        let watermark = Bytes::copy_from_slice(watermark);
-        let _blocked = SignalsBlocked::begin();
-        return Ok(Program::open_blob(config, &watermark)?);
+        return Ok(Stored::Watermark(Bytes::copy_from_slice(watermark)));
     }
     let mut rows = Vec::with_capacity(options.rows_count.min(1 << 20));
     for at in 0..options.rows_count {
-        // SAFETY: the caller passes so many rows.
+        // SAFETY: the caller passes this many rows.
         let row = unsafe { options.rows.add(at).read() };
         // SAFETY: the caller passes rows whose keys and values have these lengths.
         let (key, value) = unsafe {
@@ -190,8 +193,7 @@ fn open(options: &pmnet_server_options) -> Result<Program, Fault> {
         };
         rows.push((key.to_vec(), Bytes::copy_from_slice(value)));
     }
-    let _blocked = SignalsBlocked::begin();
-    Ok(Program::open(config, rows)?)
+    Ok(Stored::Rows(rows))
 }
 
 /// Opens a server, with what the program has stored of it. A thread of the library begins, which gets no signals.

@@ -3,9 +3,7 @@
 //! A number has the process in its upper half, and is given once. So whatever a program passes, nothing is touched that is not a
 //! living object of this process, of the right kind, and unused.
 
-use crate::fault::{
-    Fault, PMNET_E_BUG, PMNET_E_FORK, PMNET_E_HANDLE, PMNET_E_SYSTEM, PMNET_E_THREAD,
-};
+use pmnet_bindings::{Fault, Kind as FaultKind};
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,7 +40,7 @@ fn table() -> Result<MutexGuard<'static, Table>, Fault> {
         }
     }
     Err(Fault::new(
-        PMNET_E_FORK,
+        FaultKind::Fork,
         "the process was forked in the middle of a call of another thread: this child cannot use pmnet",
     ))
 }
@@ -75,7 +73,7 @@ pub(crate) fn insert<K: Kind>(object: K) -> Result<u64, Fault> {
     let mut table = table()?;
     table.last = table.last.checked_add(1).ok_or_else(|| {
         Fault::new(
-            PMNET_E_SYSTEM,
+            FaultKind::System,
             "this process has opened four billion objects",
         )
     })?;
@@ -88,7 +86,7 @@ pub(crate) fn insert<K: Kind>(object: K) -> Result<u64, Fault> {
 
 fn none<K: Kind>() -> Fault {
     let name = K::NAME;
-    Fault::new(PMNET_E_HANDLE, format!("this is no {name} that is open"))
+    Fault::new(FaultKind::Handle, format!("this is no {name} that is open"))
 }
 
 fn place<K: Kind>(id: u64) -> Result<Arc<Mutex<Option<Object>>>, Fault> {
@@ -97,7 +95,7 @@ fn place<K: Kind>(id: u64) -> Result<Arc<Mutex<Option<Object>>>, Fault> {
             "this {} was opened in another process, before a fork",
             K::NAME
         );
-        return Err(Fault::new(PMNET_E_FORK, text));
+        return Err(Fault::new(FaultKind::Fork, text));
     }
     table()?.objects.get(&id).cloned().ok_or_else(none::<K>)
 }
@@ -106,10 +104,10 @@ fn lock<K: Kind>(place: &Mutex<Option<Object>>) -> Result<MutexGuard<'_, Option<
     place.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => {
             let text = format!("another thread is using this {}", K::NAME);
-            Fault::new(PMNET_E_THREAD, text)
+            Fault::new(FaultKind::Thread, text)
         }
         TryLockError::Poisoned(_) => Fault::new(
-            PMNET_E_BUG,
+            FaultKind::Bug,
             "an earlier call failed inside of the library: close the object",
         ),
     })
@@ -131,7 +129,7 @@ pub(crate) fn remove<K: Kind>(id: u64) -> Result<K, Fault> {
     let place = place::<K>(id)?;
     let mut guard = match lock::<K>(&place) {
         // One that has failed can still be closed.
-        Err(fault) if fault.code == PMNET_E_BUG => {
+        Err(fault) if fault.kind == FaultKind::Bug => {
             place.clear_poison();
             lock::<K>(&place)?
         }

@@ -1,6 +1,6 @@
 //! Clients: one session each (`pmnet_client::Session`).
 
-use crate::fault::{exception, raised};
+use crate::fault::{exception, is_own, raised};
 use crate::guarded::Guarded;
 use crate::{lent, log, wait};
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
+use std::iter::from_fn;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -67,6 +68,10 @@ fn devices(value: &Bound<'_, PyAny>) -> PyResult<String> {
         )
     })
 }
+
+// The signature below has numbers, because `help` shows no other defaults.
+const _: () = assert!(ClientOptions::COPIES_MIN == 1 && ClientOptions::CALLS_MAX == 4096);
+const _: () = assert!(ClientOptions::TIMEOUT.as_secs() == 10);
 
 /// A client: one session of a shard. One thread at a time may use it.
 #[pyclass(frozen, module = "pmnet")]
@@ -227,15 +232,21 @@ impl Client {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (error, traceback);
-        unless_failed(py, kind, self.close(py))
+        unless_failed(kind, self.close(py))
     }
 
-    /// Sends what was started, and returns all that has ended; for AsyncClient.
+    /// Sends what was started, and returns what has ended; nothing only if there is nothing. For AsyncClient.
     fn _drain(&self, py: Python<'_>) -> PyResult<Vec<Event>> {
         let found = self.open.with(|open| {
             let session = &mut open.session;
-            py.detach(|| drained(session))
-                .map_err(|error| exception(py, error))
+            let found = py.detach(|| -> Result<Vec<Finished>, SessionError> {
+                let first = session.next(Duration::ZERO)?;
+                Ok(first
+                    .into_iter()
+                    .chain(from_fn(|| session.more()))
+                    .collect())
+            });
+            found.map_err(|error| exception(py, error))
         })?;
         let events = found.into_iter().map(|finished| Event::of(py, finished));
         events.collect()
@@ -269,37 +280,10 @@ impl Client {
     }
 }
 
-/// Returns what has ended; an error only if nothing has.
-fn drained(session: &mut Session) -> Result<Vec<Finished>, SessionError> {
-    let mut found = Vec::new();
-    loop {
-        match session.next(Duration::ZERO) {
-            Ok(Some(finished)) => found.push(finished),
-            Ok(None) => return Ok(found),
-            Err(error) if found.is_empty() => return Err(error),
-            Err(_) => return Ok(found),
-        }
-        while let Some(finished) = session.more() {
-            found.push(finished);
-        }
-    }
-}
-
 /// Returns the exception of closing, unless the body of the `with` has failed: then the caller gets that error.
-pub(crate) fn unless_failed(
-    py: Python<'_>,
-    kind: &Bound<'_, PyAny>,
-    closed: PyResult<()>,
-) -> PyResult<()> {
+pub(crate) fn unless_failed(kind: &Bound<'_, PyAny>, closed: PyResult<()>) -> PyResult<()> {
     match closed {
-        Err(error) if !kind.is_none() => {
-            let base = py.import("pmnet._base")?.getattr("Error")?;
-            if error.matches(py, base)? {
-                Ok(())
-            } else {
-                Err(error)
-            }
-        }
+        Err(error) if !kind.is_none() && is_own(kind.py(), &error)? => Ok(()),
         closed => closed,
     }
 }

@@ -1,19 +1,24 @@
 //! Errors as exceptions: each kind has its class, in Python.
 
-use pmnet_bindings::{Fault, Kind};
+use pmnet_bindings::Fault;
 use pyo3::prelude::*;
 
-/// Returns the class of the package as it is imported now: one that is imported anew has other classes.
-fn class<'py>(py: Python<'py>, kind: Kind) -> PyResult<Bound<'py, PyAny>> {
-    let base = py.import("pmnet._base")?;
-    base.getattr("ERRORS")?.get_item(kind as i32)
+/// Returns the Python half of the package as it is imported now: one that is imported anew has other classes.
+pub(crate) fn base(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import("pmnet._base")
 }
 
 /// Returns the exception for an error.
 pub(crate) fn exception(py: Python<'_>, fault: impl Into<Fault>) -> PyErr {
     let Fault { kind, text } = fault.into();
-    let made = class(py, kind).and_then(|class| class.call1((text,)));
+    let class = base(py).and_then(|base| base.getattr("ERRORS")?.get_item(kind as i32));
+    let made = class.and_then(|class| class.call1((text,)));
     made.map_or_else(|error| error, PyErr::from_value)
+}
+
+/// Returns whether an exception is one of pmnet's.
+pub(crate) fn is_own(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
+    Ok(error.matches(py, base(py)?.getattr("Error")?)?)
 }
 
 /// Returns the exception for an error, for a caller without a token of the interpreter.

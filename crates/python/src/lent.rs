@@ -48,12 +48,10 @@ pub(crate) fn bytes<'a, 'py>(what: &str, value: &'a Bound<'py, PyAny>) -> PyResu
     )))
 }
 
-/// Returns the hash of a key.
+/// Returns the hash of a key; 0 for none.
 pub(crate) fn key_hash(key: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
-    let Some(key) = key else {
-        return Ok(pmnet_bindings::key_hash(None));
-    };
-    Ok(pmnet_bindings::key_hash(Some(&bytes("key", key)?)))
+    let key = key.map(|key| bytes("key", key)).transpose()?;
+    Ok(pmnet_bindings::key_hash(key.as_deref()))
 }
 
 /// Returns a number that is counted with 32 bits.

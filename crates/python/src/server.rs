@@ -1,14 +1,12 @@
 //! Servers that a program pulls from (`pmnet_server::program`).
 
 use crate::client::unless_failed;
-use crate::fault::exception;
+use crate::fault::{base, exception};
 use crate::guarded::Guarded;
 use crate::{lent, log, wait};
 use bytes::Bytes;
-use pmnet_bindings::{Fault, ServerOptions};
-use pmnet_server::program::{Program, ProgramError};
-use pmnet_server::serve::ServeConfig;
-use pmnet_server::{RecordKey, program};
+use pmnet_bindings::{ServerOptions, Stored};
+use pmnet_server::program::{self, Program, ProgramError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::os::fd::RawFd;
@@ -17,44 +15,29 @@ use std::time::Duration;
 /// A row as the program is to store it: key, and value or its deletion.
 type Row<'py> = (Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>);
 
-/// The rows that the program has stored.
-enum Stored {
-    Rows(Vec<(RecordKey, Bytes)>),
-    Watermark(Bytes),
-}
-
-impl Stored {
-    fn of(
-        py: Python<'_>,
-        rows: Option<&Bound<'_, PyAny>>,
-        watermark: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Stored> {
-        if let Some(watermark) = watermark {
-            if rows.is_some() {
-                let text = "there are rows and a watermark: hand over one of them";
-                return Err(exception(py, Fault::argument(text)));
-            }
-            let watermark = lent::bytes("watermark", watermark)?;
-            return Ok(Stored::Watermark(Bytes::copy_from_slice(&watermark)));
+/// Copies what the program has stored.
+fn stored(
+    py: Python<'_>,
+    rows: Option<&Bound<'_, PyAny>>,
+    watermark: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Stored> {
+    if let Some(watermark) = watermark {
+        if rows.is_some() {
+            return Err(exception(py, Stored::twice()));
         }
-        let mut given = Vec::new();
-        if let Some(rows) = rows {
-            for row in rows.try_iter()? {
-                let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = row?.extract()?;
-                let key = lent::bytes("the key of a row", &key)?.to_vec();
-                let value = lent::bytes("the value of a row", &value)?;
-                given.push((key, Bytes::copy_from_slice(&value)));
-            }
-        }
-        Ok(Stored::Rows(given))
+        let watermark = lent::bytes("watermark", watermark)?;
+        return Ok(Stored::Watermark(Bytes::copy_from_slice(&watermark)));
     }
-
-    fn open(self, config: ServeConfig) -> Result<Program, ProgramError> {
-        match self {
-            Stored::Rows(rows) => Program::open(config, rows),
-            Stored::Watermark(watermark) => Program::open_blob(config, &watermark),
+    let mut given = Vec::new();
+    if let Some(rows) = rows {
+        for row in rows.try_iter()? {
+            let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = row?.extract()?;
+            let key = lent::bytes("the key of a row", &key)?.to_vec();
+            let value = lent::bytes("the value of a row", &value)?;
+            given.push((key, Bytes::copy_from_slice(&value)));
         }
     }
+    Ok(Stored::Rows(given))
 }
 
 /// Runs the body with all signals blocked: a thread begins with its parent's mask, and handlers are for the program's own threads.
@@ -83,11 +66,11 @@ struct Open {
 
 impl Open {
     /// Uses the program on behalf of a batch, without the interpreter.
-    fn of<T: Send>(
-        &mut self,
+    fn of<'a, T: Send>(
+        &'a mut self,
         py: Python<'_>,
         batch: u64,
-        call: impl FnOnce(&mut Program) -> Result<T, ProgramError> + Send,
+        call: impl FnOnce(&'a mut Program) -> Result<T, ProgramError> + Send,
     ) -> PyResult<T> {
         if self.present != Some(batch) {
             return Err(exception(py, ProgramError::Twice(batch)));
@@ -104,18 +87,18 @@ impl Open {
         batch: u64,
         call: impl FnOnce(&mut Program) -> Result<(), ProgramError> + Send,
     ) -> PyResult<()> {
-        let ended = self.of(py, batch, |program| match call(program) {
-            // Then it is the present one no more.
-            Err(ProgramError::Stopped(why)) => Ok(Some(why)),
-            other => other.map(|()| None),
-        })?;
-        self.present = None;
-        match ended {
-            None => Ok(()),
-            Some(why) => Err(exception(py, ProgramError::Stopped(why))),
+        let ended = self.of(py, batch, |program| Ok(call(program)))?;
+        // A server that has stopped has no batch any more either.
+        if matches!(ended, Ok(()) | Err(ProgramError::Stopped(_))) {
+            self.present = None;
         }
+        ended.map_err(|error| exception(py, error))
     }
 }
+
+// The signature below has numbers, because `help` shows no other defaults.
+const _: () = assert!(ServerOptions::BATCH_ENTRIES_MAX == 1024);
+const _: () = assert!(ServerOptions::BATCH_BYTES_MAX == 4_194_304);
 
 /// A server of one shard whose store is the calling program; iterating over it gives batches. One thread at a time may use it.
 #[pyclass(frozen, module = "pmnet")]
@@ -144,10 +127,10 @@ impl Server {
             batch_entries_max: lent::number("batch_entries_max", batch_entries_max)?,
             batch_bytes_max: lent::number("batch_bytes_max", batch_bytes_max)?,
         };
-        let stored = Stored::of(py, rows, watermark)?;
+        let stored = stored(py, rows, watermark)?;
         let program = with_signals_blocked(py, || {
-            let opened = py.detach(|| Ok(stored.open(options.config()?)?));
-            opened.map_err(|fault: Fault| exception(py, fault))
+            let opened = py.detach(|| stored.open(options.config()?));
+            opened.map_err(|fault| exception(py, fault))
         })?;
         Ok(Server {
             port: program.address().port(),
@@ -212,7 +195,7 @@ impl Server {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (error, traceback);
-        unless_failed(py, kind, self.close(py))
+        unless_failed(kind, self.close(py))
     }
 }
 
@@ -278,13 +261,10 @@ impl Batch {
     /// what is there, or delete the row if the value is None. There are none if the batch only reads.
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Vec<Row<'py>>> {
         self.with(py, |open| {
-            open.of(py, self.number, |program| program.rows().map(|_| ()))?;
-            // They are there now.
-            let rows = open.program.rows();
-            let rows = rows.map_err(|error| exception(py, error))?;
+            let rows = open.of(py, self.number, Program::rows)?;
             let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
-            let rows = rows.iter();
             Ok(rows
+                .iter()
                 .map(|(key, value)| (bytes(key), value.as_deref().map(bytes)))
                 .collect())
         })
@@ -337,9 +317,9 @@ pub(crate) struct Item {
     payload: Py<PyBytes>,
 }
 
-/// Returns the members of pmnet.Kind, in the order of [`program::Kind`], of the package as it is imported now.
+/// Returns the members of pmnet.Kind, in the order of [`program::Kind`].
 fn kinds(py: Python<'_>) -> PyResult<[Py<PyAny>; 3]> {
-    let class = py.import("pmnet._base")?.getattr("Kind")?;
+    let class = base(py)?.getattr("Kind")?;
     let member = |name: &str| PyResult::Ok(class.getattr(name)?.unbind());
     Ok([member("UPDATE")?, member("BYPASS")?, member("READ")?])
 }
