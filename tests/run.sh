@@ -209,7 +209,7 @@ if [ "$what" = all ]; then
         *) in_lab "$1" 240 e2e "$1::" --skip kernel:: ;;
         esac
     }
-    # They mostly wait for deadlines, so some go side by side. Each lane takes the next one that nobody has taken; the long ones come first.
+    # They mostly wait for deadlines, so some go side by side. Each lane takes the next one that no other lane has taken; the long ones come first.
     turns=(fleet testbed three_boxes joining chain failovers compat wheel)
     # Every module has its turn, also one that is new; what measures has a lane.
     measures=(kernel kills demo)
@@ -271,7 +271,7 @@ if [ "$what" = all ]; then
     for store in $STORES; do wanted+=("compat-$store" "rights-$store"); done
 fi
 
-# A suite that nobody ran, or that could not write down what it found, has failed.
+# A suite that did not run, or could not record its result, has failed.
 lost=0
 for one in "${wanted[@]}"; do
     if ! grep -q "^$one " "$logs/totals"; then

@@ -43,7 +43,7 @@ def apply(database: sqlite3.Connection, batch: pmnet.Batch) -> None:
 def main(listen: str, file: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     database = sqlite3.connect(file)
-    # Nobody else may open the data; and what is committed is on the disk.
+    # No other process may open the data; and a commit is on the disk when it returns.
     database.executescript("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL;" + TABLES)
     stored = database.execute("SELECT key, value FROM pmnet")
     with pmnet.Server(listen, rows=stored) as server:

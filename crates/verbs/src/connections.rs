@@ -35,7 +35,7 @@ const GREETING: Nanos = 2 * SECOND;
 const SETTLE: Nanos = SECOND / 2;
 /// Completions that are there beside those of slots, at most.
 const COMPLETIONS_MORE: u32 = 64;
-/// TCP is looked at so often, at most.
+/// Shortest time between two looks at TCP.
 const LOOK_EVERY: Nanos = MILLISECOND / 2;
 /// After an error of the system no client is let in for this long.
 const ACCEPT_PAUSE: Nanos = 100 * MILLISECOND;

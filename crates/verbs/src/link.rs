@@ -30,7 +30,7 @@ const BACKLOG_MAX: usize = 4096;
 const GREETING: Nanos = 2 * SECOND;
 /// After a connection was broken or refused, the next one is tried after this long.
 const AGAIN: Nanos = 50 * MILLISECOND;
-/// TCP is looked at so often, at most.
+/// Shortest time between two looks at TCP.
 const LOOK_EVERY: Nanos = MILLISECOND / 4;
 
 const LINE: Token = Token(0);

@@ -921,7 +921,8 @@ impl SendBuffers {
         };
         let mut bad = null_mut();
         let context = pair.nic.0.context.as_ptr();
-        // SAFETY: the same call as the inline function in libibverbs' header. The memory is registered and stays: who has the queue pair has this too, and drops it after that.
+        // SAFETY: the same call as the inline function in libibverbs' header. The memory is registered and stays: the
+        // owner of the queue pair owns it too, and drops it later.
         let code =
             unsafe { ((*context).ops.post_send)(pair.qp.as_ptr(), &raw mut work, &raw mut bad) };
         match code {

@@ -274,7 +274,7 @@ fn served<T: Send>(
     })
 }
 
-/// After the end of a session no call is left that could tell.
+/// No later call could report it.
 #[test]
 fn a_loss_is_told_at_the_end_of_a_session() {
     let mut chain = Chain::launch("told");
