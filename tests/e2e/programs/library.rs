@@ -13,7 +13,7 @@ use pmnet_lab::harness::{Process, Ready, Scratch, Spec, find_program};
 use super::{Chain, READY_MAX};
 use crate::common::{self, skip};
 
-/// Longest run of one program that ends by itself.
+/// Longest run of one program that ends without a signal.
 const RUN_MAX: Duration = Duration::from_secs(100);
 /// Between two kills.
 const LIFE: Duration = Duration::from_millis(40);
@@ -250,26 +250,27 @@ fn every_misuse_gets_its_code_with_and_without_sanitizers() {
         // The library's own threads are not instrumented, so what it calls looks like races.
         let quiet = chain.scratch.disk().join("tsan");
         std::fs::write(&quiet, "called_from_lib:libpmnet.so\n").unwrap();
-        let mut child = Command::new(&program)
+        let mut command = Command::new(&program);
+        command
             .env("TSAN_OPTIONS", format!("suppressions={}", quiet.display()))
-            .args([chain.server.to_string(), chain.via.to_string()])
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let begun = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break status;
-            }
-            if begun.elapsed() >= RUN_MAX {
-                child.kill().unwrap();
-            }
-            thread::sleep(Duration::from_millis(10));
-        };
-        let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
+            .args([chain.server.to_string(), chain.via.to_string()]);
+        let output = killed_after(RUN_MAX, &mut command);
+        let (status, said) = (output.status, String::from_utf8_lossy(&output.stderr));
         assert!(status.success(), "{compiler} {flags:?}: {status}\n{said}");
     }
+}
+
+/// Runs a command, and kills it if it takes this long. Returns its stderr, and no stdout.
+pub fn killed_after(longest: Duration, command: &mut Command) -> Output {
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() >= longest {
+            child.kill().unwrap();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
 }
 
 /// A server program at the chain's place.
@@ -353,6 +354,34 @@ pub fn asked(program: &Path, chain: &Chain, words: &[&str]) -> String {
     reply.trim_end_matches('\n').to_owned()
 }
 
+/// A counter and its client, in whatever language, count once while things die.
+pub fn counts_once(name: &str, counter: &Path, call: &Path) {
+    const TIMES: u64 = 3000;
+    let mut chain = Chain::launch(name);
+    let folder = chain.scratch.disk().to_owned();
+    let mut server = launch(&chain, "counter", counter, &folder);
+    let (via, times) = (chain.via, TIMES.to_string());
+    let (mut added, mut taken) = (0, 0);
+    for _ in 0..2 {
+        // Updates while things die, and at the same time a request that changes something.
+        let asking = piped(&mut client_at(call, via, &["ask", "take"]));
+        let updated = kill_while(&mut chain, &mut server, &mut || {
+            client_at(call, via, &["update", "+3", &times])
+        });
+        added += 3 * TIMES * durable(updated, TIMES);
+        let asked = asking.wait_with_output().unwrap();
+        let why = String::from_utf8_lossy(&asked.stderr).into_owned();
+        assert!(asked.status.success(), "{why}");
+        taken += text(asked).trim().parse::<u64>().unwrap();
+    }
+    let left: u64 = asked(call, &chain, &["read", "get"]).parse().unwrap();
+    let last: u64 = asked(call, &chain, &["ask", "take"]).parse().unwrap();
+    assert_eq!(left, last);
+    assert_eq!(asked(call, &chain, &["ask", "take"]), "0");
+    assert_eq!(taken + last, added);
+    assert!(server.stop().unwrap(), "{}", server.stderr());
+}
+
 #[test]
 fn a_counter_in_c_counts_once_whatever_is_killed() {
     if !has_tools() {
@@ -364,34 +393,7 @@ fn a_counter_in_c_counts_once_whatever_is_killed() {
             continue;
         };
         let call = installed.example(compiler, "client.c").unwrap();
-        let mut chain = Chain::launch("counter");
-        let folder = chain.scratch.disk().to_owned();
-        let mut server = launch(&chain, "counter", &counter, &folder);
-        let (mut added, mut taken) = (0, 0);
-        const TIMES: u64 = 3000;
-        for _ in 0..2 {
-            // Updates while things die, and at the same time a request that changes something.
-            let asking = piped(&mut client(&call, &chain, &["ask", "take"]));
-            let (via, times) = (chain.via, TIMES.to_string());
-            let updated = kill_while(&mut chain, &mut server, &mut || {
-                client_at(&call, via, &["update", "+3", &times])
-            });
-            added += 3 * TIMES * durable(updated, TIMES);
-            let asked = asking.wait_with_output();
-            let asked = asked.unwrap();
-            assert!(
-                asked.status.success(),
-                "{}",
-                String::from_utf8_lossy(&asked.stderr)
-            );
-            taken += text(asked).trim().parse::<u64>().unwrap();
-        }
-        let left: u64 = asked(&call, &chain, &["read", "get"]).parse().unwrap();
-        let last: u64 = asked(&call, &chain, &["ask", "take"]).parse().unwrap();
-        assert_eq!(left, last);
-        assert_eq!(asked(&call, &chain, &["ask", "take"]), "0");
-        assert_eq!(taken + last, added);
-        assert!(server.stop().unwrap(), "{}", server.stderr());
+        counts_once("counter", &counter, &call);
     }
 }
 

@@ -2,13 +2,15 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use pmnet_lab::harness::{Scratch, find_program};
 
-use super::library::{asked, client_at, durable, kill_while, launch, piped, run, source, text};
+use super::library::{
+    asked, client_at, counts_once, durable, kill_while, killed_after, launch, piped, run, source,
+    text,
+};
 use super::{Chain, READY_MAX};
 use crate::common::{self, skip};
 
@@ -75,24 +77,12 @@ fn every_misuse_in_python_gets_its_exception() {
         return;
     };
     let chain = Chain::launch("py-misuse");
-    let mut child = package
-        .command(
-            &package.python,
-            &source().join("crates/python/tests/misuse.py"),
-        )
+    let file = source().join("crates/python/tests/misuse.py");
+    let mut command = package.command(&package.python, &file);
+    command
         .args([chain.server.to_string(), chain.via.to_string()])
-        .arg(source().join("crates/capi/include/pmnet.h"))
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let begun = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begun.elapsed() >= MISUSE_MAX {
-            child.kill().unwrap();
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    let output = child.wait_with_output().unwrap();
+        .arg(source().join("crates/capi/include/pmnet.h"));
+    let output = killed_after(MISUSE_MAX, &mut command);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{said}", output.status);
     println!("{said}");
@@ -131,34 +121,11 @@ fn it_is_loaded_by_every_python_that_is_here() {
 
 #[test]
 fn a_counter_in_python_counts_once_whatever_is_killed() {
-    const TIMES: u64 = 3000;
     let Some(package) = Package::new("py-counter") else {
         return;
     };
     let (counter, call) = (package.example("counter.py"), package.example("client.py"));
-    let mut chain = Chain::launch("py-counter");
-    let folder = chain.scratch.disk().to_owned();
-    let mut server = launch(&chain, "counter", &counter, &folder);
-    let (via, times) = (chain.via, TIMES.to_string());
-    let (mut added, mut taken) = (0, 0);
-    for _ in 0..2 {
-        // Updates while things die, and at the same time a request that changes something.
-        let asking = piped(&mut client_at(&call, via, &["ask", "take"]));
-        let updated = kill_while(&mut chain, &mut server, &mut || {
-            client_at(&call, via, &["update", "+3", &times])
-        });
-        added += 3 * TIMES * durable(updated, TIMES);
-        let asked = asking.wait_with_output().unwrap();
-        let why = String::from_utf8_lossy(&asked.stderr).into_owned();
-        assert!(asked.status.success(), "{why}");
-        taken += text(asked).trim().parse::<u64>().unwrap();
-    }
-    let left: u64 = asked(&call, &chain, &["read", "get"]).parse().unwrap();
-    let last: u64 = asked(&call, &chain, &["ask", "take"]).parse().unwrap();
-    assert_eq!(left, last);
-    assert_eq!(asked(&call, &chain, &["ask", "take"]), "0");
-    assert_eq!(taken + last, added);
-    assert!(server.stop().unwrap(), "{}", server.stderr());
+    counts_once("py-counter", &counter, &call);
 }
 
 #[test]
