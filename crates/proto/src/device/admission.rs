@@ -74,7 +74,7 @@ impl Device {
         }
         session.end_asked = header.kind == Kind::End;
         self.note_change(header.session);
-        self.admit(header, packet.payload)
+        self.admit(header, packet.payload, Identity::NOBODY)
     }
 
     pub(super) fn on_open(
@@ -155,7 +155,7 @@ impl Device {
             return Verdict::Done;
         }
         let order = self.cursors.last + 1;
-        let verdict = self.admit(header, packet.payload);
+        let verdict = self.admit(header, packet.payload, said);
         let session = self
             .table
             .sessions
@@ -173,14 +173,10 @@ impl Device {
         verdict
     }
 
-    /// The entry for an admitted packet; from here on it has its order.
-    pub(super) fn admit(&mut self, header: &Header, payload: &[u8]) -> Verdict {
+    /// The entry for an admitted packet; from here on it has its order. `said`: the session that it begins.
+    pub(super) fn admit(&mut self, header: &Header, payload: &[u8], said: Identity) -> Verdict {
         let entry = Append::admitted(header, self.cursors.last + 1, &self.stamp());
-        let said = entry_identity(&entry, payload);
-        self.fold(
-            &entry,
-            said.expect("made just now of a packet that was checked"),
-        );
+        self.fold(&entry, said);
         if Append::read(&entry).entry == EntryKind::Update {
             self.reads.admitted_here(Append::read(&entry).key_hash);
         }
