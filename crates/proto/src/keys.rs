@@ -78,18 +78,19 @@ pub struct DeviceKeys {
     pub next: u32,
 }
 
-/// Keys of a device with the hops beside it, in one epoch.
+/// Keys of a hop, a device or the server, with the hops beside it, in one epoch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HopKeys {
-    /// Of what the device itself sends.
+    /// Of what the hop itself sends.
     pub(crate) own: MacKey,
     /// Of the device before it, under each cluster key; the head has none.
     before: [Option<MacKey>; 2],
     /// Of the next hop.
-    behind: [Option<MacKey>; 2],
+    after: [Option<MacKey>; 2],
 }
 
 impl HopKeys {
+    /// The keys of the hop at this position of the chain; after the last member comes the server.
     pub(crate) fn new(
         cluster: &ClusterKeys,
         shard: u32,
@@ -97,16 +98,15 @@ impl HopKeys {
         members: &[Member],
         position: usize,
     ) -> HopKeys {
-        let before = position.checked_sub(1).and_then(|at| members.get(at));
-        let behind = members.get(position + 1);
-        let both = |sender: u32| {
-            let key = |key: &ClusterKey| key.hop(shard, epoch, sender);
+        let sender = |at: usize| members.get(at).map_or(0, |member| member.device);
+        let both = |at: usize| {
+            let key = |key: &ClusterKey| key.hop(shard, epoch, sender(at));
             [Some(key(&cluster.present)), cluster.other.as_ref().map(key)]
         };
         HopKeys {
-            own: cluster.present.hop(shard, epoch, members[position].device),
-            before: before.map_or([None; 2], |member| both(member.device)),
-            behind: both(behind.map_or(0, |member| member.device)),
+            own: cluster.present.hop(shard, epoch, sender(position)),
+            before: position.checked_sub(1).map_or([None; 2], both),
+            after: both(position + 1),
         }
     }
 
@@ -115,7 +115,7 @@ impl HopKeys {
         let sender = if goes_to_the_server(packet.header.kind) {
             &self.before
         } else {
-            &self.behind
+            &self.after
         };
         sender.iter().flatten().any(|key| key.verifies(packet))
     }
@@ -170,6 +170,11 @@ pub(crate) enum Verified {
 }
 
 impl Verified {
+    /// Of a packet that can be meant for this receiver only.
+    pub(crate) const fn of(right: bool) -> Verified {
+        if right { Verified::Yes } else { Verified::No }
+    }
+
     /// What counts, of the rules that hold.
     pub(crate) fn under(self, rules: Rules) -> Verified {
         match self {
@@ -177,6 +182,11 @@ impl Verified {
             found => found,
         }
     }
+}
+
+/// Whether this key has sealed the packet, as far as the rules ask for it.
+pub(crate) fn sealed(key: &MacKey, packet: &Packet<'_>, rules: Rules) -> bool {
+    Verified::of(key.verifies(packet)).under(rules) == Verified::Yes
 }
 
 /// A hop as RECOVER names it: 0 names none.

@@ -571,17 +571,15 @@ impl Device {
         let (shard, own) = (self.config.shard, self.config.id);
         let verified = match header.kind {
             Kind::Recover => keys::verify_recover(cluster, own, packet),
-            Kind::RecoverReply if cluster.verify(packet, |key| key.asking(shard, *next)) => {
-                Verified::Yes
+            Kind::RecoverReply => {
+                Verified::of(cluster.verify(packet, |key| key.asking(shard, *next)))
             }
-            Kind::RecoverReply => Verified::No,
             _ if !self.is_serving() => {
                 self.counters.not_ready += 1;
                 return None;
             }
             _ if keys::is_of_a_client(header) => return self.verify_client(packet),
-            _ if self.verify_hop(cluster, packet) => Verified::Yes,
-            _ => Verified::No,
+            _ => Verified::of(self.verify_hop(cluster, packet)),
         };
         match verified.under(self.config.rules) {
             // Epoch 0 is that of a server without a record of the chain, which knows no token.
@@ -605,23 +603,25 @@ impl Device {
     fn verify_client(&mut self, packet: &Packet<'_>) -> Option<(u64, Seal)> {
         let header = &packet.header;
         let known = self.table.sessions.get(&header.session);
-        let (token, keys) = match header.kind {
-            Kind::Open | Kind::Ping => {
-                let said = Identity::read(packet.payload);
-                let keys = said.and_then(|said| self.session_keys(said));
+        let said = match header.kind {
+            Kind::Open | Kind::Ping => Identity::read(packet.payload),
+            _ => None,
+        };
+        let derived = || self.session_keys(said?);
+        let (token, keys) = match (header.kind, known) {
+            (Kind::Ping, Some(known)) if said != Some(known.identity()) => {
                 // The same number and token say nothing if the front is another one.
-                let other = |known: &Session| said != Some(known.identity());
-                let other = header.kind == Kind::Ping && known.is_some_and(other);
-                let token = said.filter(|_| !other).map_or(0, |said| said.token);
-                (token, keys)
+                (0, derived())
             }
-            _ => known.map_or((0, None), |known| (known.token, known.keys)),
+            (Kind::Open, _) | (Kind::Ping, None) => (said.map_or(0, |said| said.token), derived()),
+            (_, Some(known)) => (known.token, known.keys),
+            (_, None) => (0, None),
         };
         let Some(keys) = keys else {
             self.counters.unknown_key += 1;
             return None;
         };
-        if !keys.to_head.verifies(packet) && self.config.rules.hold(Rule::Sealed) {
+        if !keys::sealed(&keys.to_head, packet, self.config.rules) {
             self.counters.forged += 1;
             return None;
         }
@@ -636,7 +636,7 @@ impl Device {
 
     /// The seal of what this device sends to other hops.
     fn hop_seal(&self) -> Seal {
-        Seal::of(self.chain.keys.map(|keys| keys.own))
+        Seal::of(self.chain.keys.as_ref().map(|keys| keys.own))
     }
 
     /// The seal of RECOVER and its replies.

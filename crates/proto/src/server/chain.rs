@@ -5,7 +5,7 @@
 
 use super::decide::{Decision, decide, lives_on};
 use super::{Doubt, Server};
-use crate::keys::Seal;
+use crate::keys::{HopKeys, Seal};
 use crate::rules::Rule;
 use crate::{Outbox, Peer};
 use bytes::Bytes;
@@ -278,10 +278,11 @@ impl Server {
         if epoch > self.epoch() {
             self.tail = None;
         }
-        self.chain = chain;
+        let members = chain.as_ref().map_or(&[][..], |chain| &chain.members);
         let keys = self.config.keys.as_ref();
-        let epoch = self.epoch();
-        self.key = keys.map(|keys| keys.present.hop(self.config.shard, epoch, 0));
+        self.keys =
+            keys.map(|keys| HopKeys::new(keys, self.config.shard, epoch, members, members.len()));
+        self.chain = chain;
     }
 
     /// The seal of recover-replies.
