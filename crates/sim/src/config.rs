@@ -484,6 +484,7 @@ impl WorldConfig {
                 self.down_max = self.down_max.max(20 * MILLISECOND);
             }
             Place::Machine(Rule::FragmentSize) => self = self.with_narrow_paths(),
+            Place::Machine(Rule::Sealed) => self = self.with_keys(),
             Place::Machine(Rule::DurableFirst | Rule::WriteAhead) | Place::Checksum => {
                 self.media = Kind::Forgetful;
                 self.persist_max = 500 * MICROSECOND;

@@ -94,8 +94,7 @@ impl Device {
             self.counters.wrong_token += 1;
             return Verdict::Done;
         };
-        // Without keys the tag repeats it.
-        let token = if keyed { said.token } else { 0 };
+        let token = self.token_beside_tag(said.token);
         if let Some(&id) = self.table.opening.get(&said) {
             // The same OPEN again: the same session, if nobody used it meanwhile.
             if let Some(session) = self.table.sessions.get_mut(&id) {

@@ -634,6 +634,11 @@ impl Device {
         keys.cluster.session(self.config.shard, identity)
     }
 
+    /// The token of an OPEN as answers to it say it beside their tag: 0 without keys, since the tag is the token.
+    const fn token_beside_tag(&self, token: u64) -> u64 {
+        if self.has_keys() { token } else { 0 }
+    }
+
     /// The seal of what this device sends to other hops.
     fn hop_seal(&self) -> Seal {
         Seal::of(self.chain.keys.as_ref().map(|keys| keys.own))

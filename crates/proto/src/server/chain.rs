@@ -60,6 +60,8 @@ pub(super) struct Snapshot {
     epoch: u32,
     applied: u64,
     rows: Vec<SessionRow>,
+    /// Session rows of one part: fewer, if one has its front.
+    per_part: usize,
 }
 
 const SNAPSHOTS_MAX: usize = 8;
@@ -376,11 +378,17 @@ impl Server {
             })
             .collect();
         rows.sort_unstable_by_key(|row| row.session);
+        let per_part = if rows.iter().any(|row| row.front.is_some()) {
+            KEYED_ROWS_PER_PART
+        } else {
+            SESSION_ROWS_PER_PART
+        };
         self.recovers.snapshots.push_back(Snapshot {
             nonce,
             epoch: self.epoch(),
             applied: self.entries.applied,
             rows,
+            per_part,
         });
     }
 
@@ -405,12 +413,7 @@ impl Server {
         else {
             return;
         };
-        let keyed = snapshot.rows.iter().any(|row| row.front.is_some());
-        let per_part = if keyed {
-            KEYED_ROWS_PER_PART
-        } else {
-            SESSION_ROWS_PER_PART
-        };
+        let per_part = snapshot.per_part;
         let parts = snapshot.rows.len().div_ceil(per_part).max(1);
         // A part that this snapshot has not was asked for by a device that knows a longer one, of this server's earlier
         // life. The first part tells it the present count; silence would let it ask for ever.
