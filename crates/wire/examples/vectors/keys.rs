@@ -101,8 +101,7 @@ fn flipped(sealed: &[u8], at: usize) -> Vec<u8> {
     bytes[at] ^= 1;
     let (header, payload) = bytes.split_at_mut(HEADER_LEN);
     header[72..76].copy_from_slice(&pmnet_wire::crc(payload).to_be_bytes());
-    let covered = [&header[..76], &header[80..]].concat();
-    header[76..80].copy_from_slice(&pmnet_wire::crc(&covered).to_be_bytes());
+    packets::right_header_crc(&mut bytes);
     bytes
 }
 
