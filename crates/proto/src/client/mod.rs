@@ -238,7 +238,7 @@ pub struct ClientCounters {
     pub rejected: u64,
     /// Wrong token, session, shard or sender.
     pub unexpected: u64,
-    /// Nobody with the session's key has sealed it, or it was changed.
+    /// Not sealed with the session's key, or changed.
     pub forged: u64,
     /// From a lower epoch than seen before.
     pub stale_epoch: u64,

@@ -454,7 +454,7 @@ impl Device {
     }
 }
 
-/// Whose session an entry begins: OPEN has it as its payload, others do not need it.
+/// Returns the identity of the session that an entry begins: the payload of OPEN. Other entries begin none.
 pub(super) fn entry_identity(header: &Header, payload: &[u8]) -> Option<Identity> {
     match Append::read(header).entry {
         EntryKind::Open => Identity::read(payload),

@@ -307,7 +307,7 @@ struct OwnChain {
 #[derive(Debug, Default)]
 struct Table {
     sessions: FxHashMap<u64, Session>,
-    /// Sessions that nobody has used yet.
+    /// Sessions that are not used yet.
     opening: FxHashMap<Identity, u64>,
     /// One row for each order in `applied + 1 ..= last`.
     index: VecDeque<IndexRow>,
@@ -563,8 +563,8 @@ impl Device {
         }
     }
 
-    /// Whether the packet comes from who may send it, unchanged: then the token that it would have without keys, and the seal of
-    /// answers to it. Otherwise it is counted.
+    /// Verifies that the packet comes unchanged from a sender that may send it. Returns the token that it would have without keys, and the seal of
+    /// answers to it; `None`: it is counted, and to be dropped.
     fn verify(&mut self, packet: &Packet<'_>) -> Option<(u64, Seal)> {
         let header = &packet.header;
         let DeviceKeys { cluster, next } = self.config.keys.as_ref()?;
@@ -599,7 +599,7 @@ impl Device {
         keys.is_some_and(|keys| keys.verify(packet))
     }
 
-    /// The same for a packet of a client: of a session that is known, or that says itself whose it is.
+    /// The same for a packet of a client: of a session that is known, or whose payload carries token and front.
     fn verify_client(&mut self, packet: &Packet<'_>) -> Option<(u64, Seal)> {
         let header = &packet.header;
         let known = self.table.sessions.get(&header.session);
@@ -639,7 +639,7 @@ impl Device {
         if self.has_keys() { token } else { 0 }
     }
 
-    /// The seal of what this device sends to other hops.
+    /// The seal of packets that this device sends to other hops.
     fn hop_seal(&self) -> Seal {
         Seal::of(self.chain.keys.as_ref().map(|keys| keys.own))
     }

@@ -117,7 +117,7 @@ pub struct Counters {
     pub retransmissions: u64,
     /// Packets dropped: wrong shard, token, kind or epoch, or no room.
     pub dropped: u64,
-    /// Packets dropped: nobody with the right key has sealed them, or they were changed.
+    /// Packets dropped: not sealed with the right key, or changed.
     pub forged: u64,
     /// Packets dropped: sealed for another hop than the server.
     pub misled: u64,
@@ -437,7 +437,7 @@ impl Server {
         self.take_in(now, from, &Packet { header, payload }, out)
     }
 
-    /// Whether the packet comes from who may send it, unchanged: then the token that it would have without keys. Otherwise it is counted.
+    /// Verifies that the packet comes unchanged from a sender that may send it. Returns the token that it would have without keys; `None`: it is counted, and to be dropped.
     fn verify(&mut self, packet: &Packet<'_>) -> Option<u64> {
         let cluster = self.config.keys.as_ref()?;
         let header = &packet.header;
@@ -460,7 +460,7 @@ impl Server {
         None
     }
 
-    /// Of the chain's epoch only the tail sends here.
+    /// Returns whether a hop has sealed it. In the chain's epoch only the tail sends to the server.
     fn verify_hop(&self, cluster: &ClusterKeys, packet: &Packet<'_>) -> bool {
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
         match &self.keys {
@@ -471,7 +471,7 @@ impl Server {
         }
     }
 
-    /// The seal of what the server sends to the chain.
+    /// The seal of packets that the server sends to the chain.
     fn seal(&self) -> Seal {
         Seal::of(self.keys.as_ref().map(|keys| keys.own))
     }
