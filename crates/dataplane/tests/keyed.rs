@@ -25,7 +25,7 @@ const CLUSTER: ClusterKey = ClusterKey::new(*b"a key of cluster");
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(400);
 
-/// Addresses that nobody uses at this moment.
+/// Addresses that are free at this moment.
 fn free<const N: usize>() -> [Peer; N] {
     let sockets: [UdpSocket; N] = std::array::from_fn(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
     sockets.map(|socket| socket.local_addr().unwrap())

@@ -1,8 +1,8 @@
-//! An adversary who sees, keeps, changes and repeats everything, on every leg, and has no key (docs/spec/keys.md).
+//! An adversary without a key, who sees, keeps, changes and repeats every packet, on every leg (docs/spec/keys.md).
 //!
-//! He repeats, delays, reorders and drops packets as the network does by itself. Here is what he adds: he hands any packet that was
-//! ever sent to any process, as it is or changed. A MAC is a symbol: what it covers, and under which key ([`Seal`]). A process takes a
-//! packet if the seal that it has is the one that this process expects for it. Each rule is a part of that symbol; without the rule, the
+//! The network of the model repeats, delays, reorders and drops packets already. The adversary adds one step: he hands any packet that was
+//! ever sent to any process, as it is or changed. A MAC is a symbol ([`Seal`]) that names its key and the fields that it covers. A process
+//! accepts a packet if its seal is equal to the one that the process expects. Each rule adds one part to the symbol; without the rule, the
 //! part is missing on both sides.
 
 use crate::configuration::{CLIENTS, DEVICES};
@@ -11,7 +11,7 @@ use crate::protocol::{Action, Protocol};
 use crate::rule::Rule;
 use crate::state::{State, TORN};
 
-/// What the adversary does to a packet before he hands it to somebody.
+/// A change that the adversary makes to a packet before he hands it to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trick {
     /// Nothing.
@@ -20,14 +20,14 @@ pub enum Trick {
     Payload,
     /// He writes another epoch into it.
     Epoch(u8),
-    /// He makes it by himself, without a key: an update that a session has not sent.
+    /// He makes the packet, without a key: an update that its session has not sent.
     Make,
 }
 
-/// Between whom a packet travels.
+/// The two roles between which a packet travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leg {
-    /// From a client to whoever is head.
+    /// From a client to the head.
     ToHead,
     /// From the head to a client.
     ToClient,
@@ -35,11 +35,11 @@ enum Leg {
     Hop,
 }
 
-/// A MAC: under which key it was made, and over what. `None`: without the rule it is not a part of it.
+/// A MAC: its key and the fields that it covers. `None`: the field is not covered, or the rule that adds it is switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seal {
     leg: Option<Leg>,
-    /// Who sends it on this hop.
+    /// The sender on this hop.
     sender: Option<Node>,
     epoch: Option<u8>,
     /// The session, by its token.
@@ -65,8 +65,8 @@ impl Protocol {
         last.map(|member| Node::Device(*member))
     }
 
-    /// Who is behind this device in the chain of an epoch.
-    fn behind(&self, epoch: u8, device: u8) -> Node {
+    /// The hop after this device in the chain of an epoch: a device or the server.
+    fn after(&self, epoch: u8, device: u8) -> Node {
         match self.chain(epoch).next(device) {
             Some(next) => Node::Device(next),
             None => Node::Server(self.primary(epoch)),
@@ -83,7 +83,7 @@ impl Protocol {
         }
     }
 
-    /// A session's seal names no epoch: its packets are good in any, as far as their key goes.
+    /// A session's seal names no epoch: its packets verify in every epoch.
     fn of_session(&self, leg: Leg, client: u8) -> Seal {
         Seal {
             leg: self.on(Rule::KeyLeg).then_some(leg),
@@ -93,7 +93,7 @@ impl Protocol {
         }
     }
 
-    /// The seal that a packet got from who sent it. `None`: it is bound to one question, by its nonce.
+    /// The seal that the sender has put on a packet. `None`: a reply, which its nonce binds to one question.
     fn sealed(&self, packet: Packet) -> Option<Seal> {
         Some(match packet {
             Packet::Update { client, .. }
@@ -118,15 +118,15 @@ impl Protocol {
             | Packet::Confirm { epoch, .. }
             | Packet::Passing { epoch, .. } => {
                 let head = self.chain(epoch).head();
-                self.hop(Some(self.behind(epoch, head)), epoch)
+                self.hop(Some(self.after(epoch, head)), epoch)
             }
-            // Said by every hop to the one before.
+            // Every hop sends it to the hop before.
             Packet::Applied { epoch, .. } => self.hop(None, epoch),
             Packet::Reply { .. } => return None,
         })
     }
 
-    /// The seal without which this process does not take a packet that says this. `None`: it takes none that does.
+    /// The seal that this process requires of the packet. `None`: it accepts no such packet.
     fn expected(&self, state: &State, packet: Packet, at: Node) -> Option<Seal> {
         Some(match (packet, at) {
             (
@@ -135,7 +135,7 @@ impl Protocol {
                 | Packet::Fallback { client, .. },
                 Node::Device(device),
             ) if self.is_head(state, device) => self.of_session(Leg::ToHead, client),
-            // A bypass that no head has stamped: with one key for all legs the client's seal is as good as a hop's.
+            // A bypass that no head has stamped: with one key for all legs the client's seal is equal to a hop's.
             (Packet::Bypass { client, .. }, Node::Server(_)) if !self.on(Rule::KeyLeg) => {
                 self.of_session(Leg::ToHead, client)
             }
@@ -165,7 +165,7 @@ impl Protocol {
                 | Packet::Passing { epoch, .. },
                 Node::Device(device),
             ) if self.chain(epoch).head() == device => {
-                self.hop(Some(self.behind(epoch, device)), epoch)
+                self.hop(Some(self.after(epoch, device)), epoch)
             }
             (Packet::Applied { epoch, .. }, Node::Device(_)) => self.hop(None, epoch),
             _ => return None,
@@ -190,7 +190,7 @@ impl Protocol {
                 to,
             },
             (Trick::Epoch(other), packet) => in_epoch(packet, other),
-            // By an old OPEN_REPLY the next session of the same front takes an earlier session's id for its own.
+            // After an old OPEN_REPLY the next session of the same front takes an earlier session's id for its own.
             (
                 Trick::Redirect,
                 Packet::Ack {
@@ -219,14 +219,14 @@ impl Protocol {
         };
         let presented = self.presented(trick, packet, at);
         if trick == Trick::Payload {
-            // It was made over another payload than the one that is there.
+            // The seal was made over the payload before the change.
             has.altered = has.altered.map(|altered| !altered);
         }
         self.expected(state, presented, at)
             .is_some_and(|expected| expected == has)
     }
 
-    /// All that the adversary may try.
+    /// Adds all steps of the adversary.
     pub(crate) fn tricks(&self, state: &State, actions: &mut Vec<Action>) {
         let nodes = || {
             let clients = (0u8..).take(CLIENTS).map(Node::Client);
@@ -256,7 +256,7 @@ impl Protocol {
         }
     }
 
-    /// A process gets what the adversary has for it.
+    /// Hands a packet of the adversary to a process.
     pub(crate) fn forge(&self, state: &mut State, trick: Trick, packet: Packet, at: Node) -> bool {
         if let (Trick::Make, Packet::Update { client, index }, Node::Device(device)) =
             (trick, packet, at)
@@ -273,7 +273,7 @@ impl Protocol {
             (Packet::Update { client, index }, Node::Device(device)) if trick == Trick::Payload => {
                 self.admits_altered(state, device, client, index)
             }
-            // A payload that nobody reads.
+            // No process of the model reads the payload of these.
             _ if trick == Trick::Payload && !matches!(presented, Packet::Append { .. }) => false,
             (Packet::Bypass { client, index }, Node::Server(server)) => {
                 let epoch = state.servers[usize::from(server)].epoch;
@@ -313,7 +313,7 @@ impl Protocol {
         }
     }
 
-    /// Without [`Rule::KeyFirst`]: the head counts a seq, verifies the packet, and drops it.
+    /// Without [`Rule::KeyFirst`]: the head counts the seq, then verifies the packet and drops it.
     fn counts(&self, state: &mut State, device: u8, client: u8, index: u8) -> bool {
         let step = self.step(client, index);
         let session = self.session(client, step);

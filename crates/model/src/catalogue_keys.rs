@@ -1,4 +1,4 @@
-//! The configurations with keys and an adversary (docs/spec/keys.md). In the small ones he keeps every packet for ever.
+//! The configurations with keys and an adversary (docs/spec/keys.md). In the small ones the adversary keeps every packet for ever.
 
 use crate::catalogue::BASE;
 use crate::catalogue_reads::HITS;

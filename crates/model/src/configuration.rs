@@ -302,7 +302,7 @@ pub struct Configuration {
     pub impatient: bool,
     /// Whether a client may stop waiting for an update.
     pub abandons: bool,
-    /// Whether packets are sealed with keys, and there is an adversary who has none.
+    /// Whether packets are sealed with keys, and an adversary without keys is there.
     pub adversary: bool,
     /// Whether packets that cannot have an effect any more are forgotten: fewer states, the same verdict.
     pub forgetful: bool,

@@ -185,7 +185,7 @@ pub enum Rule {
     KeyPayload,
     /// keys.md §2, §3: client to head, head to client, and hops have keys of their own. Without: one key for all of them.
     KeyLeg,
-    /// The same: a hop's key is that of who sends. Without: one key for all hops of an epoch.
+    /// The same: a hop's key belongs to its sender. Without: one key for all hops of an epoch.
     KeySender,
     /// The same: and of the epoch, which the MAC covers. Without: a hop's packet is good in any epoch.
     KeyEpoch,

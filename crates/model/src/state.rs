@@ -221,7 +221,7 @@ pub enum Bad {
     Garbage,
     /// One order has two identities.
     Fork,
-    /// The store has what a device of its epoch has not.
+    /// The store has an order that a device of its epoch does not have.
     Ahead,
 }
 

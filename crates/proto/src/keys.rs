@@ -1,19 +1,19 @@
-//! Which key seals what is sent, and which one verifies what comes (`docs/spec/keys.md` §3).
+//! The keys that seal packets to send, and the keys that verify received ones (`docs/spec/keys.md` §3).
 //!
-//! Without keys the tag of a packet is a token. With keys it is a MAC. A machine verifies it before it looks at anything else, and puts
-//! the token in its place that a packet without keys would have had there. So all that comes after that is the same in both modes.
+//! Without keys the tag of a packet is a token. With keys it is a MAC. A machine verifies the MAC before it looks at anything else, and then
+//! replaces it by the token that the packet would have without keys. So all later steps are the same in both modes.
 
 use crate::rules::{Rule, Rules};
 use pmnet_wire::packet::{Identity, Recover};
 use pmnet_wire::record::{Member, read_path};
 use pmnet_wire::{ClusterKey, FrontId, Header, Kind, MacKey, Packet, SessionKeys};
 
-/// How a packet gets its tag.
+/// Source of a packet's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seal {
-    /// It is the token that its header has.
+    /// The token that is in its header.
     Token,
-    /// It is the MAC under this key.
+    /// The MAC under this key.
     Key(MacKey),
 }
 
@@ -25,14 +25,14 @@ impl Seal {
     }
 }
 
-/// What devices and server have: the cluster key, and what belongs to it (`docs/spec/keys.md` §7).
+/// Keys of devices and server: the cluster key, and a second one during a rollover (`docs/spec/keys.md` §7).
 #[derive(Clone, Debug)]
 pub struct ClusterKeys {
     /// The key under which they send.
     pub present: ClusterKey,
     /// Another one that they accept: the next one, or the one before.
     pub other: Option<ClusterKey>,
-    /// Fronts whose keys are not valid any more. A list to be looked through at each OPEN.
+    /// Fronts whose keys are no longer valid. Each OPEN is compared with the whole list.
     pub refused: Vec<FrontId>,
 }
 
@@ -78,18 +78,19 @@ pub struct DeviceKeys {
     pub next: u32,
 }
 
-/// Keys of a device with the hops beside it, in one epoch.
+/// Keys of a hop, a device or the server, with the hops beside it, in one epoch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HopKeys {
-    /// Of what the device itself sends.
+    /// Of packets that the hop itself sends.
     pub(crate) own: MacKey,
     /// Of the device before it, under each cluster key; the head has none.
     before: [Option<MacKey>; 2],
     /// Of the next hop.
-    behind: [Option<MacKey>; 2],
+    after: [Option<MacKey>; 2],
 }
 
 impl HopKeys {
+    /// The keys of the hop at this position of the chain; after the last member comes the server.
     pub(crate) fn new(
         cluster: &ClusterKeys,
         shard: u32,
@@ -97,16 +98,15 @@ impl HopKeys {
         members: &[Member],
         position: usize,
     ) -> HopKeys {
-        let before = position.checked_sub(1).and_then(|at| members.get(at));
-        let behind = members.get(position + 1);
-        let both = |sender: u32| {
-            let key = |key: &ClusterKey| key.hop(shard, epoch, sender);
+        let sender = |at: usize| members.get(at).map_or(0, |member| member.device);
+        let both = |at: usize| {
+            let key = |key: &ClusterKey| key.hop(shard, epoch, sender(at));
             [Some(key(&cluster.present)), cluster.other.as_ref().map(key)]
         };
         HopKeys {
-            own: cluster.present.hop(shard, epoch, members[position].device),
-            before: before.map_or([None; 2], |member| both(member.device)),
-            behind: both(behind.map_or(0, |member| member.device)),
+            own: cluster.present.hop(shard, epoch, sender(position)),
+            before: position.checked_sub(1).map_or([None; 2], both),
+            after: both(position + 1),
         }
     }
 
@@ -115,7 +115,7 @@ impl HopKeys {
         let sender = if goes_to_the_server(packet.header.kind) {
             &self.before
         } else {
-            &self.behind
+            &self.after
         };
         sender.iter().flatten().any(|key| key.verifies(packet))
     }
@@ -126,8 +126,8 @@ pub(crate) const fn goes_to_the_server(kind: Kind) -> bool {
     matches!(kind, Kind::Append | Kind::Bypass | Kind::Ping)
 }
 
-/// Whether one of these has sealed a packet of a hop whose epoch is another one than the receiver's: a member of the chain that the receiver knows, the device that the
-/// header names, or the server.
+/// Returns whether a hop has sealed a packet whose epoch is not the receiver's. Tried are the members of the chain that the receiver knows, the device that the
+/// header names, and the server.
 pub(crate) fn verify_in_another_epoch(
     cluster: &ClusterKeys,
     members: &[Member],
@@ -158,19 +158,24 @@ pub(crate) fn verify_recover(cluster: &ClusterKeys, own: u32, packet: &Packet<'_
     }
 }
 
-/// What became of the look at a seal.
+/// Result of verifying a seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verified {
     /// It is right.
     Yes,
-    /// Nobody sealed the packet so.
+    /// It is wrong: the packet was not sealed with this key, or was changed.
     No,
-    /// It is right, and meant for another hop.
+    /// It is right, but meant for another hop.
     ForAnother,
 }
 
 impl Verified {
-    /// What counts, of the rules that hold.
+    /// Result for a packet that can be meant for this receiver only.
+    pub(crate) const fn of(right: bool) -> Verified {
+        if right { Verified::Yes } else { Verified::No }
+    }
+
+    /// The result under the rules that hold: without [`Rule::Sealed`] a wrong seal counts as right.
     pub(crate) fn under(self, rules: Rules) -> Verified {
         match self {
             Verified::No if !rules.hold(Rule::Sealed) => Verified::Yes,
@@ -179,12 +184,17 @@ impl Verified {
     }
 }
 
-/// A hop as RECOVER names it: 0 names none.
+/// Returns whether this key has sealed the packet, or rule [`Rule::Sealed`] is switched off.
+pub(crate) fn sealed(key: &MacKey, packet: &Packet<'_>, rules: Rules) -> bool {
+    Verified::of(key.verifies(packet)).under(rules) == Verified::Yes
+}
+
+/// Returns the number by which RECOVER names this hop; 0 names none.
 pub(crate) fn said(hop: u32) -> u64 {
     u64::from(hop) + 1
 }
 
-/// Whether only a client sends such a packet.
+/// Returns whether only clients send such a packet.
 pub(crate) fn is_of_a_client(header: &Header) -> bool {
     match header.kind {
         Kind::Open | Kind::Update | Kind::End | Kind::Read => true,

@@ -75,7 +75,7 @@ pub enum Rule {
     FallbackIdentity,
     /// §7: a packet without the right token has no effect.
     Token,
-    /// keys.md §1: with keys, a packet that nobody has sealed, or that was changed, has no effect.
+    /// keys.md §1: with keys, a packet without the right seal has no effect.
     Sealed,
     /// §7: a message is cut into fragments that all hops carry.
     FragmentSize,

@@ -135,7 +135,7 @@ pub struct WorldConfig {
     pub sessions_max: usize,
     /// How long a session must be silent to be ended if there are more; usual: `session_idle`.
     pub session_quiet: Nanos,
-    /// Packets are sealed with keys, and whoever injects packets may change, repeat and redirect all that he sees.
+    /// Packets are sealed with keys, and injected packets are any seen before: changed, repeated or sent to another receiver.
     pub keyed: bool,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
@@ -237,7 +237,7 @@ impl WorldConfig {
         }
     }
 
-    /// The same world with keys, and with somebody who tries what he can without one.
+    /// The same world with keys, and with an adversary who has none.
     pub fn with_keys(self) -> WorldConfig {
         WorldConfig {
             keyed: true,
@@ -484,6 +484,7 @@ impl WorldConfig {
                 self.down_max = self.down_max.max(20 * MILLISECOND);
             }
             Place::Machine(Rule::FragmentSize) => self = self.with_narrow_paths(),
+            Place::Machine(Rule::Sealed) => self = self.with_keys(),
             Place::Machine(Rule::DurableFirst | Rule::WriteAhead) | Place::Checksum => {
                 self.media = Kind::Forgetful;
                 self.persist_max = 500 * MICROSECOND;

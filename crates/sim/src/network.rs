@@ -221,8 +221,8 @@ impl World {
         Some((to, from, changed))
     }
 
-    /// What somebody who has no key does with a packet that he saw: he hands it to somebody else, in the name of somebody else, or changes it, under the tag
-    /// that it has.
+    /// Returns a packet that was seen before as an adversary without a key sends it again: to another receiver, in the name of another sender, or changed, always
+    /// under its old tag.
     fn without_a_key(&mut self, to: Peer, from: Peer, packet: &Packet<'_>) -> Option<Seen> {
         let mut header = packet.header;
         let mut payload = packet.payload.to_vec();
@@ -270,7 +270,7 @@ impl World {
         }
         let sealed_by = |sender| CLUSTER.hop(0, header.epoch, sender).verifies(&packet);
         if self.config.keyed && !(0..self.config.devices).map(device_id).any(sealed_by) {
-            // Nobody has sent it so.
+            // No device has sent it in this form.
             return;
         }
         let Some(operation) = Operation::peek(packet.payload) else {

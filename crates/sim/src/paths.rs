@@ -131,7 +131,7 @@ impl World {
         };
         self.happened("IP fragments");
         if self.config.keyed {
-            // Answers go to where somebody without a key wants them, on paths for which they were not cut.
+            // An adversary can have answers sent to another address, on paths for which they were not cut.
             return;
         }
         let at_rest = matches!(self.phase, Phase::Idle { .. } | Phase::Closing { .. });

@@ -87,13 +87,6 @@ const fn machine(name: &'static str, rule: Rule, seeds: u64, says: &'static str)
 }
 
 impl Without {
-    /// Whether the rule is one of worlds with keys.
-    #[must_use]
-    pub const fn needs_keys(without: Option<Without>) -> bool {
-        let Some(without) = without else { return false };
-        matches!(without.place, Place::Machine(Rule::Sealed))
-    }
-
     /// All of them.
     pub const ALL: &[Without] = &[
         rule(

@@ -19,7 +19,6 @@ use crate::report::Report;
 use crate::standby;
 use crate::store::{Operation, SimStore, StoreConfig};
 use crate::stores::Asking;
-use crate::without::Without;
 use pmnet_device::Buffers;
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
@@ -216,9 +215,10 @@ impl World {
             None if narrow => config.with_paths(&mut more),
             _ => config,
         };
-        let config = match plan.keyed || Without::needs_keys(plan.without) {
-            true => config.with_keys(),
-            false => config,
+        let config = if plan.keyed {
+            config.with_keys()
+        } else {
+            config
         };
         World::with_config(seed, config, random, trace)
     }

@@ -325,7 +325,7 @@ impl Header {
         b
     }
 
-    /// What a MAC covers of this header: the same bytes with checksum and tag 0 (`docs/spec/keys.md` §1).
+    /// Returns the bytes of this header that a MAC covers: checksum and tag are 0 (`docs/spec/keys.md` §1).
     pub(crate) fn covered(&self) -> [u8; HEADER_LEN] {
         let mut b = [0u8; HEADER_LEN];
         b[0..2].copy_from_slice(&MAGIC.to_be_bytes());

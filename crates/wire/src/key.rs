@@ -12,7 +12,7 @@ use siphasher::sip::SipHasher24;
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
 
-/// What a derived key is for: 8 bytes, so that no two inputs of a derivation are alike.
+/// The purpose of a derived key: 8 bytes, so that no two inputs of a derivation are alike.
 type Label = &'static [u8; 8];
 
 const FRONT: Label = b"pm front";
@@ -64,7 +64,7 @@ impl fmt::Debug for Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterKey(Key);
 
-/// Which front a session belongs to: no secret, and never 0. The upper half says of which cluster key its key is.
+/// The id of a front: no secret, and never 0. The upper half is the fingerprint of the cluster key from which the front's key is derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrontId(NonZeroU64);
 
@@ -78,9 +78,9 @@ pub struct FrontKey {
 /// The two keys of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionKeys {
-    /// Of what the client sends.
+    /// For packets from the client.
     pub to_head: MacKey,
-    /// Of what the head sends.
+    /// For packets from the head.
     pub to_client: MacKey,
 }
 
@@ -118,7 +118,7 @@ impl ClusterKey {
         &self.0.0
     }
 
-    /// What distinguishes it from another cluster key: the upper half of the ids of its fronts.
+    /// Returns the number that distinguishes it from another cluster key: the upper half of the ids of its fronts.
     #[must_use]
     pub fn fingerprint(&self) -> u32 {
         upper(self.0.half(PRINT, 0, [0; 3]))
@@ -144,7 +144,7 @@ impl ClusterKey {
         })
     }
 
-    /// The key of what this sender, a device or 0 for the server, sends to the hops beside it in this epoch.
+    /// The key of packets from this sender, a device or 0 for the server, to the hops beside it in this epoch.
     #[must_use]
     pub fn hop(&self, shard: u32, epoch: u32, sender: u32) -> MacKey {
         let about = [shard.into(), epoch.into(), sender.into()];

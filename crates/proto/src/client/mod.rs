@@ -11,7 +11,8 @@ mod reads;
 mod session;
 mod size;
 
-use crate::rules::{Rule, Rules};
+use crate::keys;
+use crate::rules::Rules;
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Random, Time};
 pub(crate) use bypass::TRANSFER_WINDOW;
@@ -237,7 +238,7 @@ pub struct ClientCounters {
     pub rejected: u64,
     /// Wrong token, session, shard or sender.
     pub unexpected: u64,
-    /// Nobody with the session's key has sealed it, or it was changed.
+    /// Not sealed with the session's key, or changed.
     pub forged: u64,
     /// From a lower epoch than seen before.
     pub stale_epoch: u64,
@@ -508,8 +509,7 @@ impl Client {
         };
         let verified = match session.keys() {
             None => header.tag == session.token(),
-            Some(keys) if keys.to_client.verifies(&packet) => true,
-            Some(_) if !self.config.rules.hold(Rule::Sealed) => true,
+            Some(keys) if keys::sealed(&keys.to_client, &packet, self.config.rules) => true,
             Some(_) => {
                 self.counters.forged += 1;
                 return;

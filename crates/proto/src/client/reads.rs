@@ -72,12 +72,12 @@ pub(super) struct Hits {
     pub(super) size: FragmentSize,
 }
 
-/// What [`Reads::flush`] has sent.
+/// Result of [`Reads::flush`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flushed {
-    /// Nothing that was sent before.
+    /// No READ was sent again.
     Quiet,
-    /// A READ that nobody has answered yet.
+    /// A READ without an answer was sent again.
     Again,
 }
 
@@ -180,7 +180,7 @@ impl Reads {
         Some((asked.call, answer))
     }
 
-    /// Gives up those whose time is up, and sends those that are due if there is a session. Says whether one was sent again.
+    /// Gives up the READs whose time is up, and sends those that are due if there is a session. Returns whether one was sent again.
     pub(super) fn flush(
         &mut self,
         now: Time,

@@ -253,7 +253,7 @@ impl Session {
     pub(super) const fn keys(&self) -> Option<&SessionKeys> {
         self.keys.as_ref()
     }
-    /// The seal of what the session sends.
+    /// The seal of packets that the session sends.
     pub(super) fn seal(&self) -> Seal {
         Seal::of(self.keys.map(|keys| keys.to_head))
     }

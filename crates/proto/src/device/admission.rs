@@ -74,7 +74,7 @@ impl Device {
         }
         session.end_asked = header.kind == Kind::End;
         self.note_change(header.session);
-        self.admit(header, packet.payload)
+        self.admit(header, packet.payload, Identity::NOBODY)
     }
 
     pub(super) fn on_open(
@@ -94,8 +94,7 @@ impl Device {
             self.counters.wrong_token += 1;
             return Verdict::Done;
         };
-        // Without keys the tag repeats it.
-        let token = if keyed { said.token } else { 0 };
+        let token = self.token_beside_tag(said.token);
         if let Some(&id) = self.table.opening.get(&said) {
             // The same OPEN again: the same session, if nobody used it meanwhile.
             if let Some(session) = self.table.sessions.get_mut(&id) {
@@ -155,7 +154,7 @@ impl Device {
             return Verdict::Done;
         }
         let order = self.cursors.last + 1;
-        let verdict = self.admit(header, packet.payload);
+        let verdict = self.admit(header, packet.payload, said);
         let session = self
             .table
             .sessions
@@ -173,14 +172,10 @@ impl Device {
         verdict
     }
 
-    /// The entry for an admitted packet; from here on it has its order.
-    pub(super) fn admit(&mut self, header: &Header, payload: &[u8]) -> Verdict {
+    /// The entry for an admitted packet; from here on it has its order. `said`: the session that it begins.
+    pub(super) fn admit(&mut self, header: &Header, payload: &[u8], said: Identity) -> Verdict {
         let entry = Append::admitted(header, self.cursors.last + 1, &self.stamp());
-        let said = entry_identity(&entry, payload);
-        self.fold(
-            &entry,
-            said.expect("made just now of a packet that was checked"),
-        );
+        self.fold(&entry, said);
         if Append::read(&entry).entry == EntryKind::Update {
             self.reads.admitted_here(Append::read(&entry).key_hash);
         }
@@ -459,7 +454,7 @@ impl Device {
     }
 }
 
-/// Whose session an entry begins: OPEN has it as its payload, others do not need it.
+/// Returns the identity of the session that an entry begins: the payload of OPEN. Other entries begin none.
 pub(super) fn entry_identity(header: &Header, payload: &[u8]) -> Option<Identity> {
     match Append::read(header).entry {
         EntryKind::Open => Identity::read(payload),

@@ -7,7 +7,7 @@
 use super::{Device, Room};
 use crate::time::{Nanos, SECOND};
 use crate::{Peer, Time};
-use pmnet_wire::packet::{End, LetGo, Nack, Stamp, is_mark};
+use pmnet_wire::packet::{End, Identity, LetGo, Nack, Stamp, is_mark};
 use pmnet_wire::{FrontId, Header};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -233,7 +233,7 @@ impl Device {
             });
             self.note_change(id);
             self.leaving.ended += 1;
-            return match self.admit(&end.for_payload(&[]), &[]) {
+            return match self.admit(&end.for_payload(&[]), &[], Identity::NOBODY) {
                 super::Verdict::Append(header) => Some(header),
                 _ => None,
             };

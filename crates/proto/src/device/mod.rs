@@ -307,7 +307,7 @@ struct OwnChain {
 #[derive(Debug, Default)]
 struct Table {
     sessions: FxHashMap<u64, Session>,
-    /// Sessions that nobody has used yet.
+    /// Sessions that are not used yet.
     opening: FxHashMap<Identity, u64>,
     /// One row for each order in `applied + 1 ..= last`.
     index: VecDeque<IndexRow>,
@@ -563,25 +563,23 @@ impl Device {
         }
     }
 
-    /// Whether the packet comes from who may send it, unchanged: then the token that it would have without keys, and the seal of
-    /// answers to it. Otherwise it is counted.
+    /// Verifies that the packet comes unchanged from a sender that may send it. Returns the token that it would have without keys, and the seal of
+    /// answers to it; `None`: it is counted, and to be dropped.
     fn verify(&mut self, packet: &Packet<'_>) -> Option<(u64, Seal)> {
         let header = &packet.header;
         let DeviceKeys { cluster, next } = self.config.keys.as_ref()?;
         let (shard, own) = (self.config.shard, self.config.id);
         let verified = match header.kind {
             Kind::Recover => keys::verify_recover(cluster, own, packet),
-            Kind::RecoverReply if cluster.verify(packet, |key| key.asking(shard, *next)) => {
-                Verified::Yes
+            Kind::RecoverReply => {
+                Verified::of(cluster.verify(packet, |key| key.asking(shard, *next)))
             }
-            Kind::RecoverReply => Verified::No,
             _ if !self.is_serving() => {
                 self.counters.not_ready += 1;
                 return None;
             }
             _ if keys::is_of_a_client(header) => return self.verify_client(packet),
-            _ if self.verify_hop(cluster, packet) => Verified::Yes,
-            _ => Verified::No,
+            _ => Verified::of(self.verify_hop(cluster, packet)),
         };
         match verified.under(self.config.rules) {
             // Epoch 0 is that of a server without a record of the chain, which knows no token.
@@ -601,27 +599,29 @@ impl Device {
         keys.is_some_and(|keys| keys.verify(packet))
     }
 
-    /// The same for a packet of a client: of a session that is known, or that says itself whose it is.
+    /// The same for a packet of a client: of a session that is known, or whose payload carries token and front.
     fn verify_client(&mut self, packet: &Packet<'_>) -> Option<(u64, Seal)> {
         let header = &packet.header;
         let known = self.table.sessions.get(&header.session);
-        let (token, keys) = match header.kind {
-            Kind::Open | Kind::Ping => {
-                let said = Identity::read(packet.payload);
-                let keys = said.and_then(|said| self.session_keys(said));
+        let said = match header.kind {
+            Kind::Open | Kind::Ping => Identity::read(packet.payload),
+            _ => None,
+        };
+        let derived = || self.session_keys(said?);
+        let (token, keys) = match (header.kind, known) {
+            (Kind::Ping, Some(known)) if said != Some(known.identity()) => {
                 // The same number and token say nothing if the front is another one.
-                let other = |known: &Session| said != Some(known.identity());
-                let other = header.kind == Kind::Ping && known.is_some_and(other);
-                let token = said.filter(|_| !other).map_or(0, |said| said.token);
-                (token, keys)
+                (0, derived())
             }
-            _ => known.map_or((0, None), |known| (known.token, known.keys)),
+            (Kind::Open, _) | (Kind::Ping, None) => (said.map_or(0, |said| said.token), derived()),
+            (_, Some(known)) => (known.token, known.keys),
+            (_, None) => (0, None),
         };
         let Some(keys) = keys else {
             self.counters.unknown_key += 1;
             return None;
         };
-        if !keys.to_head.verifies(packet) && self.config.rules.hold(Rule::Sealed) {
+        if !keys::sealed(&keys.to_head, packet, self.config.rules) {
             self.counters.forged += 1;
             return None;
         }
@@ -634,9 +634,14 @@ impl Device {
         keys.cluster.session(self.config.shard, identity)
     }
 
-    /// The seal of what this device sends to other hops.
+    /// The token of an OPEN as answers to it say it beside their tag: 0 without keys, since the tag is the token.
+    const fn token_beside_tag(&self, token: u64) -> u64 {
+        if self.has_keys() { token } else { 0 }
+    }
+
+    /// The seal of packets that this device sends to other hops.
     fn hop_seal(&self) -> Seal {
-        Seal::of(self.chain.keys.map(|keys| keys.own))
+        Seal::of(self.chain.keys.as_ref().map(|keys| keys.own))
     }
 
     /// The seal of RECOVER and its replies.

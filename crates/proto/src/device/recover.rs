@@ -164,7 +164,7 @@ impl Device {
         recover.header(&self.stamp().tagged(0))
     }
 
-    /// For which hop this device's RECOVER is, and what it passes on of others; 0 without keys.
+    /// The hop for which this device's RECOVER is meant, and each RECOVER that it passes on; 0 without keys.
     fn meant(&self) -> u64 {
         let keys = self.config.keys.as_ref();
         keys.map_or(0, |keys| keys::said(keys.next))

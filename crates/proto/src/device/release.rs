@@ -2,7 +2,6 @@
 //! (`docs/spec/protocol.md` §2 rules 5 and 7).
 
 use super::{Device, Phase, Room, Verdict};
-use crate::keys::Seal;
 use crate::rules::Rule;
 use crate::{Outbox, Time};
 use pmnet_wire::packet::{Ack, Applied, Durable, EntryKind, OpenReply};
@@ -315,7 +314,7 @@ impl Device {
         session.told_short = self.short;
         let (token, seal) = (session.token, session.seal());
         let reply = OpenReply {
-            token: if seal == Seal::Token { 0 } else { token },
+            token: self.token_beside_tag(token),
             session: id,
             size: self.fragment_size().on_wire(),
             room: room.entries,

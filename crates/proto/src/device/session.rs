@@ -96,7 +96,7 @@ impl Session {
         Session::from_row(&row, None, now)
     }
 
-    /// Whose it is.
+    /// Its token and front.
     pub(super) const fn identity(&self) -> Identity {
         Identity {
             token: self.token,
@@ -104,7 +104,7 @@ impl Session {
         }
     }
 
-    /// The seal of what its client is told.
+    /// The seal of packets to its client.
     pub(super) fn seal(&self) -> Seal {
         Seal::of(self.keys.map(|keys| keys.to_client))
     }

@@ -96,10 +96,10 @@ impl Builder<'_> {
         let id = header.session;
         match header.entry {
             EntryKind::Open => {
-                let said = Identity::read(&entry.payload);
+                let said = Identity::read(&entry.payload).unwrap_or(Identity::NOBODY);
                 let fresh = Session {
-                    token: said.map_or(0, |said| said.token),
-                    front: said.and_then(|said| said.front),
+                    token: said.token,
+                    front: said.front,
                     ..Session::default()
                 };
                 self.change.sessions.insert(id, Some(fresh));

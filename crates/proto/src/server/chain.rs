@@ -5,7 +5,7 @@
 
 use super::decide::{Decision, decide, lives_on};
 use super::{Doubt, Server};
-use crate::keys::Seal;
+use crate::keys::{HopKeys, Seal};
 use crate::rules::Rule;
 use crate::{Outbox, Peer};
 use bytes::Bytes;
@@ -60,6 +60,8 @@ pub(super) struct Snapshot {
     epoch: u32,
     applied: u64,
     rows: Vec<SessionRow>,
+    /// Session rows of one part: fewer, if one has its front.
+    per_part: usize,
 }
 
 const SNAPSHOTS_MAX: usize = 8;
@@ -278,10 +280,11 @@ impl Server {
         if epoch > self.epoch() {
             self.tail = None;
         }
-        self.chain = chain;
+        let members = chain.as_ref().map_or(&[][..], |chain| &chain.members);
         let keys = self.config.keys.as_ref();
-        let epoch = self.epoch();
-        self.key = keys.map(|keys| keys.present.hop(self.config.shard, epoch, 0));
+        self.keys =
+            keys.map(|keys| HopKeys::new(keys, self.config.shard, epoch, members, members.len()));
+        self.chain = chain;
     }
 
     /// The seal of recover-replies.
@@ -375,11 +378,17 @@ impl Server {
             })
             .collect();
         rows.sort_unstable_by_key(|row| row.session);
+        let per_part = if rows.iter().any(|row| row.front.is_some()) {
+            KEYED_ROWS_PER_PART
+        } else {
+            SESSION_ROWS_PER_PART
+        };
         self.recovers.snapshots.push_back(Snapshot {
             nonce,
             epoch: self.epoch(),
             applied: self.entries.applied,
             rows,
+            per_part,
         });
     }
 
@@ -404,12 +413,7 @@ impl Server {
         else {
             return;
         };
-        let keyed = snapshot.rows.iter().any(|row| row.front.is_some());
-        let per_part = if keyed {
-            KEYED_ROWS_PER_PART
-        } else {
-            SESSION_ROWS_PER_PART
-        };
+        let per_part = snapshot.per_part;
         let parts = snapshot.rows.len().div_ceil(per_part).max(1);
         // A part that this snapshot has not was asked for by a device that knows a longer one, of this server's earlier
         // life. The first part tells it the present count; silence would let it ask for ever.

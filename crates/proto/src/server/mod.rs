@@ -18,7 +18,7 @@ pub use bypass::Execution;
 pub use chain::Chain;
 pub use decide::{Decision, decide};
 
-use crate::keys::{self, ClusterKeys, Seal, Verified};
+use crate::keys::{self, ClusterKeys, HopKeys, Seal, Verified};
 use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, Time};
 use crate::{Outbox, Peer, Random};
@@ -27,7 +27,7 @@ use bytes::Bytes;
 use chain::{PendingRecover, Snapshot};
 use doubts::{Doubt, Doubts};
 use pmnet_wire::packet::{Append, Applied, Retrans, StaleEpoch, Stamp};
-use pmnet_wire::{FragmentSize, FrontId, Header, Kind, MacKey, Packet};
+use pmnet_wire::{FragmentSize, FrontId, Header, Kind, Packet};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -117,7 +117,7 @@ pub struct Counters {
     pub retransmissions: u64,
     /// Packets dropped: wrong shard, token, kind or epoch, or no room.
     pub dropped: u64,
-    /// Packets dropped: nobody with the right key has sealed them, or they were changed.
+    /// Packets dropped: not sealed with the right key, or changed.
     pub forged: u64,
     /// Packets dropped: sealed for another hop than the server.
     pub misled: u64,
@@ -276,8 +276,8 @@ pub struct Server {
     /// The records are known: nothing has failed since they were loaded.
     loaded: bool,
     chain: Option<Chain>,
-    /// Its key with the tail, in the chain's epoch, if it has keys.
-    key: Option<MacKey>,
+    /// Its keys with the tail, in the chain's epoch, if it has keys.
+    keys: Option<HopKeys>,
     entries: Entries,
     sessions: FxHashMap<u64, Session>,
     room: WaitingRoom,
@@ -314,7 +314,7 @@ impl Server {
             random,
             loaded: false,
             chain: None,
-            key: None,
+            keys: None,
             entries: Entries::default(),
             sessions: FxHashMap::default(),
             room: WaitingRoom::default(),
@@ -437,48 +437,43 @@ impl Server {
         self.take_in(now, from, &Packet { header, payload }, out)
     }
 
-    /// Whether the packet comes from who may send it, unchanged: then the token that it would have without keys. Otherwise it is counted.
+    /// Verifies that the packet comes unchanged from a sender that may send it. Returns the token that it would have without keys; `None`: it is counted, and to be dropped.
     fn verify(&mut self, packet: &Packet<'_>) -> Option<u64> {
         let cluster = self.config.keys.as_ref()?;
         let header = &packet.header;
-        let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
-        let verified = if header.shard != self.config.shard {
+        let asks = header.kind == Kind::Recover;
+        if header.shard != self.config.shard || !(asks || keys::goes_to_the_server(header.kind)) {
             self.counters.dropped += 1;
             return None;
-        } else if header.kind == Kind::Recover {
+        }
+        let verified = if asks {
             keys::verify_recover(cluster, 0, packet)
-        } else if !keys::goes_to_the_server(header.kind) {
-            self.counters.dropped += 1;
-            return None;
         } else {
-            // Of the chain's epoch only the tail sends here.
-            let tail = members.last().filter(|_| header.epoch == self.epoch());
-            let right = match tail {
-                Some(tail) => cluster.verify(packet, |key| {
-                    key.hop(header.shard, header.epoch, tail.device)
-                }),
-                None => keys::verify_in_another_epoch(cluster, members, packet),
-            };
-            if right { Verified::Yes } else { Verified::No }
+            Verified::of(self.verify_hop(cluster, packet))
         };
         match verified.under(self.config.rules) {
-            Verified::Yes => {
-                let token = self.chain.as_ref().map_or(0, |chain| chain.shard_token);
-                return Some(if header.kind == Kind::Recover {
-                    0
-                } else {
-                    token
-                });
-            }
+            Verified::Yes if asks => return Some(0),
+            Verified::Yes => return Some(self.chain.as_ref().map_or(0, |chain| chain.shard_token)),
             Verified::No => self.counters.forged += 1,
             Verified::ForAnother => self.counters.misled += 1,
         }
         None
     }
 
-    /// The seal of what the server sends to the chain.
+    /// Returns whether a hop has sealed it. In the chain's epoch only the tail sends to the server.
+    fn verify_hop(&self, cluster: &ClusterKeys, packet: &Packet<'_>) -> bool {
+        let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
+        match &self.keys {
+            Some(keys) if !members.is_empty() && packet.header.epoch == self.epoch() => {
+                keys.verify(packet)
+            }
+            _ => keys::verify_in_another_epoch(cluster, members, packet),
+        }
+    }
+
+    /// The seal of packets that the server sends to the chain.
     fn seal(&self) -> Seal {
-        Seal::of(self.key)
+        Seal::of(self.keys.as_ref().map(|keys| keys.own))
     }
 
     /// Takes in a packet whose tag is a token.

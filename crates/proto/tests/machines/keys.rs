@@ -218,7 +218,7 @@ fn an_open_names_its_front_and_is_sealed_by_it() {
     assert_eq!(bench.device.sessions(), 0);
 }
 
-/// The head cannot verify what a session sends that it does not know; a PING says whose it is.
+/// The head cannot verify packets of a session that it does not know, except PING, which carries token and front.
 #[test]
 fn only_a_ping_is_told_that_a_session_is_over() {
     let mut bench = head();
@@ -240,7 +240,7 @@ fn only_a_ping_is_told_that_a_session_is_over() {
     is_sealed(&nack, session().to_client);
 }
 
-/// Who has the key of one front, and has seen another one's token, is not taken for that one.
+/// A holder of one front's key who has seen the token of another front is not taken for that front.
 #[test]
 fn a_token_of_another_front_is_another_session() {
     let mut bench = serving(1, 1, &[]);
@@ -282,7 +282,7 @@ fn a_new_head_has_the_keys_of_a_session_from_token_and_front() {
     assert_eq!(bench.admit(&next, b"payload").seq, 5);
 }
 
-/// An entry of the first device is no entry for the third: who leaves out the second would make the third know more than it.
+/// An entry that the first device has sealed is refused by the third: otherwise the third could have an entry that the second lacks.
 #[test]
 fn a_hop_takes_an_entry_of_its_neighbour_only_and_seals_it_anew() {
     let mut bench = serving(3, 3, &[]);
@@ -334,7 +334,7 @@ fn a_durable_counts_if_the_next_device_has_sealed_it() {
     }
 }
 
-/// A RECOVER whose sender meant another hop: somebody leads it past that one.
+/// A RECOVER that its sender meant for another hop, and that an adversary leads past that hop.
 #[test]
 fn a_recover_is_for_the_hop_that_it_names() {
     let mut bench = serving(2, 2, &[]);
@@ -355,7 +355,7 @@ fn a_recover_is_for_the_hop_that_it_names() {
     assert_eq!(passed.header.seq, 1, "for the server");
 }
 
-/// What was stored before the device served with these keys is sealed when it is sent.
+/// Entries that were stored before the device served with these keys are sealed when they are sent.
 #[test]
 fn entries_of_before_are_sealed_anew() {
     let state = LogState {

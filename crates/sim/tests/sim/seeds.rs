@@ -131,7 +131,7 @@ fn worlds_with_a_store_that_is_short_of_room_now_and_then() {
     assert!(short > 1_000, "{short}");
 }
 
-/// Somebody sees everything, keeps, changes, redirects and repeats it, and has no key: nothing of that has an effect.
+/// An adversary without a key sees, keeps, changes, redirects and repeats every packet: none of that has an effect.
 #[test]
 fn worlds_with_keys() {
     let plan = Plan {

@@ -1,4 +1,4 @@
-//! Keys: what is derived from what, a sealed packet of every kind, and packets that nobody sealed so (`docs/spec/keys.md`).
+//! Keys: their derivation, a sealed packet of every kind, and the same packets changed after they were sealed (`docs/spec/keys.md`).
 
 use super::packets::{self, EPOCH, HEAD, Named, SHARD, TOKEN};
 use super::vector::{hex, long, packet_fields};
@@ -43,7 +43,7 @@ fn key_of(header: &Header) -> MacKey {
     }
 }
 
-/// The same packet as it is sent with keys: OPEN, its entry, and the PING of a session say whose session it is.
+/// The same packet as it is sent with keys: OPEN, its entry, and the PING of a session name token and front of their session.
 fn with_identity((name, header, payload): Named) -> Named {
     let says = name == "append_open"
         || header.kind == Kind::Open
@@ -101,8 +101,7 @@ fn flipped(sealed: &[u8], at: usize) -> Vec<u8> {
     bytes[at] ^= 1;
     let (header, payload) = bytes.split_at_mut(HEADER_LEN);
     header[72..76].copy_from_slice(&pmnet_wire::crc(payload).to_be_bytes());
-    let covered = [&header[..76], &header[80..]].concat();
-    header[76..80].copy_from_slice(&pmnet_wire::crc(&covered).to_be_bytes());
+    packets::right_header_crc(&mut bytes);
     bytes
 }
 

@@ -579,10 +579,14 @@ fn sample() -> Vec<u8> {
 fn resealed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = sample();
     change(&mut bytes);
-    let mut covered = bytes[..76].to_vec();
-    covered.extend_from_slice(&bytes[80..HEADER_LEN]);
-    bytes[76..80].copy_from_slice(&pmnet_wire::crc(&covered).to_be_bytes());
+    right_header_crc(&mut bytes);
     bytes
+}
+
+/// Makes the header's checksum right.
+pub fn right_header_crc(datagram: &mut [u8]) {
+    let covered = [&datagram[..76], &datagram[80..HEADER_LEN]].concat();
+    datagram[76..80].copy_from_slice(&pmnet_wire::crc(&covered).to_be_bytes());
 }
 
 fn refused() -> Vec<(&'static str, Vec<u8>, Reject)> {

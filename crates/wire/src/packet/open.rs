@@ -10,7 +10,7 @@
 use super::view;
 use crate::FrontId;
 
-/// Whose a session is: the payload of OPEN and of its entry; with keys also of a client's PING (`docs/spec/keys.md` §2).
+/// Token and front of a session: the payload of OPEN and of its entry; with keys also of a client's PING (`docs/spec/keys.md` §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// The session's token.
@@ -34,13 +34,13 @@ impl core::ops::Deref for IdentityBytes {
 }
 
 impl Identity {
-    /// Of what begins no session.
+    /// Identity of packets and entries that begin no session.
     pub const NOBODY: Identity = Identity {
         token: 0,
         front: None,
     };
 
-    /// The identity that a payload says; `None`: it says none.
+    /// Returns the identity in a payload; `None`: the payload is none.
     #[must_use]
     pub fn read(payload: &[u8]) -> Option<Identity> {
         let (token, front) = payload.split_first_chunk::<8>()?;

@@ -113,7 +113,7 @@ impl Session {
         }
     }
 
-    /// With keys a PING says whose session it is: so a head that does not know the session can verify it, and say so.
+    /// Sends a PING. With keys it carries token and front of the session, so a head that does not know the session can verify it, and say so.
     fn send_ping(&self, config: &ClientConfig, stamp: &Stamp, to: Peer, out: &mut Outbox) {
         let (client, start) = config.name;
         let ping = Ping {
