@@ -85,9 +85,6 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
     let mut said = Said::default();
     let mut ready = false;
     loop {
-        // Each call of etcd has a deadline of its own.
-        board.pulse.works();
-        board.pulse.rests();
         let turned = controller.turn();
         count(&mut numbers, &turned);
         if turned.is_ok() && !ready {

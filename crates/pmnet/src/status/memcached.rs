@@ -1,17 +1,14 @@
 //! A front of memcached's clients.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pmnet_client::{ClientCounters, Pulse, SocketCounters};
 use pmnet_memcached::FrontTurn;
 use pmnet_memcached::stats::Counters;
-use pmnet_status::{Board, Kind, Look, Metric, Sample, Source, Value, numbers};
+use pmnet_status::{Board, Kind, Look, Metric, Source, numbers};
 
-use super::device::samples;
-use super::front::silent;
+use super::waiting::Waiting;
 
 numbers! {
     /// Numbers of a memcached front's loop.
@@ -97,16 +94,13 @@ const UNANSWERED: Metric = Metric::new(
 /// Metrics besides [`MemcachedNumbers`].
 pub(super) const MORE: [Metric; 2] = [COPIES_WANTED, UNANSWERED];
 
-/// What the loop of a memcached front publishes.
+/// Numbers that the loop of a memcached front publishes.
 #[derive(Debug)]
 pub(crate) struct MemcachedBoard {
     shard: u32,
-    wanted: u8,
-    deadline: Duration,
     pulse: Arc<Pulse>,
     numbers: Board<{ MemcachedNumbers::METRICS.len() }>,
-    /// Nanoseconds.
-    unanswered: AtomicU64,
+    waiting: Waiting,
 }
 
 impl MemcachedBoard {
@@ -118,18 +112,16 @@ impl MemcachedBoard {
     ) -> MemcachedBoard {
         MemcachedBoard {
             shard,
-            wanted,
-            deadline,
             pulse,
             numbers: Board::default(),
-            unanswered: AtomicU64::new(0),
+            waiting: Waiting::new(wanted, deadline),
         }
     }
 
     /// Publishes a turn.
     pub(crate) fn turn(&self, turn: &FrontTurn) {
         self.numbers.publish(numbers(turn).words());
-        self.unanswered.store(turn.unanswered, Relaxed);
+        self.waiting.turn(turn.unanswered);
     }
 }
 
@@ -143,16 +135,11 @@ impl Source for MemcachedBoard {
     }
 
     fn look(&self, _: Instant) -> Look {
-        let unanswered = Duration::from_nanos(self.unanswered.load(Relaxed));
         let mut look = Look {
-            samples: samples(MemcachedNumbers::METRICS, &self.numbers.read()),
-            reasons: silent(unanswered, self.deadline).into_iter().collect(),
+            samples: MemcachedNumbers::of(self.numbers.read()).samples(),
             ..Look::default()
         };
-        look.samples.extend([
-            Sample::new(COPIES_WANTED, Value::Count(u64::from(self.wanted))),
-            Sample::new(UNANSWERED, Value::Number(unanswered.as_secs_f64())),
-        ]);
+        self.waiting.look(COPIES_WANTED, UNANSWERED, &mut look);
         look
     }
 }

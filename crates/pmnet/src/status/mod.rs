@@ -1,4 +1,4 @@
-//! What each role shows at its status port: which numbers of its loop are which metrics, when it is ready, and what more there is to say.
+//! The view of each role at its status port: which numbers of its loop are which metrics, when it is ready, and more facts about it.
 //!
 //! May not: serve HTTP (`pmnet_status` does), or do more in a loop than to copy numbers.
 
@@ -11,6 +11,7 @@ mod memcached;
 mod page;
 mod server;
 mod verbs;
+mod waiting;
 
 pub(crate) use controller::{ControllerBoard, ControllerNumbers};
 pub(crate) use device::{Beside, DeviceBoard, DeviceWriter};
@@ -20,9 +21,11 @@ pub use page::page;
 pub(crate) use server::{ServerBoard, ServerWriter};
 pub(crate) use verbs::VerbsBoard;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use anyhow::Context;
 use pmnet_cli::{ConfigError, address};
-use pmnet_status::{About, Place, Shown, StatusPort};
+use pmnet_status::{About, Histogram, Metric, Place, Sample, Shown, StatusPort, Value};
 
 use crate::cli::service;
 
@@ -43,6 +46,16 @@ pub(crate) fn place(flag: &str, text: &str) -> Result<Place, ConfigError> {
         )));
     }
     Ok(Place::Unix(path.into()))
+}
+
+/// Locks what a loop and the status port's thread share. No panic leaves it half changed.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns a sample of times that were recorded in nanoseconds, with bounds from 2^10 ns (1 µs) to 2^34 ns (17 s).
+fn seconds(metric: Metric, times: &Histogram) -> Sample {
+    Sample::new(metric, Value::Histogram(times.read(1e9, 10, 34)))
 }
 
 /// The status port of this process; closed when dropped.
