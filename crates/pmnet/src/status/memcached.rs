@@ -119,9 +119,9 @@ impl MemcachedBoard {
     }
 
     /// Publishes a turn.
-    pub(crate) fn turn(&self, turn: &FrontTurn) {
+    pub(crate) fn turn(&self, turn: &FrontTurn<'_>) {
         self.numbers.publish(numbers(turn).words());
-        self.waiting.turn(turn.unanswered);
+        self.waiting.turn(turn.unanswered());
     }
 }
 
@@ -145,7 +145,7 @@ impl Source for MemcachedBoard {
 }
 
 /// All counters are named here, so that none is forgotten.
-fn numbers(turn: &FrontTurn) -> MemcachedNumbers {
+fn numbers(turn: &FrontTurn<'_>) -> MemcachedNumbers {
     let Counters {
         sets,
         flushes,
@@ -163,7 +163,7 @@ fn numbers(turn: &FrontTurn) -> MemcachedNumbers {
         connections_ever,
         connections_refused,
         began: _,
-    } = turn.counters;
+    } = turn.counters();
     let ClientCounters {
         rejected,
         unexpected,
@@ -172,13 +172,13 @@ fn numbers(turn: &FrontTurn) -> MemcachedNumbers {
         resent,
         fallbacks,
         crowded,
-    } = turn.client;
+    } = turn.client();
     let SocketCounters {
         send_dropped,
         send_errors,
         from_nowhere,
         fragmented,
-    } = turn.socket;
+    } = turn.socket();
     MemcachedNumbers {
         set: sets,
         flush: flushes,
@@ -214,6 +214,6 @@ fn numbers(turn: &FrontTurn) -> MemcachedNumbers {
         send_errors,
         fragmented,
         connections,
-        exchanges: u64::try_from(turn.exchanges).unwrap_or(u64::MAX),
+        exchanges: u64::try_from(turn.exchanges()).unwrap_or(u64::MAX),
     }
 }
