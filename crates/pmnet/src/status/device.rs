@@ -182,7 +182,7 @@ pub(crate) struct DeviceBoard {
 const NO_LEASE: u64 = u64::MAX;
 
 /// More that a device may have beside its loop.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Beside {
     pub(crate) kernel: Option<String>,
     pub(crate) server: Option<ServerBoard>,

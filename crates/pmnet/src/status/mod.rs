@@ -48,6 +48,11 @@ pub(crate) fn place(flag: &str, text: &str) -> Result<Place, ConfigError> {
     Ok(Place::Unix(path.into()))
 }
 
+/// Reads `--status`.
+pub(crate) fn at(text: Option<&str>) -> Result<Option<Place>, ConfigError> {
+    text.map(|text| place("--status", text)).transpose()
+}
+
 /// Locks what a loop and the status port's thread share. No panic leaves it half changed.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
@@ -65,16 +70,15 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Opens the port, if an address is given.
-    pub(crate) fn open(role: &'static str, at: Option<&str>) -> anyhow::Result<Status> {
+    /// Opens the port, if `text` gives an address.
+    pub(crate) fn open(role: &'static str, text: Option<&str>) -> anyhow::Result<Status> {
         let shown = Shown::default();
         let about = About {
             role,
             version: env!("CARGO_PKG_VERSION"),
             commit: COMMIT,
         };
-        let place = at.map(|at| place("--status", at)).transpose()?;
-        let port = place.map(|place| StatusPort::open(place, about, shown.clone()));
+        let port = at(text)?.map(|place| StatusPort::open(place, about, shown.clone()));
         let port = port
             .transpose()
             .context("cannot start the thread of the status port")?;

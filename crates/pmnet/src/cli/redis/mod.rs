@@ -27,7 +27,7 @@ use super::common::CommonArgs;
 use super::names::{Named, Watch, wait_until_known};
 use super::ready;
 use super::stop::{nothing_to_read_again, unless_asked_to_stop};
-use crate::status::{FrontBoard, Status};
+use crate::status::{self, FrontBoard, Status};
 pub use args::RedisArgs;
 pub(super) use name::name;
 pub(super) use settings::{
@@ -164,9 +164,7 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
 
 /// Checks these settings, as [`main`] would read them.
 pub fn check(args: RedisArgs) -> Result<(), ConfigError> {
-    if let Some(at) = &args.status {
-        crate::status::place("--status", at)?;
-    }
+    status::at(args.status.as_deref())?;
     match args.shards.clone() {
         Some(path) => sharded::check(&path, args),
         None => settings(args).map(drop),
