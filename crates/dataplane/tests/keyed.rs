@@ -25,7 +25,7 @@ const CLUSTER: ClusterKey = ClusterKey::new(*b"a key of cluster");
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(400);
 
-/// Addresses that nobody uses at this moment.
+/// Addresses that are free at this moment.
 fn free<const N: usize>() -> [Peer; N] {
     let sockets: [UdpSocket; N] = std::array::from_fn(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
     sockets.map(|socket| socket.local_addr().unwrap())
@@ -75,7 +75,7 @@ fn front(cluster: &ClusterKey) -> FrontKey {
     cluster.front(cluster.front_id(b"web")).unwrap()
 }
 
-/// Counts updates, and says how many there were.
+/// Counts updates, and answers each request with their number.
 fn count(mut program: Program, done: &AtomicBool) -> u64 {
     let mut updates = 0;
     while !done.load(Ordering::Relaxed) {

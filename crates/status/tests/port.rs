@@ -246,7 +246,7 @@ fn a_crowd_of_scrapers_is_served() {
     });
     let (turns, longest) = longest;
     assert!(turns > 10, "{turns}");
-    // It shares two processors with hundreds of threads of this test: what is asserted is that it never waited for one of them.
+    // It shares two processors with hundreds of threads of this test, so the test asserts only that it never waited for one of them.
     assert!(longest < Duration::from_secs(2), "{longest:?}");
 }
 

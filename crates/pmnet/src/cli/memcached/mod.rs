@@ -182,7 +182,7 @@ fn may_be_reached(
     }
 }
 
-/// Returns how many clients so many open files are enough for: each has its own socket.
+/// Returns the number of clients for which this many open files are enough: each has its own socket.
 fn clients_within(files: u64) -> usize {
     usize::try_from(files.saturating_sub(FILES_OF_A_FRONT)).unwrap_or(usize::MAX)
 }

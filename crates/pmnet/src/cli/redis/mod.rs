@@ -128,11 +128,9 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         hosts,
         follow,
     } = settings(args)?;
-    front.asks_again = status.is_open();
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
-    let board = board(&front, &client, None);
-    status.shown.add(board.clone());
+    let board = show(&status, &mut front, &client, None);
     let mut way = Way::find(client, hosts, follow)?;
     if let Some(rdma) = rdma {
         way.node = way.node.by_rdma(&rdma)?;
@@ -171,15 +169,23 @@ pub fn check(args: RedisArgs) -> Result<(), ConfigError> {
     }
 }
 
-/// Returns the board of a front. `number`: which one of many, counted from 1.
-fn board(front: &FrontConfig, client: &ClientConfig, number: Option<usize>) -> Arc<FrontBoard> {
-    Arc::new(FrontBoard::new(
+/// Returns the board of a front, which is shown from now on. `number`: which one of many, counted from 1.
+fn show(
+    status: &Status,
+    front: &mut FrontConfig,
+    client: &ClientConfig,
+    number: Option<usize>,
+) -> Arc<FrontBoard> {
+    front.asks_again = status.is_open();
+    let board = Arc::new(FrontBoard::new(
         client.shard,
         number,
         client.copies_min,
         front.call_timeout,
         Arc::clone(&front.pulse),
-    ))
+    ));
+    status.shown.add(board.clone());
+    board
 }
 
 /// The way to the devices of a shard.

@@ -148,8 +148,8 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Returns how many clients of those that may connect can have all the connections that their commands may need. `clients`: the number that
-/// so many open files are enough for.
+/// Returns how many clients of those that may connect can have all the connections that their commands may need. `clients`: returns the
+/// number of clients for which this many open files are enough.
 pub fn within_files(
     wanted: usize,
     clients: impl FnOnce(u64) -> usize,
