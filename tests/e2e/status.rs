@@ -1,4 +1,4 @@
-//! The status port of real processes: what it counts is what happened, every metric moves, and a role is ready exactly while it serves.
+//! The status port of real processes: its counts are those of the ledger, every metric moves, and a role is ready exactly while it serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -107,12 +107,17 @@ impl Metrics {
     }
 }
 
-/// Metrics of all processes of pmnet that run.
+/// Returns the status ports of all processes of pmnet that run.
+fn places(cluster: &Cluster) -> impl Iterator<Item = (Role, SocketAddr)> {
+    let ours = cluster.processes().filter(|(role, _)| *role != Role::Redis);
+    ours.map(|(role, process)| (role, place(process)))
+        .filter(|(_, place)| TcpStream::connect(place).is_ok())
+}
+
+/// Returns the metrics of these.
 fn all(cluster: &Cluster) -> BTreeMap<Role, Metrics> {
-    let ours = cluster.processes().filter(|(role, process)| {
-        *role != Role::Redis && TcpStream::connect(place(process)).is_ok()
-    });
-    ours.map(|(role, process)| (role, Metrics::of(place(process))))
+    places(cluster)
+        .map(|(role, place)| (role, Metrics::of(place)))
         .collect()
 }
 
@@ -175,16 +180,7 @@ fn sums_are_those_of_the_ledger() {
     };
     // A scraper that asks all the time changes nothing.
     let over = AtomicBool::new(false);
-    let places: Vec<SocketAddr> = all(&cluster)
-        .keys()
-        .map(|role| {
-            let (_, process) = cluster
-                .processes()
-                .find(|(other, _)| other == role)
-                .unwrap();
-            place(process)
-        })
-        .collect();
+    let places: Vec<SocketAddr> = places(&cluster).map(|(_, place)| place).collect();
     is_quiet(&cluster);
     let before = all(&cluster);
     let (ledger, done) = std::thread::scope(|scope| {
@@ -494,7 +490,7 @@ fn documented() -> BTreeSet<String> {
         .collect()
 }
 
-/// Sends datagrams that nobody should send, each wrong in one way.
+/// Sends bad datagrams, each wrong in one way.
 fn send_bad_ones(to: SocketAddr) {
     let packet = |change: &dyn Fn(&mut Header), payload: &[u8]| {
         let mut header = Header {

@@ -252,10 +252,8 @@ impl Port for Relay {
         } else {
             until.map(|at| Duration::from_nanos(at.since(now)))
         };
-        self.pulse.rests();
-        let polled = self.poll.poll(&mut self.events, timeout);
-        self.pulse.works();
-        match polled {
+        let wait = || self.poll.poll(&mut self.events, timeout);
+        match self.pulse.rests_for(wait) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }

@@ -75,7 +75,7 @@ fn front(cluster: &ClusterKey) -> FrontKey {
     cluster.front(cluster.front_id(b"web")).unwrap()
 }
 
-/// Counts updates, and says how many there were.
+/// Counts updates, and answers each request with their number.
 fn count(mut program: Program, done: &AtomicBool) -> u64 {
     let mut updates = 0;
     while !done.load(Ordering::Relaxed) {

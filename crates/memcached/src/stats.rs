@@ -6,7 +6,7 @@ use crate::request::Stats;
 /// The memcached whose protocol is spoken. Clients read three numbers of it, and decide by them what they send.
 pub const VERSION: &str = "1.6.18-pmnet";
 
-/// Counts of events since the front began. What a client has reset concerns `stats` alone: others read these, too.
+/// Counts of events since the front began. A client's `stats reset` changes what `stats` shows, and not these: the status port shows them, too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     /// Items stored, or tried to.
@@ -178,7 +178,7 @@ fn general(shared: &Shared, say: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
 mod tests {
     use super::*;
 
-    /// Who watches the front must not lose what a client has reset.
+    /// The status port must not lose counts because a client has reset its own.
     #[test]
     fn a_reset_concerns_stats_alone() {
         let mut shared = Shared::new(0, 1 << 20, 10, 0);

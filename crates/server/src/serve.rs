@@ -229,10 +229,7 @@ pub fn serve(
             core.next_timeout()
                 .map(|at| Duration::from_nanos(at.since(now)))
         };
-        pulse.rests();
-        let polled = poll.poll(&mut events, timeout);
-        pulse.works();
-        match polled {
+        match pulse.rests_for(|| poll.poll(&mut events, timeout)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
             _ => {}
         }

@@ -15,7 +15,7 @@ pub const REQUEST_MAX: Duration = Duration::from_secs(5);
 pub const LIFE_MAX: Duration = Duration::from_secs(15);
 /// Headers of a request, at most.
 const HEADERS_MAX: usize = 64;
-/// Bytes of a body, at most, that are read and thrown away so that the answer arrives: data that nobody read would reset the connection.
+/// Bytes of a body, at most, that are read and thrown away so that the answer arrives: unread data would reset the connection.
 const BODY_BYTES_MAX: usize = 2 << 20;
 
 /// Status of a request that would change something; its answer names the methods that there are.
@@ -106,7 +106,7 @@ impl Answer {
     }
 }
 
-/// What has come of a request.
+/// Result of parsing a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Parsed {
     /// Not all of it.
@@ -154,7 +154,7 @@ fn parse(bytes: &[u8]) -> Parsed {
     })
 }
 
-/// Returns the path that a request names, without its query. What comes through a proxy may name the host, too (RFC 9112, 3.2.2).
+/// Returns the path that a request names, without its query. A request through a proxy may name the host, too (RFC 9112, 3.2.2).
 fn path(target: &str) -> &str {
     let path = match target.split_once("://") {
         Some((scheme, rest)) if !scheme.contains('/') => {
@@ -171,7 +171,7 @@ enum Stage {
     Reading(Vec<u8>),
     /// The answer is written, from this byte on.
     Writing(Vec<u8>, usize),
-    /// The answer is written. The rest of the request is thrown away, so many bytes of it so far.
+    /// The answer is written. The rest of the request is thrown away, this many bytes of it so far.
     Draining(usize),
 }
 
@@ -187,7 +187,7 @@ pub enum Then {
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
-    pub stream: Stream,
+    stream: Stream,
     began: Instant,
     stage: Stage,
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::metric::{Kind, Sample, Value};
+use crate::metric::{Sample, Value};
 use crate::source::{About, Looked};
 
 /// Version of the schema. It changes when a member goes, or means something else; not when one is added.
@@ -58,10 +58,7 @@ fn enter(metrics: &mut Map<String, Json>, sample: &Sample) {
             "p99": shot.quantile(0.99),
         }),
     };
-    let name = match metric.kind {
-        Kind::Counter => metric.full_name(),
-        Kind::Gauge | Kind::Histogram => metric.name.to_owned(),
-    };
+    let name = metric.full_name();
     let own = metric.label.map(|(_, value)| value.to_owned());
     let part = own.or_else(|| sample.labels.first().map(|(_, value)| value.clone()));
     match part {

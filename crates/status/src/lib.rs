@@ -1,4 +1,4 @@
-//! The status port: one thread that shows what the loops of a process do.
+//! The status port: one thread that shows the state of a process's loops.
 //!
 //! Purpose: metrics in the text forms of OpenMetrics and Prometheus (`/metrics`), whether the process lives and is ready (`/livez`,
 //! `/readyz`), and its state as JSON (`/api/v1/status`). A loop publishes its numbers once a turn in a [`Board`]: plain stores of words

@@ -102,6 +102,8 @@ impl Sample {
 /// }
 /// let door = Door { opened: 3, person: 2, wind: 1 };
 /// assert_eq!(door.words(), [3, 2, 1]);
+/// assert_eq!(Door::of([3, 2, 1]).person, 2);
+/// assert_eq!(door.samples()[0].value, pmnet_status::Value::Count(3));
 /// assert_eq!(Door::METRICS[2].label, Some(("by", "wind")));
 /// ```
 #[macro_export]
@@ -132,6 +134,19 @@ macro_rules! numbers {
             #[must_use]
             $visible const fn words(self) -> [u64; $name::METRICS.len()] {
                 [$($(self.$field,)*)*]
+            }
+            /// Returns the numbers that these words are.
+            #[must_use]
+            $visible const fn of(words: [u64; $name::METRICS.len()]) -> $name {
+                let [$($($field,)*)*] = words;
+                $name { $($($field,)*)* }
+            }
+            /// Returns a sample of each number.
+            #[must_use]
+            $visible fn samples(self) -> Vec<$crate::Sample> {
+                let both = $name::METRICS.iter().zip(self.words());
+                both.map(|(metric, word)| $crate::Sample::new(*metric, $crate::Value::Count(word)))
+                    .collect()
             }
         }
     };

@@ -92,18 +92,18 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Listener::Unix(_, path) = self {
-            // Whoever removed it before has done the same.
+            // If it is gone already, nothing is left to do.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// A socket that a process left which was killed is replaced; one at which somebody listens is not, nor any other file.
+/// Listens at this path. The socket of a process that was killed is replaced; one at which a process listens is not, nor any other file.
 fn open_unix(path: &PathBuf) -> io::Result<UnixListener> {
     use std::os::unix::fs::FileTypeExt;
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
     if is_socket {
-        // Without waiting: one that listens, and accepts nobody at present, may have no room for another client.
+        // Without waiting: a process that listens, and accepts no connection at present, may have no room for another one.
         match UnixStream::connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path)?

@@ -1,4 +1,4 @@
-//! What is shown: the loops of a process.
+//! The loops of a process, which are shown.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,7 +39,7 @@ pub trait Source: Debug + Send + Sync {
     /// Its pulse: odd while it waits for something to do, and another one in each turn.
     fn pulse(&self) -> u64;
 
-    /// Called several times a second, for what can only be known by looking again and again.
+    /// Called several times a second, for values that follow from several looks.
     fn tick(&self, now: Instant) {
         let _nothing = now;
     }
@@ -64,7 +64,7 @@ impl Shown {
         all.push((source, Alive::new(Instant::now())));
     }
 
-    /// Looks at the pulses, and lets sources look at what they want to follow.
+    /// Looks at the pulses, and lets sources note how far they are.
     pub(crate) fn tick(&self, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (source, alive) in &mut *all {
@@ -77,14 +77,8 @@ impl Shown {
     pub(crate) fn look(&self, now: Instant) -> Vec<Looked> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let looked = all.iter_mut().map(|(source, alive)| {
-            let stuck = alive.look(source.pulse(), now);
+            let dead = dead(&**source, alive, now);
             source.tick(now);
-            let dead = (stuck >= SILENCE_MAX).then(|| {
-                format!(
-                    "the loop has been in the same turn for {:.1} s",
-                    stuck.as_secs_f64()
-                )
-            });
             let mut look = source.look(now);
             look.samples
                 .push(Sample::new(ALIVE, Value::Count(u64::from(dead.is_none()))));
@@ -106,17 +100,22 @@ impl Shown {
     pub fn dead(&self, now: Instant) -> Vec<String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let dead = all.iter_mut().filter_map(|(source, alive)| {
-            let stuck = alive.look(source.pulse(), now);
-            (stuck >= SILENCE_MAX).then(|| {
-                format!(
-                    "{}: the loop has been in the same turn for {:.1} s",
-                    named(&source.labels()),
-                    stuck.as_secs_f64()
-                )
-            })
+            let why = dead(&**source, alive, now)?;
+            Some(format!("{}: {why}", named(&source.labels())))
         });
         dead.collect()
     }
+}
+
+/// Returns why a loop does not live; `None`: it does.
+fn dead(source: &dyn Source, alive: &mut Alive, now: Instant) -> Option<String> {
+    let stuck = alive.look(source.pulse(), now);
+    (stuck >= SILENCE_MAX).then(|| {
+        format!(
+            "the loop has been in the same turn for {:.1} s",
+            stuck.as_secs_f64()
+        )
+    })
 }
 
 /// Whether the loop lives.

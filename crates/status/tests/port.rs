@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pmnet_status::{
-    About, Board, CONNECTIONS_MAX, HEAD_BYTES_MAX, Look, Place, REQUEST_MAX, Sample, Shown, Source,
-    StatusPort, Value, numbers,
+    About, Board, CONNECTIONS_MAX, HEAD_BYTES_MAX, Look, Place, REQUEST_MAX, Shown, Source,
+    StatusPort, numbers,
 };
 
 numbers! {
@@ -42,13 +42,9 @@ impl Source for Loop {
     }
 
     fn look(&self, _: Instant) -> Look {
-        let words = self.board.read();
-        let samples = LoopNumbers::METRICS.iter().zip(words);
         let refuses = self.refuses.load(Ordering::Relaxed);
         Look {
-            samples: samples
-                .map(|(metric, word)| Sample::new(*metric, Value::Count(word)))
-                .collect(),
+            samples: LoopNumbers::of(self.board.read()).samples(),
             reasons: refuses
                 .then(|| "it does not want to".to_owned())
                 .into_iter()
@@ -250,7 +246,7 @@ fn a_crowd_of_scrapers_is_served() {
     });
     let (turns, longest) = longest;
     assert!(turns > 10, "{turns}");
-    // It shares two processors with hundreds of threads of this test: what is asserted is that it never waited for one of them.
+    // It shares two processors with hundreds of threads of this test, so the test asserts only that it never waited for one of them.
     assert!(longest < Duration::from_secs(2), "{longest:?}");
 }
 
@@ -390,7 +386,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a note");
 }
 
-/// A process that is stopped accepts nobody: who comes next must not wait for it.
+/// A process that is stopped accepts no connection: the next one must not wait for it.
 #[test]
 fn a_unix_socket_whose_owner_accepts_nobody_keeps_no_process_waiting() {
     let folder = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A word that one loop writes: odd while it waits for something to do, even while it works, and another one in each turn. So whoever looks
+/// A word that one loop writes: odd while it waits for something to do, even while it works, and another one in each turn. So a reader
 /// sees whether the loop lives, and the loop reads no clock for it.
 #[derive(Debug)]
 pub struct Pulse(AtomicU64);
@@ -20,6 +20,15 @@ impl Pulse {
     #[inline]
     pub fn rests(&self) {
         self.0.store(self.0.load(Relaxed) | 1, Relaxed);
+    }
+
+    /// Waits in the system, as `wait` does it, and begins a turn.
+    #[inline]
+    pub fn rests_for<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.rests();
+        let waited = wait();
+        self.works();
+        waited
     }
 
     /// The loop begins a turn.

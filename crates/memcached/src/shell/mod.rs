@@ -80,19 +80,40 @@ pub struct Front {
     pulse: Arc<Pulse>,
 }
 
-/// A turn of [`Front::run_observed`].
-#[derive(Clone, Copy, Debug)]
-pub struct FrontTurn {
-    /// Events so far.
-    pub counters: Counters,
-    /// Events of the client machine so far.
-    pub client: ClientCounters,
-    /// Events of its sockets so far.
-    pub socket: SocketCounters,
-    /// UDP requests that are not answered.
-    pub exchanges: usize,
-    /// Time for which nothing has come back although something was sent, in nanoseconds.
-    pub unanswered: u64,
+/// A turn of [`Front::run_observed`]. Nothing is copied for an observer that asks nothing.
+pub struct FrontTurn<'a>(&'a Front);
+
+impl FrontTurn<'_> {
+    /// Returns the events so far.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.0.shared.counters
+    }
+
+    /// Returns the events of the client machine so far.
+    #[must_use]
+    pub fn client(&self) -> ClientCounters {
+        self.0.calls.node.counters()
+    }
+
+    /// Returns the events of its sockets so far.
+    #[must_use]
+    pub fn socket(&self) -> SocketCounters {
+        self.0.calls.node.socket_counters()
+    }
+
+    /// Returns the number of UDP requests that are not answered.
+    #[must_use]
+    pub const fn exchanges(&self) -> usize {
+        self.0.exchanges
+    }
+
+    /// Returns the time for which nothing has come back although something was sent, in nanoseconds.
+    #[must_use]
+    pub fn unanswered(&self) -> u64 {
+        let silent = self.0.calls.node.unanswered_since();
+        silent.map_or(0, |since| self.0.now.since(since))
+    }
 }
 
 impl Front {
@@ -190,7 +211,7 @@ impl Front {
     /// As there.
     pub fn run_observed(
         mut self,
-        mut observe: impl FnMut(&FrontTurn),
+        mut observe: impl FnMut(&FrontTurn<'_>),
     ) -> Result<Counters, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut more_from_endpoint = false;
@@ -202,10 +223,8 @@ impl Front {
             } else {
                 self.sleep()
             };
-            self.pulse.rests();
-            let polled = self.poll.poll(&mut events, timeout);
-            self.pulse.works();
-            match polled {
+            let wait = || self.poll.poll(&mut events, timeout);
+            match self.pulse.rests_for(wait) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
@@ -238,19 +257,7 @@ impl Front {
                 }
             }
             self.send()?;
-            observe(&self.turn());
-        }
-    }
-
-    fn turn(&self) -> FrontTurn {
-        let node = &self.calls.node;
-        let silent = node.unanswered_since();
-        FrontTurn {
-            counters: self.shared.counters,
-            client: node.counters(),
-            socket: node.socket_counters(),
-            exchanges: self.exchanges,
-            unanswered: silent.map_or(0, |since| self.now.since(since)),
+            observe(&FrontTurn(&self));
         }
     }
 

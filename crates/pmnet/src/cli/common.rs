@@ -7,8 +7,10 @@ use clap::Args;
 use pmnet_cli::{ConfigError, address};
 use pmnet_fleet::Names;
 use pmnet_wire::FragmentSize;
+use pmnet_wire::record::CHAIN_MAX;
 
 use super::names::Named;
+use super::redis::within;
 
 /// Settings that every role has besides its own.
 #[derive(Debug, Args)]
@@ -21,6 +23,10 @@ pub struct CommonArgs {
     pub json: bool,
 }
 
+/// Help of `--status`, which every role has.
+pub const STATUS_HELP: &str = "Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, \
+                               its state. Whoever reaches it can read these [default: none]";
+
 /// Returns the value, or a sentence that says what is missing and how to give it.
 pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, ConfigError> {
     value.ok_or_else(|| {
@@ -29,6 +35,13 @@ pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, Con
             "{flag} is missing: give it, or {key} = … in section [{section}] of --config"
         ))
     })
+}
+
+/// Reads `--copies`; 1 if it is not given.
+pub fn copies(wanted: Option<u8>) -> Result<u8, ConfigError> {
+    let copies = wanted.unwrap_or(1);
+    within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
+    Ok(copies)
 }
 
 /// Flags of a command that works on one shard of a fleet.

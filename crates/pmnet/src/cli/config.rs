@@ -22,6 +22,7 @@
 //!
 //! The keys are the long flags without the dashes in front; an unknown key is an error.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use pmnet_cli::{ConfigError, bounded_text};
@@ -51,47 +52,45 @@ pub fn read(path: Option<&Path>) -> Result<FileConfig, ConfigError> {
 }
 
 fn read_file(path: &Path) -> Result<FileConfig, ConfigError> {
-    let place = path.display();
-    let bad = |what: &dyn std::fmt::Display| ConfigError(format!("configuration {place}: {what}"));
-    let file = std::fs::File::open(path).map_err(|error| bad(&error))?;
-    let text = bounded_text(file, FILE_BYTES_MAX).map_err(|error| bad(&error))?;
-    parse(&text).map_err(|error| bad(&error))
+    let text = read_text(path)?;
+    parse(&text).map_err(|error| bad(path, &error))
+}
+
+fn read_text(path: &Path) -> Result<String, ConfigError> {
+    let file = std::fs::File::open(path).map_err(|error| bad(path, &error))?;
+    bounded_text(file, FILE_BYTES_MAX).map_err(|error| bad(path, &error))
+}
+
+fn bad(path: &Path, what: &dyn Display) -> ConfigError {
+    ConfigError(format!("configuration {}: {what}", path.display()))
 }
 
 /// The check of one section.
-type Check<'a> = &'a mut dyn FnMut() -> Result<(), ConfigError>;
+type Check = Box<dyn FnOnce() -> Result<(), ConfigError>>;
 
 /// Checks a file as its roles would read it. Returns the sections that it has.
 ///
 /// # Errors
 /// [`ConfigError`]: it cannot be read, or a role would refuse its section.
 pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
-    let file = read_file(path)?;
-    let place = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| ConfigError(format!("configuration {place}: {error}")))?;
-    let table: toml::Table = toml::from_str(&text)
-        .map_err(|error| ConfigError(format!("configuration {place}: {error}")))?;
+    let text = read_text(path)?;
     let FileConfig {
         device,
         server,
         redis,
         memcached,
-    } = file;
-    let checks: [(&str, Check<'_>); 4] = [
-        ("device", &mut || super::device::check(device.clone())),
-        ("server", &mut || super::server::check(&server)),
-        ("redis", &mut || super::redis::check(redis.clone())),
-        ("memcached", &mut || {
-            super::memcached::check(memcached.clone())
-        }),
+    } = parse(&text).map_err(|error| bad(path, &error))?;
+    let table: toml::Table = toml::from_str(&text).map_err(|error| bad(path, &error))?;
+    let checks: [(&str, Check); 4] = [
+        ("device", Box::new(|| super::device::check(device))),
+        ("server", Box::new(|| super::server::check(server))),
+        ("redis", Box::new(|| super::redis::check(redis))),
+        ("memcached", Box::new(|| super::memcached::check(memcached))),
     ];
     let mut found = Vec::new();
     for (section, check) in checks {
         if table.contains_key(section) {
-            check().map_err(|error| {
-                ConfigError(format!("configuration {place}: [{section}]: {error}"))
-            })?;
+            check().map_err(|error| bad(path, &format!("[{section}]: {error}")))?;
             found.push(format!("[{section}]"));
         }
     }

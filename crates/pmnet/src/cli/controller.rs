@@ -9,7 +9,7 @@ use pmnet_cli::ConfigError;
 use pmnet_fleet::{Advice, Controller, ControllerConfig, Plan, Step};
 use serde_json::{Value, json};
 
-use super::common::InFleet;
+use super::common::{InFleet, STATUS_HELP};
 use super::ready;
 use super::stop::stop_on_signals;
 use crate::status::{ControllerBoard, ControllerNumbers, Status};
@@ -51,9 +51,8 @@ pub struct ControllerArgs {
     /// and has no other users.
     #[arg(long)]
     compact_etcd: bool,
-    /// Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, its state. Whoever reaches it can
-    /// read these [default: none].
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Address of the status port.
+    #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
     status: Option<String>,
     /// Report the start, and each change that was made, on stdout: one JSON object a line.
     #[arg(long)]
@@ -85,9 +84,6 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
     let mut said = Said::default();
     let mut ready = false;
     loop {
-        // Each call of etcd has a deadline of its own.
-        board.pulse.works();
-        board.pulse.rests();
         let turned = controller.turn();
         count(&mut numbers, &turned);
         if turned.is_ok() && !ready {

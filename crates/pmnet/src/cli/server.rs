@@ -12,15 +12,16 @@ use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
 use pmnet_fleet::hand::ServerDoor;
 use pmnet_fleet::{Candidate, LEASE_SECONDS, LEASE_SECONDS_USUAL, ServerAgentConfig};
-use pmnet_server::serve::{DriverError, Ended, ServeConfig, ServerWords, Turn, serve};
-use pmnet_server::{Feed, ServerConfig, ServerNode, Stop as Stopped, TAKEN_OVER};
+use pmnet_server::serve::{DriverError, Ended, ServeConfig, Turn, serve};
+use pmnet_server::{Feed, ServerConfig, ServerNode, Stop as Stopped, Store, TAKEN_OVER};
+use pmnet_store::OpenError;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::common::{CommonArgs, in_etcd, required, size_max, udp_address};
+use super::common::{CommonArgs, STATUS_HELP, in_etcd, required, size_max, udp_address};
 use super::ready;
 use super::stop::{stop_on_signals, unless_asked_to_stop};
-use crate::status::{ServerBoard, ServerWriter, Status};
+use crate::status::{self, ServerBoard, ServerWriter, Status};
 
 /// Time of polling after activity: enough to take a burst apart, too short to rob the store.
 const SPIN_US: u64 = 0;
@@ -124,9 +125,8 @@ pub struct ServerArgs {
     /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
     #[arg(long, value_name = "URL,…")]
     etcd: Option<String>,
-    /// Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, its state. Whoever reaches it can
-    /// read these [default: none].
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Address of the status port.
+    #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
     status: Option<String>,
     /// Do not tell `pmnet ctl` which chain the store has on record (outside a fleet: by TCP, at the address of --listen).
     #[arg(long)]
@@ -157,35 +157,103 @@ pub struct ServerCommand {
     pub common: CommonArgs,
 }
 
-/// Checks these settings, as [`main`] would read them. The store is not opened.
-pub fn check(args: &ServerArgs) -> Result<(), ConfigError> {
-    let args = args.clone();
-    let listen = udp_address("--listen", &required("--listen", "server", args.listen)?)?;
-    let store = required("--store", "server", args.store)?;
-    let shard = args.shard.unwrap_or(0);
+impl ServerArgs {
+    /// Returns what these flags say; for what they do not say, the file.
+    fn over(self, file: ServerArgs) -> ServerArgs {
+        ServerArgs {
+            listen: self.listen.or(file.listen),
+            store: self.store.or(file.store),
+            store_password_file: self.store_password_file.or(file.store_password_file),
+            store_sync: self.store_sync.or(file.store_sync),
+            shard: self.shard.or(file.shard),
+            device_log: self.device_log.or(file.device_log),
+            fleet: self.fleet.or(file.fleet),
+            etcd: self.etcd.or(file.etcd),
+            status: self.status.or(file.status),
+            no_ctl: self.no_ctl || file.no_ctl,
+            lease_seconds: self.lease_seconds.or(file.lease_seconds),
+            standby: self.standby || file.standby,
+            mtu: self.mtu.or(file.mtu),
+            spin_us: self.spin_us.or(file.spin_us),
+        }
+    }
+}
+
+/// Settings of a server.
+struct Settings {
+    serve: ServeConfig,
+    store: StoreAt,
+    fleet: Option<ServerAgentConfig>,
+    /// Whether `pmnet ctl` may ask it.
+    by_hand: bool,
+    device_log: Option<String>,
+    status: Option<String>,
+}
+
+/// A store, and how to open it.
+struct StoreAt {
+    url: String,
+    password: Option<String>,
+    sync: Option<pmnet_store::StoreSync>,
+    shard: u32,
+}
+
+impl StoreAt {
+    fn open(&self) -> Result<Box<dyn Store>, OpenError> {
+        pmnet_store::open_with(&self.url, self.password.as_deref(), self.sync, self.shard)
+    }
+}
+
+/// Reads these settings; an error if they cannot be.
+fn settings(args: ServerArgs) -> Result<Settings, ConfigError> {
+    let listen = required("--listen", "server", args.listen)?;
+    let listen = udp_address("--listen", &listen)?;
     let password = args
         .store_password_file
         .map(|path| password("--store-password-file", &path));
-    let password = password.transpose()?;
-    // To open a packet store would make its file.
-    if !store.starts_with("packet:") {
-        let sync = args.store_sync.map(Into::into);
-        let opened = pmnet_store::open_with(&store, password.as_deref(), sync, shard);
-        opened.map_err(|error| ConfigError(format!("--store: {error}")))?;
-    }
-    size_max(args.mtu, listen.is_ipv6())?;
-    if let Some(at) = &args.status {
-        crate::status::place("--status", at)?;
-    }
-    fleet_of(
+    let shard = args.shard.unwrap_or(0);
+    let store = StoreAt {
+        password: password.transpose()?,
+        url: required("--store", "server", args.store)?,
+        sync: args.store_sync.map(Into::into),
+        shard,
+    };
+    let fleet = fleet_of(
         args.fleet,
         args.etcd,
         args.lease_seconds,
         listen,
         shard,
         args.standby,
-    )
-    .map(drop)
+    )?;
+    let by_hand = fleet.is_none() && listen.port() != 0 && !args.no_ctl;
+    let mut server = ServerConfig::new(shard);
+    server.size_max = size_max(args.mtu, listen.is_ipv6())?;
+    let words = fleet.is_some() || by_hand;
+    Ok(Settings {
+        serve: ServeConfig {
+            spin_micros: args.spin_us.unwrap_or(SPIN_US),
+            words: words.then(Arc::default),
+            ..ServeConfig::new(listen, server)
+        },
+        store,
+        fleet,
+        by_hand,
+        device_log: args.device_log,
+        status: args.status,
+    })
+}
+
+/// Checks these settings, as [`main`] would read them. The store is not opened.
+pub fn check(args: ServerArgs) -> Result<(), ConfigError> {
+    let Settings { store, status, .. } = settings(args)?;
+    status::at(status.as_deref())?;
+    // To open a packet store would make its file.
+    if !store.url.starts_with("packet:") {
+        let opened = store.open();
+        opened.map_err(|error| ConfigError(format!("--store: {error}")))?;
+    }
+    Ok(())
 }
 
 /// A device's log as a server's queue.
@@ -265,53 +333,33 @@ fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
 /// Serves until asked to end.
 pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     survive_hangup()?;
-    let flags = command.args.clone();
-    let listen = required("--listen", "server", flags.listen.or(file.listen))?;
-    let listen = udp_address("--listen", &listen)?;
-    if let Some(url) = &flags.store {
+    if let Some(url) = &command.args.store {
         let instead =
             "give it with --store-password-file, or put the URL into the configuration file";
         warn_of_password("--store", url, instead);
     }
-    let password_file = flags.store_password_file.or(file.store_password_file);
-    let password = password_file.map(|path| password("--store-password-file", &path));
-    let password = password.transpose()?;
-    let store = required("--store", "server", flags.store.or(file.store))?;
-    let sync = flags.store_sync.or(file.store_sync).map(Into::into);
-    let shard = flags.shard.or(file.shard).unwrap_or(0);
-    let fleet = fleet_of(
-        flags.fleet.or(file.fleet),
-        flags.etcd.or(file.etcd),
-        flags.lease_seconds.or(file.lease_seconds),
-        listen,
-        shard,
-        flags.standby || file.standby,
-    )?;
+    let Settings {
+        serve: mut config,
+        store: store_at,
+        fleet,
+        by_hand,
+        device_log,
+        status,
+    } = settings(command.args.clone().over(file))?;
+    let (listen, shard) = (config.listen, store_at.shard);
     let standby = fleet.as_ref().is_some_and(|config| config.standby);
-    let by_hand = fleet.is_none() && listen.port() != 0 && !(flags.no_ctl || file.no_ctl);
-    let words = (fleet.is_some() || by_hand).then(|| Arc::new(ServerWords::default()));
-    let mut server = ServerConfig::new(shard);
-    server.size_max = size_max(flags.mtu.or(file.mtu), listen.is_ipv6())?;
-    let mut config = ServeConfig {
-        listen,
-        words: words.clone(),
-        pulse: Arc::default(),
-        server,
-        spin_micros: flags.spin_us.or(file.spin_us).unwrap_or(SPIN_US),
-    };
     let stop = stop_on_signals()?;
-    let status = Status::open("server", flags.status.or(file.status).as_deref())?;
+    let status = Status::open("server", status.as_deref())?;
     let board = Arc::new(ServerBoard::new(shard));
     config.pulse = Arc::clone(&board.pulse);
     status.shown.add(board.clone());
-    let door = words.clone().filter(|_| by_hand).map(|words| {
+    let door = config.words.clone().filter(|_| by_hand).map(|words| {
         ServerDoor::open(listen, shard, words).inspect_err(|error| {
             tracing::warn!("PM2606 `pmnet ctl` cannot reach this server: TCP {listen}: {error}");
         })
     });
     // It closes when this process ends.
     let _door = door.and_then(Result::ok);
-    let device_log = flags.device_log.or(file.device_log);
     let mut candidate = fleet.clone().map(Candidate::new);
     loop {
         let mut present = candidate.transpose().context("no random numbers")?;
@@ -322,7 +370,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
             return Ok(true);
         }
         // A server that gets a turn knows nothing yet: store and machine begin anew.
-        let store = pmnet_store::open_with(&store, password.as_deref(), sync, shard)?;
+        let store = store_at.open()?;
         let feed = device_log
             .as_ref()
             .map(|name| -> Box<dyn Feed> { Box::new(DeviceLog(LogReader::new(name))) });
@@ -376,5 +424,51 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
         );
         config.words = config.words.map(|_| Arc::default());
         candidate = fleet.clone().map(Candidate::again);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ServerArgs;
+
+    /// Every key of the file, each with a value that is not the default.
+    const ALL: &str = r#"
+        listen = "127.0.0.1:51500"
+        store = "null:"
+        store-password-file = "/a"
+        store-sync = "updates"
+        shard = 1
+        device-log = "b"
+        fleet = "c"
+        etcd = "d"
+        status = "e"
+        no-ctl = true
+        lease-seconds = 2
+        standby = true
+        mtu = 3
+        spin-us = 4
+    "#;
+
+    #[test]
+    fn flags_win_over_the_file_key_by_key() {
+        let all: ServerArgs = toml::from_str(ALL).unwrap();
+        let shown = |args: &ServerArgs| format!("{args:#?}");
+        let nothing = shown(&ServerArgs::default());
+        for (own, default) in shown(&all).lines().zip(nothing.lines()).skip(1) {
+            assert!(own == "}" || own != default, "not set: {own}");
+        }
+        let both_ways = [
+            all.clone().over(ServerArgs::default()),
+            ServerArgs::default().over(all.clone()),
+        ];
+        assert_eq!(
+            both_ways.map(|args| shown(&args)),
+            [(); 2].map(|()| shown(&all))
+        );
+        let other = ServerArgs {
+            spin_us: Some(99),
+            ..ServerArgs::default()
+        };
+        assert_eq!(other.over(all).spin_us, Some(99));
     }
 }

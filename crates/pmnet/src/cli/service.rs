@@ -1,4 +1,4 @@
-//! What the service manager is told, if it started this process and asked for it (`NOTIFY_SOCKET`, `WATCHDOG_USEC`; sd_notify(3)).
+//! Messages to the service manager, if it started this process and asked for them (`NOTIFY_SOCKET`, `WATCHDOG_USEC`; sd_notify(3)).
 //!
 //! A message that cannot be sent is lost: the manager then acts as if nothing had been said, and no role depends on it.
 
@@ -17,19 +17,19 @@ fn say(states: &[NotifyState<'_>]) {
     }
 }
 
-/// The role serves. `line`: what it prints then.
+/// Says that the role serves. `line`: its ready line, without the first word.
 pub fn ready(line: &str) {
     say(&[NotifyState::Ready, NotifyState::Status(line)]);
 }
 
-/// The role reads a file again. It goes on serving meanwhile; [`reloaded`] follows.
+/// Says that the role reads a file again. It goes on serving meanwhile; [`reloaded`] follows.
 pub fn reloading() {
     if let Ok(now) = NotifyState::monotonic_usec_now() {
         say(&[NotifyState::Reloading, now]);
     }
 }
 
-/// The file was read, or left as it was.
+/// Says that the file was read, or left as it was.
 pub fn reloaded(status: &str) {
     say(&[NotifyState::Ready, NotifyState::Status(status)]);
 }

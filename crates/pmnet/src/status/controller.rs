@@ -1,15 +1,13 @@
 //! A controller.
 
-use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use pmnet_client::Pulse;
 use pmnet_status::{Board, Kind, Look, Metric, Sample, Source, Value, numbers};
 use serde_json::json;
 
-use super::device::samples;
+use super::lock;
 
 numbers! {
     /// Numbers of a controller.
@@ -43,12 +41,11 @@ const HEARD: Metric = Metric::new(
 /// Metrics besides [`ControllerNumbers`].
 pub(super) const MORE: [Metric; 1] = [HEARD];
 
-/// What a controller publishes.
+/// Numbers and state that a controller publishes.
 #[derive(Debug)]
 pub(crate) struct ControllerBoard {
     fleet: String,
     shard: u32,
-    pub(crate) pulse: Arc<Pulse>,
     numbers: Board<{ ControllerNumbers::METRICS.len() }>,
     state: Mutex<State>,
 }
@@ -64,16 +61,15 @@ impl ControllerBoard {
         ControllerBoard {
             fleet,
             shard,
-            pulse: Arc::default(),
             numbers: Board::default(),
             state: Mutex::default(),
         }
     }
 
-    /// Publishes a turn. `waits`: what waits for a person or for etcd.
+    /// Publishes a turn. `waits`: the message for a person, or about etcd, for which the controller waits.
     pub(crate) fn turn(&self, numbers: ControllerNumbers, answered: bool, waits: Option<&str>) {
         self.numbers.publish(numbers.words());
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if answered {
             state.heard = Some(Instant::now());
         }
@@ -89,14 +85,15 @@ impl Source for ControllerBoard {
         ]
     }
 
+    /// Always the pulse of a loop that waits: for etcd, and each of its calls has a deadline of its own.
     fn pulse(&self) -> u64 {
-        self.pulse.word()
+        Pulse::default().word()
     }
 
     fn look(&self, now: Instant) -> Look {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.state);
         let mut look = Look {
-            samples: samples(ControllerNumbers::METRICS, &self.numbers.read()),
+            samples: ControllerNumbers::of(self.numbers.read()).samples(),
             ..Look::default()
         };
         match state.heard {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use pmnet_client::{Clock, Pulse};
@@ -19,6 +19,7 @@ use super::kernel;
 use super::lag::Lag;
 use super::server::ServerBoard;
 use super::verbs::VerbsBoard;
+use super::{lock, seconds};
 
 numbers! {
     /// Numbers of a device's loop.
@@ -117,10 +118,6 @@ numbers! {
     }
 }
 
-/// Bounds of the histograms: 2^10 ns (1 µs) to 2^34 ns (17 s).
-const BOUNDS: (usize, usize) = (10, 34);
-const NANOS: f64 = 1e9;
-
 const COPIES_WANTED: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_device_copies_wanted",
@@ -156,7 +153,7 @@ pub(super) const MORE: [Metric; 5] = [
     ACKNOWLEDGED_SECONDS,
 ];
 
-/// What the loop of a device publishes.
+/// Numbers and times that the loop of a device publishes.
 #[derive(Debug)]
 pub(crate) struct DeviceBoard {
     shard: u32,
@@ -171,7 +168,7 @@ pub(crate) struct DeviceBoard {
     lease: AtomicU64,
     durable: Histogram,
     acknowledged: Histogram,
-    /// What the server wants a person to do before the device may serve. It changes rarely, and only then the loop locks it.
+    /// Order of the server to a person, without which the device may not serve. It changes rarely, and only then the loop locks it.
     waits: Mutex<Option<String>>,
     /// Of the status port's thread.
     lag: Mutex<Lag>,
@@ -185,7 +182,7 @@ pub(crate) struct DeviceBoard {
 const NO_LEASE: u64 = u64::MAX;
 
 /// More that a device may have beside its loop.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Beside {
     pub(crate) kernel: Option<String>,
     pub(crate) server: Option<ServerBoard>,
@@ -211,34 +208,9 @@ impl DeviceBoard {
         }
     }
 
-    fn numbers(&self) -> Numbers {
-        Numbers(self.numbers.read())
+    fn numbers(&self) -> DeviceNumbers {
+        DeviceNumbers::of(self.numbers.read())
     }
-}
-
-/// Numbers that were read.
-struct Numbers([u64; DeviceNumbers::METRICS.len()]);
-
-impl Numbers {
-    /// Returns the number of a metric; with a label, of this part.
-    fn of(&self, name: &str, part: Option<&str>) -> u64 {
-        let is =
-            |metric: &Metric| metric.name == name && metric.label.map(|(_, value)| value) == part;
-        let at = DeviceNumbers::METRICS.iter().position(is);
-        at.map_or(0, |at| self.0[at])
-    }
-
-    fn cursors(&self) -> (u64, u64) {
-        let order = |cursor| self.of("pmnet_device_order", Some(cursor));
-        (order("last"), order("applied"))
-    }
-}
-
-/// Returns samples of numbers, with these metrics.
-pub(super) fn samples(metrics: &[Metric], words: &[u64]) -> Vec<Sample> {
-    let both = metrics.iter().zip(words);
-    both.map(|(metric, word)| Sample::new(*metric, Value::Count(*word)))
-        .collect()
 }
 
 impl Source for DeviceBoard {
@@ -254,9 +226,8 @@ impl Source for DeviceBoard {
     }
 
     fn tick(&self, now: Instant) {
-        let (last, applied) = self.numbers().cursors();
-        let mut lag = self.lag.lock().unwrap_or_else(PoisonError::into_inner);
-        lag.note(last, applied, now);
+        let numbers = self.numbers();
+        lock(&self.lag).note(numbers.last, numbers.applied, now);
         if let Some(server) = &self.server {
             server.tick(now);
         }
@@ -264,42 +235,26 @@ impl Source for DeviceBoard {
 
     fn look(&self, now: Instant) -> Look {
         let numbers = self.numbers();
-        let (last, applied) = numbers.cursors();
-        let oldest = self
-            .lag
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .oldest(last, applied, now);
-        let waits = self
-            .waits
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let oldest = lock(&self.lag).oldest(numbers.last, numbers.applied, now);
+        let waits = lock(&self.waits).clone();
         let lease = match self.lease.load(Relaxed) {
             NO_LEASE => None,
             until => Some(Time(until).since(Clock::boottime().now())),
         };
         let mut look = Look {
-            samples: samples(DeviceNumbers::METRICS, &numbers.0),
+            samples: numbers.samples(),
             reasons: reasons(&numbers, self.wanted, lease, waits.as_deref()),
             ..Look::default()
         };
-        let (from, to) = BOUNDS;
         #[allow(clippy::cast_precision_loss)]
-        let seconds =
+        let lease_left =
             lease.map(|left| Sample::new(LEASE_LEFT, Value::Number(left as f64 / SECOND as f64)));
-        look.samples.extend(seconds);
+        look.samples.extend(lease_left);
         look.samples.extend([
             Sample::new(COPIES_WANTED, Value::Count(u64::from(self.wanted))),
             Sample::new(OLDEST, Value::Number(oldest.as_secs_f64())),
-            Sample::new(
-                DURABLE_SECONDS,
-                Value::Histogram(self.durable.read(NANOS, from, to)),
-            ),
-            Sample::new(
-                ACKNOWLEDGED_SECONDS,
-                Value::Histogram(self.acknowledged.read(NANOS, from, to)),
-            ),
+            seconds(DURABLE_SECONDS, &self.durable),
+            seconds(ACKNOWLEDGED_SECONDS, &self.acknowledged),
         ]);
         look.facts.insert("waits".into(), json!(waits));
         if let Some(name) = &self.kernel {
@@ -319,9 +274,14 @@ impl Source for DeviceBoard {
 }
 
 /// Returns why a device is not ready: it does not serve, has no lease, or has too few copies.
-fn reasons(numbers: &Numbers, wanted: u8, lease: Option<u64>, waits: Option<&str>) -> Vec<String> {
+fn reasons(
+    numbers: &DeviceNumbers,
+    wanted: u8,
+    lease: Option<u64>,
+    waits: Option<&str>,
+) -> Vec<String> {
     let mut reasons = Vec::new();
-    if numbers.of("pmnet_device_serving", None) == 0 {
+    if numbers.serving == 0 {
         reasons.push(match waits {
             Some(text) => format!("it does not serve: {text}"),
             None => "it does not serve: the server has not answered".into(),
@@ -330,7 +290,7 @@ fn reasons(numbers: &Numbers, wanted: u8, lease: Option<u64>, waits: Option<&str
     if lease == Some(0) {
         reasons.push("it has no lease, so it answers nobody".into());
     }
-    let copies = numbers.of("pmnet_device_copies", None);
+    let copies = numbers.copies;
     if copies < u64::from(wanted) {
         reasons.push(format!(
             "the chain has {copies} copies, and {wanted} are wanted"
@@ -389,7 +349,7 @@ pub(crate) struct DeviceWriter {
     until_durable: Marks,
     until_acknowledged: Marks,
     waits: Option<String>,
-    /// A loop that nobody looks at publishes nothing.
+    /// Whether there is a status port. Without one the loop publishes nothing.
     is_shown: bool,
 }
 
@@ -421,7 +381,7 @@ impl DeviceWriter {
                 ),
             ] {
                 if numbers.serving == 0 {
-                    // What a recovery finds did not come now.
+                    // Entries that a recovery finds did not come now.
                     *marks = Marks {
                         noted: numbers.last,
                         ..Marks::default()
@@ -441,22 +401,18 @@ impl DeviceWriter {
         board.lease.store(lease, Relaxed);
         if machine.waits_for() != self.waits.as_deref() {
             self.waits = machine.waits_for().map(str::to_owned);
-            board
-                .waits
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone_from(&self.waits);
+            lock(&board.waits).clone_from(&self.waits);
         }
     }
 
-    /// Returns the board, if somebody may look at it.
+    /// Returns the board, if there is a status port.
     pub(crate) fn shown(&self) -> Option<&DeviceBoard> {
         self.is_shown.then_some(&*self.board)
     }
 }
 
 impl Drop for DeviceWriter {
-    /// The loop has ended: it serves nobody, and waits for another one.
+    /// Publishes that the loop has ended: it serves no client, and waits for another run.
     fn drop(&mut self) {
         self.board.numbers.publish(DeviceNumbers::default().words());
         if let Some(server) = &self.board.server {
@@ -637,7 +593,7 @@ mod tests {
             copies,
             ..DeviceNumbers::default()
         };
-        reasons(&Numbers(numbers.words()), wanted, lease, None)
+        reasons(&numbers, wanted, lease, None)
     }
 
     #[test]

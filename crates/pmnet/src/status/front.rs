@@ -1,17 +1,16 @@
 //! A front of Redis's clients.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pmnet_client::{ClientCounters, LinkCounters, Pulse, SocketCounters};
 use pmnet_front::FrontTurn;
 use pmnet_front::client::Counters;
 use pmnet_front::upstream::UpstreamCounters;
-use pmnet_status::{Board, Histogram, Kind, Look, Metric, Sample, Source, Value, numbers};
+use pmnet_status::{Board, Histogram, Kind, Look, Metric, Source, numbers};
 
-use super::device::samples;
+use super::seconds;
+use super::waiting::Waiting;
 
 numbers! {
     /// Numbers of a front's loop.
@@ -124,19 +123,15 @@ pub(super) const MORE: [Metric; 6] = [
     CALL[3],
 ];
 
-/// What the loop of a front publishes.
+/// Numbers and times that the loop of a front publishes.
 #[derive(Debug)]
 pub(crate) struct FrontBoard {
     shard: u32,
     /// Place in the file of shards, from 1; `None`: there is no such file.
     number: Option<usize>,
-    wanted: u8,
-    /// A head that has not answered for so long is not there.
-    deadline: Duration,
     pulse: Arc<Pulse>,
     numbers: Board<{ FrontNumbers::METRICS.len() }>,
-    /// Nanoseconds.
-    unanswered: AtomicU64,
+    waiting: Waiting,
     calls: [Histogram; 4],
 }
 
@@ -151,11 +146,9 @@ impl FrontBoard {
         FrontBoard {
             shard,
             number,
-            wanted,
-            deadline,
             pulse,
             numbers: Board::default(),
-            unanswered: AtomicU64::new(0),
+            waiting: Waiting::new(wanted, deadline),
             calls: Default::default(),
         }
     }
@@ -166,7 +159,7 @@ impl FrontBoard {
             self.calls[class as usize].record(took, 1);
         }
         self.numbers.publish(numbers(turn).words());
-        self.unanswered.store(turn.unanswered, Relaxed);
+        self.waiting.turn(turn.unanswered);
     }
 }
 
@@ -182,33 +175,16 @@ impl Source for FrontBoard {
     }
 
     fn look(&self, _: Instant) -> Look {
-        let unanswered = Duration::from_nanos(self.unanswered.load(Relaxed));
         let mut look = Look {
-            samples: samples(FrontNumbers::METRICS, &self.numbers.read()),
-            reasons: silent(unanswered, self.deadline).into_iter().collect(),
+            samples: FrontNumbers::of(self.numbers.read()).samples(),
             ..Look::default()
         };
-        look.samples.extend([
-            Sample::new(COPIES_WANTED, Value::Count(u64::from(self.wanted))),
-            Sample::new(UNANSWERED, Value::Number(unanswered.as_secs_f64())),
-        ]);
+        self.waiting.look(COPIES_WANTED, UNANSWERED, &mut look);
         let calls = CALL.iter().zip(&self.calls);
-        look.samples.extend(calls.map(|(metric, calls)| {
-            Sample::new(*metric, Value::Histogram(calls.read(1e9, 10, 34)))
-        }));
+        look.samples
+            .extend(calls.map(|(metric, calls)| seconds(*metric, calls)));
         look
     }
-}
-
-/// Returns why a front is not ready: nothing has come back for too long.
-pub(super) fn silent(unanswered: Duration, deadline: Duration) -> Option<String> {
-    (unanswered >= deadline).then(|| {
-        format!(
-            "nothing has come back from the devices for {:.1} s, and a command may take {:.1} s",
-            unanswered.as_secs_f64(),
-            deadline.as_secs_f64()
-        )
-    })
 }
 
 /// All counters are named here, so that none is forgotten.
@@ -290,18 +266,6 @@ mod tests {
     use pmnet_front::Class;
 
     use super::*;
-
-    #[test]
-    fn a_front_is_ready_until_nothing_has_come_back_for_the_time_of_a_command() {
-        let seconds = Duration::from_secs;
-        assert_eq!(silent(seconds(0), seconds(10)), None);
-        assert_eq!(silent(seconds(9), seconds(10)), None);
-        assert!(
-            silent(seconds(10), seconds(10))
-                .unwrap()
-                .contains("for 10.0 s")
-        );
-    }
 
     #[test]
     fn classes_have_their_histograms() {

@@ -1,4 +1,4 @@
-//! A device in the kernel: its numbers are in pinned maps, which are read when somebody asks.
+//! A device in the kernel: its numbers are in pinned maps, which are read for each request.
 
 use pmnet_dataplane::xdp::Status;
 use pmnet_status::{Kind, Look, Metric, Sample, Shot, Value, numbers};
@@ -59,7 +59,7 @@ pub(super) const MORE: [Metric; 2] = [ADMITS, TOOK];
 /// Nanoseconds of a slot.
 const SLOT_NS: f64 = 32.0;
 
-/// Adds what the pinned maps say.
+/// Adds the content of the pinned maps.
 pub(super) fn look(name: &str, look: &mut Look) {
     match Status::read(name) {
         Ok(status) => {
@@ -100,21 +100,21 @@ fn samples(status: &Status) -> Vec<Sample> {
 /// Returns slots of equal length as buckets of powers of two.
 #[allow(clippy::cast_precision_loss)]
 fn took(slots: &[u64]) -> Shot {
+    let seconds = |slots: usize| slots as f64 * SLOT_NS / 1e9;
     let mut buckets: Vec<(f64, u64)> = Vec::new();
-    let (mut bound, mut sum) = (1, 0.0);
-    for (at, count) in slots.iter().enumerate() {
-        if at + 1 == slots.len() {
-            buckets.push((f64::MAX, *count));
+    let mut sum = 0.0;
+    for (slot, count) in (1..).zip(slots) {
+        // The last slot counts all that took longer.
+        let bound = if slot == slots.len() {
+            f64::MAX
         } else {
-            if buckets.is_empty() || at == bound {
-                bound = if buckets.is_empty() { 1 } else { bound * 2 };
-                buckets.push((bound as f64 * SLOT_NS / 1e9, 0));
-            }
-            if let Some((_, all)) = buckets.last_mut() {
-                *all += count;
-            }
+            seconds(slot.next_power_of_two())
+        };
+        match buckets.last_mut() {
+            Some((last, all)) if *last == bound => *all += count,
+            _ => buckets.push((bound, *count)),
         }
-        sum += *count as f64 * (at + 1) as f64 * SLOT_NS / 1e9;
+        sum += *count as f64 * seconds(slot);
     }
     Shot { buckets, sum }
 }

@@ -1,4 +1,4 @@
-//! For how long the oldest entry has waited to be applied, without a clock in the loop that takes it in.
+//! The time for which the oldest entry has waited to be applied, without a clock in the loop that takes it in.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ const MARKS_MAX: usize = 512;
 /// Highest orders at moments of the past.
 #[derive(Debug, Default)]
 pub struct Lag {
-    /// Each: what the highest order was, and when. Orders and times increase.
+    /// Each: the highest order, and the time of the look. Orders and times increase.
     marks: VecDeque<(u64, Instant)>,
 }
 

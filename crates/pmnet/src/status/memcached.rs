@@ -1,17 +1,14 @@
 //! A front of memcached's clients.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pmnet_client::{ClientCounters, Pulse, SocketCounters};
 use pmnet_memcached::FrontTurn;
 use pmnet_memcached::stats::Counters;
-use pmnet_status::{Board, Kind, Look, Metric, Sample, Source, Value, numbers};
+use pmnet_status::{Board, Kind, Look, Metric, Source, numbers};
 
-use super::device::samples;
-use super::front::silent;
+use super::waiting::Waiting;
 
 numbers! {
     /// Numbers of a memcached front's loop.
@@ -97,16 +94,13 @@ const UNANSWERED: Metric = Metric::new(
 /// Metrics besides [`MemcachedNumbers`].
 pub(super) const MORE: [Metric; 2] = [COPIES_WANTED, UNANSWERED];
 
-/// What the loop of a memcached front publishes.
+/// Numbers that the loop of a memcached front publishes.
 #[derive(Debug)]
 pub(crate) struct MemcachedBoard {
     shard: u32,
-    wanted: u8,
-    deadline: Duration,
     pulse: Arc<Pulse>,
     numbers: Board<{ MemcachedNumbers::METRICS.len() }>,
-    /// Nanoseconds.
-    unanswered: AtomicU64,
+    waiting: Waiting,
 }
 
 impl MemcachedBoard {
@@ -118,18 +112,16 @@ impl MemcachedBoard {
     ) -> MemcachedBoard {
         MemcachedBoard {
             shard,
-            wanted,
-            deadline,
             pulse,
             numbers: Board::default(),
-            unanswered: AtomicU64::new(0),
+            waiting: Waiting::new(wanted, deadline),
         }
     }
 
     /// Publishes a turn.
-    pub(crate) fn turn(&self, turn: &FrontTurn) {
+    pub(crate) fn turn(&self, turn: &FrontTurn<'_>) {
         self.numbers.publish(numbers(turn).words());
-        self.unanswered.store(turn.unanswered, Relaxed);
+        self.waiting.turn(turn.unanswered());
     }
 }
 
@@ -143,22 +135,17 @@ impl Source for MemcachedBoard {
     }
 
     fn look(&self, _: Instant) -> Look {
-        let unanswered = Duration::from_nanos(self.unanswered.load(Relaxed));
         let mut look = Look {
-            samples: samples(MemcachedNumbers::METRICS, &self.numbers.read()),
-            reasons: silent(unanswered, self.deadline).into_iter().collect(),
+            samples: MemcachedNumbers::of(self.numbers.read()).samples(),
             ..Look::default()
         };
-        look.samples.extend([
-            Sample::new(COPIES_WANTED, Value::Count(u64::from(self.wanted))),
-            Sample::new(UNANSWERED, Value::Number(unanswered.as_secs_f64())),
-        ]);
+        self.waiting.look(COPIES_WANTED, UNANSWERED, &mut look);
         look
     }
 }
 
 /// All counters are named here, so that none is forgotten.
-fn numbers(turn: &FrontTurn) -> MemcachedNumbers {
+fn numbers(turn: &FrontTurn<'_>) -> MemcachedNumbers {
     let Counters {
         sets,
         flushes,
@@ -176,7 +163,7 @@ fn numbers(turn: &FrontTurn) -> MemcachedNumbers {
         connections_ever,
         connections_refused,
         began: _,
-    } = turn.counters;
+    } = turn.counters();
     let ClientCounters {
         rejected,
         unexpected,
@@ -185,13 +172,13 @@ fn numbers(turn: &FrontTurn) -> MemcachedNumbers {
         resent,
         fallbacks,
         crowded,
-    } = turn.client;
+    } = turn.client();
     let SocketCounters {
         send_dropped,
         send_errors,
         from_nowhere,
         fragmented,
-    } = turn.socket;
+    } = turn.socket();
     MemcachedNumbers {
         set: sets,
         flush: flushes,
@@ -227,6 +214,6 @@ fn numbers(turn: &FrontTurn) -> MemcachedNumbers {
         send_errors,
         fragmented,
         connections,
-        exchanges: u64::try_from(turn.exchanges).unwrap_or(u64::MAX),
+        exchanges: u64::try_from(turn.exchanges()).unwrap_or(u64::MAX),
     }
 }

@@ -1,4 +1,4 @@
-//! What each role shows at its status port: which numbers of its loop are which metrics, when it is ready, and what more there is to say.
+//! The view of each role at its status port: which numbers of its loop are which metrics, when it is ready, and more facts about it.
 //!
 //! May not: serve HTTP (`pmnet_status` does), or do more in a loop than to copy numbers.
 
@@ -11,6 +11,7 @@ mod memcached;
 mod page;
 mod server;
 mod verbs;
+mod waiting;
 
 pub(crate) use controller::{ControllerBoard, ControllerNumbers};
 pub(crate) use device::{Beside, DeviceBoard, DeviceWriter};
@@ -20,9 +21,11 @@ pub use page::page;
 pub(crate) use server::{ServerBoard, ServerWriter};
 pub(crate) use verbs::VerbsBoard;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use anyhow::Context;
 use pmnet_cli::{ConfigError, address};
-use pmnet_status::{About, Place, Shown, StatusPort};
+use pmnet_status::{About, Histogram, Metric, Place, Sample, Shown, StatusPort, Value};
 
 use crate::cli::service;
 
@@ -45,6 +48,21 @@ pub(crate) fn place(flag: &str, text: &str) -> Result<Place, ConfigError> {
     Ok(Place::Unix(path.into()))
 }
 
+/// Reads `--status`.
+pub(crate) fn at(text: Option<&str>) -> Result<Option<Place>, ConfigError> {
+    text.map(|text| place("--status", text)).transpose()
+}
+
+/// Locks what a loop and the status port's thread share. No panic leaves it half changed.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns a sample of times that were recorded in nanoseconds, with bounds from 2^10 ns (1 µs) to 2^34 ns (17 s).
+fn seconds(metric: Metric, times: &Histogram) -> Sample {
+    Sample::new(metric, Value::Histogram(times.read(1e9, 10, 34)))
+}
+
 /// The status port of this process; closed when dropped.
 pub(crate) struct Status {
     pub(crate) shown: Shown,
@@ -52,16 +70,15 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Opens the port, if an address is given.
-    pub(crate) fn open(role: &'static str, at: Option<&str>) -> anyhow::Result<Status> {
+    /// Opens the port, if `text` gives an address.
+    pub(crate) fn open(role: &'static str, text: Option<&str>) -> anyhow::Result<Status> {
         let shown = Shown::default();
         let about = About {
             role,
             version: env!("CARGO_PKG_VERSION"),
             commit: COMMIT,
         };
-        let place = at.map(|at| place("--status", at)).transpose()?;
-        let port = place.map(|place| StatusPort::open(place, about, shown.clone()));
+        let port = at(text)?.map(|place| StatusPort::open(place, about, shown.clone()));
         let port = port
             .transpose()
             .context("cannot start the thread of the status port")?;

@@ -107,7 +107,7 @@ fn row(text: &mut String, metric: &Metric, all: &[Metric]) {
 mod tests {
     use super::*;
 
-    /// What Prometheus and its checker demand of names, and what its readers do.
+    /// The rules of Prometheus, of its checker, and of this page's readers for names.
     #[test]
     fn definitions_are_well_formed() {
         let mut names = BTreeSet::new();

@@ -2,19 +2,18 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use pmnet_client::{Pulse, SocketCounters};
 use pmnet_proto::server::Counters;
-use pmnet_proto::time::Nanos;
 use pmnet_server::serve::Turn;
 use pmnet_server::{ServerNode, Store};
 use pmnet_status::{Board, Histogram, Kind, Look, Metric, Sample, Source, Value, numbers};
 use serde_json::json;
 
-use super::device::samples;
 use super::lag::Lag;
+use super::{lock, seconds};
 
 numbers! {
     /// Numbers of a server's loop.
@@ -86,7 +85,7 @@ const BATCH_UPDATES: Metric = Metric::new(
 /// Metrics besides [`ServerNumbers`].
 pub(super) const MORE: [Metric; 4] = [OLDEST, PAUSED, STORE_SECONDS, BATCH_UPDATES];
 
-/// What the loop of a server publishes.
+/// Numbers and times that the loop of a server publishes.
 #[derive(Debug)]
 pub(crate) struct ServerBoard {
     shard: u32,
@@ -116,23 +115,15 @@ impl ServerBoard {
         }
     }
 
-    /// The loop has ended.
+    /// Publishes that the loop has ended.
     pub(crate) fn ended(&self) {
         self.numbers.publish(ServerNumbers::default().words());
         self.paused.store(0, Relaxed);
         self.pulse.rests();
     }
 
-    fn number(&self, name: &str, part: Option<&str>) -> u64 {
-        let is =
-            |metric: &Metric| metric.name == name && metric.label.map(|(_, value)| value) == part;
-        let at = ServerNumbers::METRICS.iter().position(is);
-        at.map_or(0, |at| self.numbers.read()[at])
-    }
-
-    fn cursors(&self) -> (u64, u64) {
-        let order = |cursor| self.number("pmnet_server_order", Some(cursor));
-        (order("received"), order("watermark"))
+    fn numbers(&self) -> ServerNumbers {
+        ServerNumbers::of(self.numbers.read())
     }
 }
 
@@ -156,28 +147,19 @@ impl Source for ServerBoard {
     }
 
     fn tick(&self, now: Instant) {
-        let (received, applied) = self.cursors();
-        let mut lag = self.lag.lock().unwrap_or_else(PoisonError::into_inner);
-        lag.note(received, applied, now);
+        let numbers = self.numbers();
+        lock(&self.lag).note(numbers.received, numbers.watermark, now);
     }
 
     fn look(&self, now: Instant) -> Look {
-        let (received, applied) = self.cursors();
-        let oldest = self
-            .lag
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .oldest(received, applied, now);
-        let why = self
-            .why
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let numbers = self.numbers();
+        let oldest = lock(&self.lag).oldest(numbers.received, numbers.watermark, now);
+        let why = lock(&self.why).clone();
         let why = why.filter(|_| self.paused.load(Relaxed) == 1);
         let mut reasons = Vec::new();
         if let Some(why) = &why {
             reasons.push(format!("the store is left alone for a moment: {why}"));
-        } else if self.number("pmnet_server_loaded", None) == 0 {
+        } else if numbers.loaded == 0 {
             reasons.push("the records of the store are not loaded".into());
         }
         let reason = why
@@ -188,17 +170,14 @@ impl Source for ServerBoard {
             ..Sample::new(PAUSED, Value::Count(u64::from(why.is_some())))
         };
         let mut look = Look {
-            samples: samples(ServerNumbers::METRICS, &self.numbers.read()),
+            samples: numbers.samples(),
             reasons,
             ..Look::default()
         };
         look.samples.extend([
             Sample::new(OLDEST, Value::Number(oldest.as_secs_f64())),
             paused,
-            Sample::new(
-                STORE_SECONDS,
-                Value::Histogram(self.store.read(1e9, 10, 34)),
-            ),
+            seconds(STORE_SECONDS, &self.store),
             Sample::new(BATCH_UPDATES, Value::Histogram(self.batch.read(1.0, 0, 12))),
         ]);
         look.facts.insert("store_pauses".into(), json!(why));
@@ -222,19 +201,8 @@ impl ServerWriter {
         node: &ServerNode<S>,
         turn: &Turn,
     ) {
-        self.publish(board, node, turn.socket, turn.step);
-    }
-
-    /// Publishes a turn of a server without a socket.
-    pub(crate) fn publish<S: Store>(
-        &mut self,
-        board: &ServerBoard,
-        node: &ServerNode<S>,
-        socket: SocketCounters,
-        step: Option<Nanos>,
-    ) {
-        let numbers = numbers(node, socket);
-        if let Some(took) = step {
+        let numbers = numbers(node, turn.socket);
+        if let Some(took) = turn.step {
             board.store.record(took, 1);
         }
         let batch = numbers.applied.saturating_sub(self.applied);
@@ -246,11 +214,7 @@ impl ServerWriter {
         let why = node.pauses();
         if why.is_some() && why != self.why.as_deref() {
             self.why = why.map(str::to_owned);
-            board
-                .why
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone_from(&self.why);
+            lock(&board.why).clone_from(&self.why);
         }
         board.paused.store(u64::from(why.is_some()), Relaxed);
     }

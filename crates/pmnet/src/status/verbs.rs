@@ -3,8 +3,6 @@
 use pmnet_status::{Board, Sample, numbers};
 use pmnet_verbs::{ConnectionCounters, QueueCounters};
 
-use super::device::samples;
-
 numbers! {
     /// Numbers of a queue.
     pub(crate) struct VerbsNumbers {
@@ -39,7 +37,7 @@ numbers! {
     }
 }
 
-/// What a device publishes of its queue.
+/// Numbers that a device publishes of its queue.
 #[derive(Debug, Default)]
 pub(crate) struct VerbsBoard(Board<{ VerbsNumbers::METRICS.len() }>);
 
@@ -80,6 +78,6 @@ impl VerbsBoard {
     }
 
     pub(super) fn samples(&self) -> Vec<Sample> {
-        samples(VerbsNumbers::METRICS, &self.0.read())
+        VerbsNumbers::of(self.0.read()).samples()
     }
 }

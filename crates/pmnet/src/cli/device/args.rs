@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
+use crate::cli::common::STATUS_HELP;
+
 /// Where updates are logged and acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -157,9 +159,8 @@ pub struct DeviceArgs {
     /// With --fleet: length of a lease in seconds, 2 to 60 [default: 3].
     #[arg(long, value_name = "N")]
     pub lease_seconds: Option<u64>,
-    /// Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, its state. Whoever reaches it can
-    /// read these [default: none].
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Address of the status port.
+    #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
     pub status: Option<String>,
     /// With --status: the device is not ready with fewer copies in its chain [default: 1].
     #[arg(long, value_name = "R")]

@@ -17,15 +17,14 @@ use anyhow::Context;
 use clap::Args;
 use pmnet_cli::{ConfigError, survive_hangup};
 use pmnet_client::Stop;
-use pmnet_wire::record::CHAIN_MAX;
 
 pub use self::args::DeviceArgs;
 use self::settings::{Place, Settings, each, settings};
 use self::supervisor::{Showing, serve};
-use super::common::CommonArgs;
+use super::common::{CommonArgs, copies};
 use super::names::wait_until_known;
 use super::stop::{stop_on_signals, unless_asked_to_stop};
-use crate::status::Status;
+use crate::status::{self, Status};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -139,7 +138,7 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
         return Ok(true);
     }
     let (shards, detach, discard) = (args.shards.unwrap_or(1), args.detach, args.discard);
-    let status = args.status.clone();
+    let shown_at = args.status.clone();
     let copies = copies(args.copies)?;
     let first = settings(args)?;
     if detach {
@@ -148,51 +147,46 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
     }
     let stop = stop_on_signals()?;
     let json = command.common.json;
-    if shards > 1 && first.kernel().is_some() {
-        let text = "--shards does not go with a kernel mode: start a process for each shard, all at the same interface";
-        return Err(ConfigError(text.into()).into());
-    }
-    if shards > 1 && matches!(first.place, Place::Store(..)) {
-        let text = "--shards does not go with --store yet: start a process for each shard";
-        return Err(ConfigError(text.into()).into());
-    }
-    let status = Status::open("device", status.as_deref())?;
+    check_shards(&first, shards)?;
+    let status = Status::open("device", shown_at.as_deref())?;
     let showing = Showing {
         status: &status,
         copies,
     };
-    match shards {
-        1 => serve(&first, showing, &stop, json)
-            .or_else(unless_asked_to_stop)
-            .map(|()| true),
-        2..=SHARDS_MAX => serve_all(&first, shards, showing, &stop, json),
-        _ => Err(ConfigError(format!("--shards must be 1 to {SHARDS_MAX}")).into()),
+    if shards > 1 {
+        return serve_all(&first, shards, showing, &stop, json);
     }
+    serve(&first, showing, &stop, json)
+        .or_else(unless_asked_to_stop)
+        .map(|()| true)
 }
 
 /// Checks these settings, as [`main`] would read them.
 pub fn check(args: DeviceArgs) -> Result<(), ConfigError> {
     copies(args.copies)?;
-    if let Some(at) = &args.status {
-        crate::status::place("--status", at)?;
-    }
+    status::at(args.status.as_deref())?;
     let shards = args.shards.unwrap_or(1);
     let first = settings(args)?;
+    check_shards(&first, shards)?;
     if shards > 1 {
         each(&first, shards)?;
     }
     Ok(())
 }
 
-/// Reads `--copies`.
-fn copies(wanted: Option<u8>) -> Result<u8, ConfigError> {
-    let copies = wanted.unwrap_or(1);
-    if !(1..=CHAIN_MAX).contains(&usize::from(copies)) {
-        return Err(ConfigError(format!(
-            "--copies {copies}: it must be from 1 to {CHAIN_MAX}"
-        )));
-    }
-    Ok(copies)
+/// Checks whether one process may serve this many shards.
+fn check_shards(first: &Settings, shards: u16) -> Result<(), ConfigError> {
+    let text = match (shards, &first.place) {
+        (2.., Place::Kernel(_)) => {
+            "--shards does not go with a kernel mode: start a process for each shard, all at the same interface"
+        }
+        (2.., Place::Store(..)) => {
+            "--shards does not go with --store yet: start a process for each shard"
+        }
+        (1..=SHARDS_MAX, _) => return Ok(()),
+        _ => return Err(ConfigError(format!("--shards must be 1 to {SHARDS_MAX}"))),
+    };
+    Err(ConfigError(text.into()))
 }
 
 /// Serves several shards. One that stops says so and does not take the others with it.
@@ -228,4 +222,32 @@ fn serve_all(
             .count();
         Ok(failed == 0)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DeviceArgs, check};
+
+    /// `pmnet check` took files that `pmnet device` refuses.
+    #[test]
+    fn a_number_of_shards_that_a_device_refuses_is_refused_when_its_file_is_checked() {
+        let checked = |more: &str| {
+            let text = format!("listen = \"127.0.0.1:51000\"\n{more}");
+            let args: DeviceArgs = toml::from_str(&text).unwrap();
+            check(args).map_err(|error| error.0)
+        };
+        let relay = "next = \"127.0.0.1:51500\"\nlog = \"/a\"\nmedia = \"dram\"\n";
+        for shards in [1, 2, 64] {
+            assert_eq!(checked(&format!("{relay}shards = {shards}")), Ok(()));
+        }
+        for shards in [0, 65] {
+            let refused = checked(&format!("{relay}shards = {shards}")).unwrap_err();
+            assert!(refused.contains("--shards must be 1 to 64"), "{refused}");
+        }
+        let refused = checked("store = \"packet:/a?size=64M\"\nshards = 2").unwrap_err();
+        assert!(
+            refused.contains("--shards does not go with --store"),
+            "{refused}"
+        );
+    }
 }

@@ -13,6 +13,7 @@ use pmnet_device::{DeviceConfig, DeviceNode, Served as _, Turn};
 use pmnet_media::{AnyMedia, Kind};
 use pmnet_packet_store::Seat;
 use pmnet_proto::Random;
+use pmnet_server::serve::Turn as ServerTurn;
 use pmnet_server::{Server, ServerConfig, ServerNode, Store as _};
 use pmnet_store::{RegionAddress, RegionStore};
 use pmnet_tail::{SERVER, StoreDevice};
@@ -149,7 +150,11 @@ pub fn run(
         writer.turn(node.device(), turn);
         if let Some(board) = writer.shown().and_then(|board| board.server.as_ref()) {
             // Its socket is the device's.
-            of_server.publish(board, node.server(), SocketCounters::default(), None);
+            let turn = ServerTurn {
+                step: None,
+                socket: SocketCounters::default(),
+            };
+            of_server.turn(board, node.server(), &turn);
         }
     };
     let store = ("store", json!(durability));

@@ -70,20 +70,11 @@ impl Showing<'_> {
     /// Returns the board of a device, which is shown from now on.
     fn board(&self, settings: &Settings) -> Arc<DeviceBoard> {
         let device = &settings.relay.device;
-        let kernel = settings.kernel().map(|kernel| kernel.name.clone());
-        let beside = match &settings.place {
-            Place::Store(..) => Beside {
-                server: Some(ServerBoard::new(device.shard)),
-                ..Beside::default()
-            },
-            Place::Verbs(_) => Beside {
-                verbs: Some(VerbsBoard::default()),
-                ..Beside::default()
-            },
-            Place::Relay | Place::Direct(_) | Place::Kernel(_) => Beside {
-                kernel,
-                ..Beside::default()
-            },
+        let beside = Beside {
+            kernel: settings.kernel().map(|kernel| kernel.name.clone()),
+            server: matches!(settings.place, Place::Store(..))
+                .then(|| ServerBoard::new(device.shard)),
+            verbs: matches!(settings.place, Place::Verbs(_)).then(VerbsBoard::default),
         };
         let board = DeviceBoard::new(device.shard, device.id, self.copies, beside);
         let board = Arc::new(board);

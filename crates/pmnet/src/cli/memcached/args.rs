@@ -3,6 +3,8 @@
 use clap::Args;
 use serde::Deserialize;
 
+use crate::cli::common::STATUS_HELP;
+
 /// Settings of `pmnet memcached`; section `[memcached]` of the configuration file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -50,9 +52,8 @@ pub struct MemcachedArgs {
     /// Most clients at a time [default: 1024]; fewer if the limit of open files is too low.
     #[arg(long, value_name = "N")]
     pub(super) connections_max: Option<usize>,
-    /// Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, its state. Whoever reaches it can
-    /// read these [default: none].
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Address of the status port.
+    #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
     pub(super) status: Option<String>,
     /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
     #[arg(long, value_name = "SECONDS")]

@@ -12,10 +12,9 @@ use pmnet_client::{ClientConfig, Clock};
 use pmnet_fleet::FollowConfig;
 use pmnet_memcached::{Front, FrontConfig};
 use pmnet_wire::MESSAGE_BYTES_MAX;
-use pmnet_wire::record::CHAIN_MAX;
 use serde_json::json;
 
-use super::common::{CommonArgs, required, size_max};
+use super::common::{CommonArgs, copies, required, size_max};
 use super::names::{Named, wait_until_known};
 use super::ready;
 use super::redis::{
@@ -23,7 +22,7 @@ use super::redis::{
     within, within_files,
 };
 use super::stop::{nothing_to_read_again, unless_asked_to_stop};
-use crate::status::{MemcachedBoard, Status};
+use crate::status::{self, MemcachedBoard, Status};
 pub use args::MemcachedArgs;
 
 const EXAMPLES: &str = "\
@@ -112,9 +111,7 @@ fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool
 
 /// Checks these settings, as [`main`] would read them.
 pub fn check(args: MemcachedArgs) -> Result<(), ConfigError> {
-    if let Some(at) = &args.status {
-        crate::status::place("--status", at)?;
-    }
+    status::at(args.status.as_deref())?;
     settings(args).map(drop)
 }
 
@@ -155,8 +152,7 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
         within("--tcp-keepalive", seconds, 0, KEEPALIVE_SECONDS_MAX)?;
         front.keepalive = (seconds > 0).then(|| Duration::from_secs(seconds));
     }
-    let copies = args.copies.unwrap_or(1);
-    within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
+    let copies = copies(args.copies)?;
     client.name = name;
     client.shard = shard;
     client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
@@ -186,7 +182,7 @@ fn may_be_reached(
     }
 }
 
-/// Returns how many clients so many open files are enough for: each has its own socket.
+/// Returns the number of clients for which this many open files are enough: each has its own socket.
 fn clients_within(files: u64) -> usize {
     usize::try_from(files.saturating_sub(FILES_OF_A_FRONT)).unwrap_or(usize::MAX)
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
+use crate::cli::common::STATUS_HELP;
+
 use super::super::access::{Hidden, Said};
 use super::super::tls::TlsClients;
 
@@ -83,9 +85,8 @@ pub struct RedisArgs {
     /// Most clients at a time [default: 10000]; fewer if the limit of open files is too low.
     #[arg(long, value_name = "N")]
     pub(super) connections_max: Option<usize>,
-    /// Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, its state. Whoever reaches it can
-    /// read these [default: none].
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Address of the status port.
+    #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
     pub(super) status: Option<String>,
     /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
     #[arg(long, value_name = "SECONDS")]

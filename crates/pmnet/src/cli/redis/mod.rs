@@ -27,7 +27,7 @@ use super::common::CommonArgs;
 use super::names::{Named, Watch, wait_until_known};
 use super::ready;
 use super::stop::{nothing_to_read_again, unless_asked_to_stop};
-use crate::status::{FrontBoard, Status};
+use crate::status::{self, FrontBoard, Status};
 pub use args::RedisArgs;
 pub(super) use name::name;
 pub(super) use settings::{
@@ -128,11 +128,9 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         hosts,
         follow,
     } = settings(args)?;
-    front.asks_again = status.is_open();
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
-    let board = board(&front, &client, None);
-    status.shown.add(board.clone());
+    let board = show(&status, &mut front, &client, None);
     let mut way = Way::find(client, hosts, follow)?;
     if let Some(rdma) = rdma {
         way.node = way.node.by_rdma(&rdma)?;
@@ -164,24 +162,30 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
 
 /// Checks these settings, as [`main`] would read them.
 pub fn check(args: RedisArgs) -> Result<(), ConfigError> {
-    if let Some(at) = &args.status {
-        crate::status::place("--status", at)?;
-    }
+    status::at(args.status.as_deref())?;
     match args.shards.clone() {
         Some(path) => sharded::check(&path, args),
         None => settings(args).map(drop),
     }
 }
 
-/// Returns the board of a front. `number`: which one of many, counted from 1.
-fn board(front: &FrontConfig, client: &ClientConfig, number: Option<usize>) -> Arc<FrontBoard> {
-    Arc::new(FrontBoard::new(
+/// Returns the board of a front, which is shown from now on. `number`: which one of many, counted from 1.
+fn show(
+    status: &Status,
+    front: &mut FrontConfig,
+    client: &ClientConfig,
+    number: Option<usize>,
+) -> Arc<FrontBoard> {
+    front.asks_again = status.is_open();
+    let board = Arc::new(FrontBoard::new(
         client.shard,
         number,
         client.copies_min,
         front.call_timeout,
         Arc::clone(&front.pulse),
-    ))
+    ));
+    status.shown.add(board.clone());
+    board
 }
 
 /// The way to the devices of a shard.

@@ -13,7 +13,7 @@ use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret};
 use pmnet_wire::record::CHAIN_MAX;
 
 use super::super::access::access;
-use super::super::common::{hop_addresses, in_etcd, required, size_max};
+use super::super::common::{copies, hop_addresses, in_etcd, required, size_max};
 use super::super::names::Named;
 use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
@@ -134,8 +134,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     if let Some(size) = args.unread_total_max {
         front.unread_total_max = unread("--unread-total-max", &size)?;
     }
-    let copies = args.copies.unwrap_or(1);
-    within("--copies", usize::from(copies), 1, CHAIN_MAX)?;
+    let copies = copies(args.copies)?;
     client.name = name(front.listen);
     client.shard = shard;
     client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
@@ -149,8 +148,8 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Returns how many clients of those that may connect can have all the connections that their commands may need. `clients`: the number that
-/// so many open files are enough for.
+/// Returns how many clients of those that may connect can have all the connections that their commands may need. `clients`: returns the
+/// number of clients for which this many open files are enough.
 pub fn within_files(
     wanted: usize,
     clients: impl FnOnce(u64) -> usize,

@@ -17,7 +17,7 @@ use toml::{Table, Value};
 
 use super::super::{ready, service};
 use super::settings::{Settings, settings, within_files};
-use super::{RedisArgs, Way, board, log_end};
+use super::{RedisArgs, Way, log_end, show};
 use crate::status::Status;
 
 /// Largest file of shards, in bytes.
@@ -245,10 +245,8 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
     }
     let (mut fronts, mut entrances, mut followers) = (Vec::new(), Vec::new(), Vec::new());
     for (number, mut settings) in (1..).zip(settings) {
-        settings.front.asks_again = status.is_open();
         let of_shard = || format!("shard {number} of {}", path.display());
-        let board = board(&settings.front, &settings.client, Some(number));
-        status.shown.add(board.clone());
+        let board = show(status, &mut settings.front, &settings.client, Some(number));
         let way = Way::find(settings.client, settings.hosts, settings.follow);
         let Way {
             node,

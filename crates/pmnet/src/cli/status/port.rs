@@ -1,14 +1,13 @@
-//! `pmnet status --at`: what processes say at their status ports.
+//! `pmnet status --at`: the state of processes, as their status ports show it.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use pmnet_cli::{ConfigError, notice, tell};
 use pmnet_status::Place;
 use serde_json::{Value, json};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::status::place;
 
@@ -68,21 +67,17 @@ fn is_ready(state: &anyhow::Result<Value>) -> bool {
 
 /// Returns the state of one process.
 fn ask(place: &Place) -> anyhow::Result<Value> {
-    let body = match place {
-        Place::Tcp(address) => {
-            let stream =
-                TcpStream::connect_timeout(address, ANSWER_MAX).context("it cannot be reached")?;
-            stream.set_read_timeout(Some(ANSWER_MAX))?;
-            stream.set_write_timeout(Some(ANSWER_MAX))?;
-            exchange(stream)?
-        }
-        Place::Unix(path) => {
-            let stream = UnixStream::connect(path).context("it cannot be reached")?;
-            stream.set_read_timeout(Some(ANSWER_MAX))?;
-            stream.set_write_timeout(Some(ANSWER_MAX))?;
-            exchange(stream)?
-        }
+    let (domain, address) = match place {
+        Place::Tcp(address) => (Domain::for_address(*address), SockAddr::from(*address)),
+        Place::Unix(path) => (Domain::UNIX, SockAddr::unix(path)?),
     };
+    let socket = Socket::new(domain, Type::STREAM, None)?;
+    socket.set_read_timeout(Some(ANSWER_MAX))?;
+    socket.set_write_timeout(Some(ANSWER_MAX))?;
+    socket
+        .connect_timeout(&address, ANSWER_MAX)
+        .context("it cannot be reached")?;
+    let body = exchange(socket)?;
     serde_json::from_str(&body).context("its answer is no JSON")
 }
 
@@ -185,6 +180,27 @@ mod tests {
         assert_eq!(lines[1], "device 7, shard 0");
         assert_eq!(lines[2], "not ready: too few");
         assert!(lines[3].starts_with("copies ") && lines[3].ends_with(" 1"));
+    }
+
+    /// A process that is stopped accepts no connection. One more, when there was no room for it, was waited for without end.
+    #[test]
+    fn a_unix_socket_that_has_no_room_for_a_connection_is_told_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("status.sock");
+        let _owner = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let connect = || {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let connected = socket.connect(&SockAddr::unix(&path).unwrap());
+            connected.map(|()| socket)
+        };
+        let held: Vec<Socket> = std::iter::from_fn(|| connect().ok()).take(10_000).collect();
+        assert!(connect().is_err(), "there is room for {}", held.len());
+        let (tell, told) = std::sync::mpsc::channel();
+        let place = Place::Unix(path.clone());
+        std::thread::spawn(move || tell.send(ask(&place).map_err(|error| format!("{error:#}"))));
+        let answer = told.recv_timeout(3 * ANSWER_MAX).unwrap();
+        assert!(answer.unwrap_err().starts_with("it cannot be reached"));
     }
 
     #[test]

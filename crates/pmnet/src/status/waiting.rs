@@ -1,0 +1,71 @@
+//! A front's wait for the devices, which both fronts show.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use pmnet_status::{Look, Metric, Sample, Value};
+
+/// Time for which nothing has come back, and the bounds that a front was given.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// Copies without which nothing is acknowledged.
+    wanted: u8,
+    /// A head that has not answered for this long is not there.
+    deadline: Duration,
+    /// Nanoseconds.
+    unanswered: AtomicU64,
+}
+
+impl Waiting {
+    pub(super) const fn new(wanted: u8, deadline: Duration) -> Waiting {
+        Waiting {
+            wanted,
+            deadline,
+            unanswered: AtomicU64::new(0),
+        }
+    }
+
+    /// Publishes for how many nanoseconds nothing has come back.
+    pub(super) fn turn(&self, unanswered: u64) {
+        self.unanswered.store(unanswered, Relaxed);
+    }
+
+    /// Adds both metrics, and the reason why the front is not ready if nothing has come back for too long.
+    pub(super) fn look(&self, copies_wanted: Metric, unanswered: Metric, look: &mut Look) {
+        let silence = Duration::from_nanos(self.unanswered.load(Relaxed));
+        look.samples.extend([
+            Sample::new(copies_wanted, Value::Count(u64::from(self.wanted))),
+            Sample::new(unanswered, Value::Number(silence.as_secs_f64())),
+        ]);
+        look.reasons.extend(silent(silence, self.deadline));
+    }
+}
+
+/// Returns why a front is not ready: nothing has come back for too long.
+fn silent(unanswered: Duration, deadline: Duration) -> Option<String> {
+    (unanswered >= deadline).then(|| {
+        format!(
+            "nothing has come back from the devices for {:.1} s, and a command may take {:.1} s",
+            unanswered.as_secs_f64(),
+            deadline.as_secs_f64()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_front_is_ready_until_nothing_has_come_back_for_the_time_of_a_command() {
+        let seconds = Duration::from_secs;
+        assert_eq!(silent(seconds(0), seconds(10)), None);
+        assert_eq!(silent(seconds(9), seconds(10)), None);
+        assert!(
+            silent(seconds(10), seconds(10))
+                .unwrap()
+                .contains("for 10.0 s")
+        );
+    }
+}
