@@ -50,8 +50,6 @@ pub struct FrontConfig {
     pub keepalive: Option<Duration>,
     /// Sign that the loop lives.
     pub pulse: Arc<Pulse>,
-    /// Devices that do not answer are asked again, also if no client asks: so that whoever looks sees when they answer again.
-    pub asks_again: bool,
 }
 
 /// Who answers commands that only read, beside a bypass.
@@ -88,7 +86,6 @@ impl FrontConfig {
             tls: None,
             keepalive: Some(KEEPALIVE),
             pulse: Arc::default(),
-            asks_again: false,
         }
     }
 }

@@ -128,7 +128,6 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         hosts,
         follow,
     } = settings(args)?;
-    front.asks_again = status.is_open();
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
     let board = board(&front, &client, None);
@@ -153,11 +152,11 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
             ("copies", json!(copies)),
         ],
     );
-    let counters = front.run_observed(|turn| {
-        if status.is_open() {
-            board.turn(turn);
-        }
-    })?;
+    let counters = if status.is_open() {
+        front.run_observed(|turn| board.turn(turn))?
+    } else {
+        front.run()?
+    };
     log_end(&counters, 0);
     Ok(true)
 }

@@ -244,8 +244,7 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
         );
     }
     let (mut fronts, mut entrances, mut followers) = (Vec::new(), Vec::new(), Vec::new());
-    for (number, mut settings) in (1..).zip(settings) {
-        settings.front.asks_again = status.is_open();
+    for (number, settings) in (1..).zip(settings) {
         let of_shard = || format!("shard {number} of {}", path.display());
         let board = board(&settings.front, &settings.client, Some(number));
         status.shown.add(board.clone());
@@ -293,11 +292,11 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
             .name(format!("shard-{number}"))
             .spawn(move || {
                 let _ends = ends;
-                front.run_observed(|turn| {
-                    if is_shown {
-                        board.turn(turn);
-                    }
-                })
+                if is_shown {
+                    front.run_observed(|turn| board.turn(turn))
+                } else {
+                    front.run()
+                }
             })
             .context("cannot start the thread of a shard")?;
         running.push((own, thread));
