@@ -59,7 +59,7 @@ use command::Command;
 use context::{Env, Later};
 use end::Sent;
 use errors::refusal;
-pub(crate) use errors::{EXECABORT, shown, unknown_command};
+pub(crate) use errors::{EXECABORT, SYNTAX, shown, unknown_command};
 use face::Face;
 use gates::Stop;
 use input::{Input, Sender};

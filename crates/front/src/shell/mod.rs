@@ -365,8 +365,7 @@ impl<U: Upstream> Front<U> {
             after_each(&mut self);
         }
         self.shut_down();
-        self.shared.counters.failed_logins = self.shared.users.failed_logins();
-        Ok(self.shared.counters)
+        Ok(self.counters())
     }
 
     /// How long nothing needs doing unless something arrives; `None`: for ever.

@@ -45,10 +45,17 @@ impl<U: Upstream> Front<U> {
         Some(since.saturating_add(ASK_AGAIN).max(self.ask_again_at))
     }
 
+    /// Returns the events so far.
+    pub(super) fn counters(&self) -> Counters {
+        Counters {
+            failed_logins: self.shared.users.failed_logins(),
+            ..self.shared.counters
+        }
+    }
+
     /// Shows the turn to `observe`.
     pub(super) fn observed(&mut self, observe: &mut impl FnMut(&mut FrontTurn<'_>)) {
-        let mut counters = self.shared.counters;
-        counters.failed_logins = self.shared.users.failed_logins();
+        let counters = self.counters();
         let now = self.shared.now;
         let unanswered = self
             .up

@@ -8,6 +8,7 @@
 use bytes::Bytes;
 
 use super::Passing;
+use super::embedded::is_nothing;
 use super::passage::{Effect, Passage, Stage};
 use crate::client::Shared;
 use crate::client::back::calls::outcome_reply;
@@ -32,7 +33,7 @@ pub(super) fn may_need(effect: &Effect, kind: Option<Pass>) -> bool {
 
 /// Whether this reply shows nothing, and nothing has happened: an error, nothing within the time, a transaction that was given up.
 fn says_nothing(effect: &Effect, reply: &[u8]) -> bool {
-    matches!(reply, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
+    is_nothing(reply)
         || reply.starts_with(b"-")
         || matches!(effect, Effect::Exec { .. } | Effect::Discard) && reply.starts_with(b"+")
 }

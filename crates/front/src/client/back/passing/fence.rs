@@ -8,11 +8,10 @@
 
 use bytes::Bytes;
 use pmnet_resp::read;
-use pmnet_wire::command::Form;
 
 use super::Passing;
 use super::direct::Direct;
-use crate::client::back::calls::{Purpose, Session, head};
+use crate::client::back::calls::{Purpose, Session, single};
 use crate::client::command::Command;
 use crate::client::context::{Context, Later};
 use crate::client::face::Pending;
@@ -41,8 +40,7 @@ impl Passing {
         session: &mut Session,
         cx: &mut Context<'_>,
     ) -> Result<(), Later> {
-        let head = head(Form::Single, cx.selected);
-        let payload = Bytes::from([&head, command.frame].concat());
+        let payload = single(command.frame, cx.selected);
         let call = Call {
             payload: &payload,
             key_hash: 0,
