@@ -62,7 +62,7 @@ pub enum Cache {
     /// The same, and the head also shows what the store has, as long as its log keeps it: right only if every program that
     /// writes goes through pmnet.
     Log,
-    /// Nobody: each read is a bypass, unless its pipeline has just set what it asks for (reads.md §6).
+    /// None: each read is a bypass, unless its pipeline has just set what it asks for (reads.md §6).
     Off,
 }
 

@@ -134,7 +134,7 @@ impl UnderWay {
     }
 }
 
-/// What was asked and answered.
+/// Whether calls are answered.
 #[derive(Debug, Default)]
 struct Listening {
     /// When the first call was submitted that nothing has come back for.
@@ -347,7 +347,7 @@ mod tests {
         listening.ask(begin + SECOND);
         assert_eq!(listening.say(begin + SILENCE - 1), None);
         assert_eq!(listening.say(begin + SILENCE), Some(5));
-        // Nobody has asked since.
+        // No call was submitted since.
         assert_eq!(listening.due(), None);
         listening.ask(begin + 6 * SECOND);
         assert_eq!(listening.due(), Some(begin + SILENCE + AGAIN_AFTER));

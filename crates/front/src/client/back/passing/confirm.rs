@@ -1,9 +1,9 @@
-//! What was passed through is answered after a second barrier (`docs/spec/reads.md` §5).
+//! A second barrier confirms the reply to a command that passed through (`docs/spec/reads.md` §5).
 //!
 //! Where the server waits for replicas, or for a sync, the store's own reply says less than the server's: it can be lost with
 //! the store. So the reply waits for another barrier, one that the server records as it does a write. Its answer is as durable as
-//! configured, and so is all that the same store did before. If it names another store, nobody knows what became of the
-//! command.
+//! configured, and so is all that the same store did before. If it names another store, the outcome of the
+//! command is unknown.
 
 use bytes::Bytes;
 
@@ -70,7 +70,7 @@ impl Passing {
         }
     }
 
-    /// Whether `call` asked for a confirmation; if so, the client gets the reply, or hears that nobody knows.
+    /// Whether `call` asked for a confirmation; if so, the client gets the reply, or the error that its outcome is unknown.
     pub(super) fn confirm(
         &mut self,
         face: &mut Face,

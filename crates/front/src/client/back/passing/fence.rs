@@ -3,8 +3,8 @@
 //!
 //! The message comes on the connection to the store, the reply from the server. So the reply is held back
 //! until the store has answered something that is sent on that connection when the reply is here (a *fence*): the store had put
-//! the message there before. Nothing that follows is taken from the client meanwhile. Messages of others that came before its own stay in front
-//! of the reply in either case.
+//! the message there before. Nothing that follows is taken from the client meanwhile. Messages of others that came before its own come
+//! before the reply in either case.
 
 use bytes::Bytes;
 use pmnet_resp::read;
