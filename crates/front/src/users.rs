@@ -1,4 +1,4 @@
-//! Who may do what: the front's clients log in as Redis's users, or all with one password, or need no login.
+//! Access and rights: the front's clients log in as Redis's users, or all with one password, or need no login.
 //!
 //! Purpose: no client may do through pmnet what Redis would refuse it. Redis itself checks the password
 //! ([`crate::store`]'s `rights`), lists its users and their rules twice a second, and says what a user may (`ACL DRYRUN`); here is what it

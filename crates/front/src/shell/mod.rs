@@ -285,6 +285,7 @@ impl<U: Upstream> Front<U> {
         self.run_turns(|front| front.observed(&mut observe))
     }
 
+    /// Takes turns until it is stopped. `after_each` is called at the end of each.
     fn run_turns(
         mut self,
         mut after_each: impl FnMut(&mut Front<U>),
