@@ -167,7 +167,7 @@ impl Agent {
     /// # Errors
     /// A sentence: etcd does not answer. The lease then runs out.
     pub fn give_back(mut self) -> Result<(), String> {
-        // Nobody asks for another one.
+        // No further lease is asked for.
         self.finish();
         let timeout = Duration::from_nanos(crate::length(self.config.seconds) / CALLS);
         let mut etcd = Etcd::new(self.config.endpoints.clone(), timeout);

@@ -74,7 +74,7 @@ const NAME_BYTES_MAX: usize = 64;
 pub struct Facts {
     /// Name in capitals.
     pub name: &'static str,
-    /// Number of arguments with the name; negative: at least so many.
+    /// Number of arguments with the name; negative: its absolute value is the least.
     pub arity: i32,
     /// [`READONLY`], [`WRITE`], …
     pub flags: u32,

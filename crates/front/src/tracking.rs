@@ -65,9 +65,9 @@ pub(crate) struct Tracking {
     /// What is to be told, and to whom, oldest first; emptied in each turn.
     outbox: Vec<(u64, Told)>,
     link: LinkState,
-    /// The state of the link has changed: whoever waits for it goes on.
+    /// The state of the link has changed: the clients that wait for it go on.
     news: bool,
-    /// Somebody waits for the link until then.
+    /// Time until which a client waits for the link.
     wanted_until: Time,
     /// How many fences were asked for, and how many of them have been passed.
     fences: (u64, u64),
@@ -121,7 +121,7 @@ impl Tracking {
         self.broadcasts -= usize::from(before);
     }
 
-    /// CLIENT TRACKING OFF. Its keys stay in the table until they change, as in Redis; nobody is told then.
+    /// CLIENT TRACKING OFF. Its keys stay in the table until they change, as in Redis; no client is told then.
     pub(crate) fn end(&mut self, id: u64) {
         self.end_broadcast(id);
         self.clients.remove(&id);
@@ -271,12 +271,12 @@ impl Tracking {
         std::mem::take(&mut self.news)
     }
 
-    /// Somebody waits for the link, until then.
+    /// Notes that a client waits for the link until then.
     pub(crate) fn want_until(&mut self, until: Time) {
         self.wanted_until = self.wanted_until.max(until);
     }
 
-    /// Whether somebody needs the link.
+    /// Whether a client needs the link.
     pub(crate) fn is_wanted(&self, now: Time) -> bool {
         !self.clients.is_empty() || now < self.wanted_until
     }

@@ -1,6 +1,6 @@
-//! Who may do what: the front's clients are Redis's users, or all have one password, or are anybody.
+//! Access and rights: the front's clients log in as Redis's users, or all with one password, or need no login.
 //!
-//! Purpose: the front lets nobody do through pmnet what Redis would refuse him. Redis itself checks the password
+//! Purpose: no client may do through pmnet what Redis would refuse it. Redis itself checks the password
 //! ([`crate::store`]'s `rights`), lists its users and their rules twice a second, and says what a user may (`ACL DRYRUN`); here is what it
 //! said ([`Users`]), as long as the user's rules are the same. A user with all rights costs a look-up; so does a
 //! command of a user whose rules do not look at keys and channels. Any other question is asked once for each command and keys.
@@ -17,7 +17,7 @@ pub use access::{Access, Secret};
 pub(crate) use list::Reads;
 pub(crate) use rights::{Place, Ruling, Users};
 
-/// The user of whoever has not said who he is.
+/// The user of a client that has not logged in.
 pub(crate) const DEFAULT: &[u8] = b"default";
 /// Redis's answer to a wrong password.
 pub(crate) const WRONGPASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";

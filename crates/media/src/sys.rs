@@ -45,7 +45,7 @@ pub(crate) fn written(file: &File, bytes: usize) -> Vec<Range<usize>> {
 
 fn seek(file: &File, from: usize, whence: libc::c_int) -> Option<usize> {
     let from = libc::off_t::try_from(from).ok()?;
-    // SAFETY: lseek takes no pointers; the descriptor is open for as long as `file` is borrowed. Nobody reads at its position.
+    // SAFETY: lseek takes no pointers; the descriptor is open for as long as `file` is borrowed. No code reads at its position.
     let found = unsafe { libc::lseek(file.as_raw_fd(), from, whence) };
     usize::try_from(found).ok()
 }
@@ -127,7 +127,7 @@ pub(crate) fn say_why_sigbus() {
             revents: 0,
         };
         // SAFETY: poll and write may be called in a signal handler; one pollfd, and the count says one; the text is static, with
-        // its length. Nobody is waited for. The handler was reset when it was entered: the access is tried again when it returns,
+        // its length. It waits for nothing. The handler was reset when it was entered: the access is tried again when it returns,
         // and ends the process.
         unsafe {
             if libc::poll(&raw mut room, 1, 0) == 1 {

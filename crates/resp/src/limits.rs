@@ -10,7 +10,7 @@ pub const LENGTH_BYTES_MAX: usize = 32;
 pub const STRANGER_ARGUMENTS_MAX: usize = 10;
 /// Largest argument of such a client, in bytes, as in Redis.
 pub const STRANGER_BULK_BYTES_MAX: usize = 16 * 1024;
-/// Largest argument that Redis takes of anybody, in bytes.
+/// Largest argument that Redis takes of any client, in bytes.
 pub(crate) const REDIS_BULK_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// Shortest element of a reply (`_` and the end of its line), in bytes.
 pub const ELEMENT_BYTES_MIN: usize = 3;

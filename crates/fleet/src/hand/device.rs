@@ -308,7 +308,7 @@ mod tests {
             };
             ask(listen, &asked).unwrap()
         };
-        // Nobody else's orders.
+        // Orders to another life of its process are refused, and so are next hops that cannot be.
         let other = Meant {
             process: "x".into(),
             ..who.clone()

@@ -156,7 +156,7 @@ fn a_device_whose_lease_is_gone_is_stopped_then_left_out_then_may_join() {
         let look = shard(known(), vec![(dead, stopped(dead, 5, chain)), alive()]);
         let wired = plan(5, Some(5), &[lives]);
         assert_eq!(next(&look), Advice::Do(Step::Wire(wired.clone())));
-        // It starts again, and nobody serves.
+        // It starts again, and no device serves.
         let starts = (lives, recovering(lives));
         let look = shard(
             Some(wired.clone()),
@@ -360,7 +360,7 @@ fn a_spare_that_is_lost_while_it_joins_is_left_out_whether_it_had_joined_or_not(
     );
     let after = plan(6, Some(7), &[1]);
     assert_eq!(next(&look), Advice::Do(Step::Wire(after.clone())));
-    // It had not: nobody says more about it in this epoch, since the head may still state something about the next one.
+    // It had not: no device says more about it in this epoch, since the head may still state something about the next one.
     let look = shard(
         Some(after.clone()),
         vec![(1, serving(1, 6, &[1])), (7, lost(Word::Stopped))],
@@ -435,7 +435,7 @@ fn what_does_not_fit_waits_for_a_person() {
     // Epochs that begin anew.
     let look = shard(Some(plan(9, None, &[1])), vec![(1, serving(1, 2, &[1]))]);
     assert!(matches!(next(&look), Advice::Wait(text) if text.contains("another name")));
-    // Nobody is left out who was not declared stopped.
+    // No device is left out that was not declared stopped.
     let look = shard(
         Some(plan(5, None, &[1, 2])),
         vec![

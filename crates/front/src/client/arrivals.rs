@@ -12,7 +12,7 @@ const PARTS_PER_TIMEOUT: Time = 16;
 /// When the bytes of an input came, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// So many bytes came at this time.
+    /// Notes that this many bytes came at this time.
     moments: VecDeque<(usize, Time)>,
     /// All of them together.
     bytes: usize,

@@ -1,4 +1,4 @@
-//! Whether Redis runs a script for so long that it says BUSY to everybody.
+//! Whether Redis runs a script for so long that it answers every client with BUSY.
 //!
 //! The front hears it where it asks Redis something itself. From then on it answers with Redis's own error what would have to wait for
 //! Redis and has not been sent yet, and plain reads that have: those change nothing, whatever becomes of them. A write that was sent

@@ -44,7 +44,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// It has its turn, with so many bytes of input.
+    /// Notes that it has its turn, with this many bytes of input.
     pub(super) fn note(&mut self, pending: usize, now: Time) {
         self.begun.get_or_insert(now);
         if pending != self.pending {

@@ -48,7 +48,7 @@ impl Connection {
         self.face.pending.replies.held()
     }
 
-    /// Whether so many replies are unread that no further command is taken.
+    /// Whether too many replies are unread for another command to be taken.
     #[must_use]
     pub fn congested(&self) -> bool {
         self.face.pending.replies.congested()
@@ -83,7 +83,7 @@ impl Connection {
         self.face.pending.hold.is_paused()
     }
 
-    /// It is told something about keys: its own, or those of a client that has named it (`redirected`). Whether it listens.
+    /// Tells it about changed keys: its own, or those of a client that has named it (`redirected`). Returns whether it listens.
     pub(crate) fn told_of_keys(&mut self, told: &Told, redirected: bool) -> bool {
         let (protocol, passing) = (self.face.protocol(), &self.back.passing);
         let listens = self.tracks.tell(told, redirected, protocol, passing);
@@ -91,7 +91,7 @@ impl Connection {
         listens
     }
 
-    /// The client is gone that it wanted to be told in its place. Whether it is told that.
+    /// The client that it named in REDIRECT is gone. Returns whether it is told that.
     pub(crate) fn told_of_no_redirect(&mut self, redirect: u64) -> bool {
         let protocol = self.face.protocol();
         let listens = self.tracks.tell_of_no_redirect(redirect, protocol);
@@ -109,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// Which client of Redis it is while it waits there for others.
+    /// Returns its number among Redis's clients while it is blocked there.
     pub(crate) fn blocked_as(&self) -> Option<i64> {
         self.back.passing.blocked_as()
     }

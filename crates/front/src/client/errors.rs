@@ -6,7 +6,7 @@ use pmnet_resp::{Arguments, reply};
 use crate::table::Verdict;
 
 /// Redis' own error for options that it cannot read.
-pub(super) const SYNTAX: &str = "ERR syntax error";
+pub(crate) const SYNTAX: &str = "ERR syntax error";
 /// Redis' own error for a client's name that it does not take.
 pub(super) const BAD_NAME: &str =
     "ERR Client names cannot contain spaces, newlines or special characters.";

@@ -59,7 +59,7 @@ use command::Command;
 use context::{Env, Later};
 use end::Sent;
 use errors::refusal;
-pub(crate) use errors::{EXECABORT, shown, unknown_command};
+pub(crate) use errors::{EXECABORT, SYNTAX, shown, unknown_command};
 use face::Face;
 use gates::Stop;
 use input::{Input, Sender};
@@ -75,7 +75,7 @@ use tracking::Tracks;
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
 /// Replies of one connection that wait for one before them, above which no further command is taken from it,
-/// in bytes. A single reply may exceed it. Also: above so many unread bytes, messages for a subscriber are left at the
+/// in bytes. A single reply may exceed it. Also: while a client has more unread bytes than this, messages to it are left at the
 /// store.
 pub const READY_BYTES_SOFT_MAX: usize = 1024 * 1024;
 /// Payload bytes of one connection in flight, and what is set aside for replies, above which no

@@ -1,4 +1,4 @@
-//! What a connection does with the commands of its client.
+//! How a connection treats the commands of its client.
 //!
 //! Subscriptions are no mode: a RESP3 client that is subscribed may do everything else. They are counted with the
 //! connection to the store that has them ([`super::back::passing`]).

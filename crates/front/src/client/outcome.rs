@@ -254,7 +254,7 @@ impl Connection {
     }
 }
 
-/// The reply to so many commands that travelled as one bypass.
+/// The reply to commands that travelled as one bypass.
 fn bypassed(outcome: Result<Bytes, Bytes>, replies: u32) -> Bytes {
     match outcome {
         Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {

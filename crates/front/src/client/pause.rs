@@ -6,7 +6,7 @@ use crate::upstream::Time;
 
 /// Nanoseconds of a millisecond.
 const MILLI: Time = 1_000_000;
-/// Commands beside those with the flag `write` that change something or tell somebody.
+/// Commands beside those with the flag `write` that change something or send a message.
 const REPLICATED: [&str; 6] = ["EVAL", "EVALSHA", "FCALL", "PFCOUNT", "PUBLISH", "SPUBLISH"];
 
 /// Whether the front's clients wait.
@@ -19,7 +19,7 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// It lasts at least for so long, and holds at least these commands, as in Redis.
+    /// Begins a pause, or extends it: to at least this time, and to at least these commands, as in Redis.
     pub(super) fn begin(&mut self, millis: u64, all: bool, now: Time) {
         let until = now.saturating_add(millis.saturating_mul(MILLI));
         self.all |= all;

@@ -176,7 +176,7 @@ impl Shared {
         // Every store has database 0.
         let databases = FxHashSet::from_iter([0]);
         Shared {
-            // Whoever makes connections says who may use them.
+            // The event loop, which makes connections, says who may use them.
             users: Users::new(Access::Anyone),
             table,
             commands_of: None,

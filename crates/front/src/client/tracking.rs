@@ -2,8 +2,8 @@
 //! the replies ([`crate::tracking`]).
 //!
 //! Invariant: what a client is told comes after the replies to all commands that were taken before. So it never keeps the value
-//! of a reply that comes after the word that this value has changed. (A command that blocks makes nobody wait: it is told before
-//! the reply to that, as by Redis.)
+//! of a reply that comes after the word that this value has changed. (A command that blocks holds up no such word: it comes before
+//! the reply to that command, as from Redis.)
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply, write_bulk, write_null};

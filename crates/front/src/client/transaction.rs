@@ -359,7 +359,7 @@ impl Transaction {
         self.add_own(Own::Command(frame.to_vec()))
     }
 
-    /// SELECT. The store runs it with the others; a database that nobody has used yet is first checked with it.
+    /// SELECT. The store runs it with the others; a database that no client has used yet is first checked with it.
     fn queue_select(&mut self, arguments: &Arguments<'_>, frame: &[u8], by: Queuer<'_>) -> Handled {
         let database = match parse_database(arguments.get(1)) {
             Ok(database) => database,

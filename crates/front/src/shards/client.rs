@@ -29,7 +29,7 @@ pub(super) struct Common {
     pub(super) table: Table,
     pub(super) map: SlotMap,
     pub(super) fronts: Arc<Fronts>,
-    /// Everybody may do everything.
+    /// Every client may do everything.
     pub(super) trusting: bool,
     /// All shards' Redis are masters of one Redis Cluster.
     pub(super) cluster: bool,

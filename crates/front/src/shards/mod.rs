@@ -88,7 +88,7 @@ pub struct RouterConfig {
     pub tls: Option<ServerTls>,
     /// As [`crate::FrontConfig::keepalive`].
     pub keepalive: Option<Duration>,
-    /// Whether everybody may do everything ([`crate::Access::Anyone`]).
+    /// Whether every client may do everything ([`crate::Access::Anyone`]).
     pub anyone: bool,
     /// Which shard serves which slots.
     pub map: SlotMap,
@@ -283,7 +283,7 @@ impl Router {
         }
     }
 
-    /// So many of the commands that were taken before the map was changed are over.
+    /// Notes that `over` of the commands that were taken before the map was changed are over.
     fn note_taken(&mut self, over: usize) {
         let Some(left) = &mut self.taken_before else {
             return;

@@ -140,7 +140,7 @@ impl Replies {
         self.out.is_empty()
     }
 
-    /// Nobody waits for what is outstanding any more.
+    /// Drops what is outstanding: the client takes no replies any more.
     pub(super) fn drop_outstanding(&mut self) {
         (self.slots, self.changes) = (VecDeque::new(), 0);
     }

@@ -1,4 +1,4 @@
-//! What the router does with a command: by its keys, or by its name.
+//! The router's choice for a command: by its keys, or by its name.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
@@ -109,7 +109,7 @@ impl Command<'_> {
 /// Redis Cluster's error for keys of several slots (known gap G54).
 pub(super) const CROSSSLOT: Bytes =
     Bytes::from_static(b"-CROSSSLOT Keys in request don't hash to the same slot\r\n");
-/// Redis Cluster's error for a slot that nobody serves.
+/// Redis Cluster's error for a slot that no shard serves.
 pub(super) const CLUSTERDOWN: Bytes = Bytes::from_static(b"-CLUSTERDOWN Hash slot not served\r\n");
 pub(super) const TRYAGAIN: Bytes = Bytes::from_static(
     b"-TRYAGAIN pmnet: the slot is being moved to another shard; the command was not executed\r\n",

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 pub use pmnet_wire::slots::{SLOTS, parse_slots, slot_of};
 use pmnet_wire::slots::{SlotsError, shown};
 
-/// Most shards behind one router.
+/// Most shards of one router.
 pub const SHARDS_MAX: usize = 256;
 
 /// Why slots cannot be given out like this.
@@ -24,7 +24,7 @@ pub enum MapError {
     /// A shard without slots.
     #[error("shard {0} of the list has no slots")]
     NoSlots(usize),
-    /// A slot that is being moved and that nobody serves.
+    /// A slot that is being moved and that no shard serves.
     #[error("slot {0} is to be moving, and belongs to no shard")]
     MovesUnserved(u16),
     /// A slot with two shards.
@@ -137,7 +137,7 @@ impl SlotMap {
         usize::from(*number).checked_sub(1)
     }
 
-    /// The ranges of a shard, or those that nobody serves.
+    /// The ranges of a shard, or those that no shard serves.
     #[must_use]
     pub fn ranges(&self, shard: Option<usize>) -> Vec<RangeInclusive<u16>> {
         joined((0..SLOTS).filter(|slot| self.shard(*slot) == shard))
@@ -148,7 +148,7 @@ impl SlotMap {
         joined((0..SLOTS).filter(|slot| self.shard(*slot).is_some()))
     }
 
-    /// Those that nobody serves, for people; `None` if all are served.
+    /// Those that no shard serves, for people; `None` if all are served.
     #[must_use]
     pub fn gaps(&self) -> Option<String> {
         all((0..SLOTS).filter(|slot| self.shard(*slot).is_none()))

@@ -14,6 +14,7 @@ use super::scan;
 use super::state::Effect;
 use super::subscribe::home_of_message;
 use super::trust::Trust;
+use crate::client::SYNTAX;
 use crate::client::input::Input;
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
@@ -200,7 +201,7 @@ impl Client {
     /// CLIENT REPLY is answered by the router: fronts never go silent, so each command has a reply to wait for.
     fn reply(&mut self, arguments: &Arguments<'_>) -> Result<Option<Wait>, Stop> {
         let Some(replying) = self.replying.after(arguments) else {
-            return Err(Stop::Own(reply::error("ERR syntax error")));
+            return Err(Stop::Own(reply::error(SYNTAX)));
         };
         let before = std::mem::replace(&mut self.replying, replying);
         if replying.is_silent() {

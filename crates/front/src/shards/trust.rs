@@ -7,7 +7,7 @@ use crate::client::input::Sender;
 /// Whether a client may be answered without a front's being asked, and may send large commands.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// Everybody may do everything.
+    /// Every client may do everything.
     Anyone,
     /// It has logged in, or need not.
     Known,

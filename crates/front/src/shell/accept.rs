@@ -29,7 +29,7 @@ const ACCEPT_PAUSE: Time = 100_000_000;
 const PATIENCE: Time = 10_000_000_000;
 /// Clients that have not agreed on TLS yet, at most.
 pub(crate) const HANDSHAKES_MAX: usize = 256;
-/// What one client too many is told.
+/// Reply to one client too many.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
 /// How often the operating system asks a silent client whether it is there, before it takes it for gone; as Redis has it.
 const KEEPALIVE_RETRIES: u32 = 3;
@@ -37,7 +37,7 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// A socket that listens, and when it is looked at.
 pub(crate) struct Door {
     listener: TcpListener,
-    /// Somebody may be there.
+    /// Clients may be waiting.
     pub(crate) ready: bool,
     /// Not before this time.
     after: Time,
@@ -93,7 +93,7 @@ impl Door {
         self.listener.local_addr()
     }
 
-    /// When it is to be looked at; `None`: when somebody comes.
+    /// When it is to be looked at; `None`: when a client comes.
     pub(crate) fn due(&self) -> Option<Time> {
         self.ready.then_some(self.after)
     }
@@ -102,7 +102,7 @@ impl Door {
         self.due().is_some_and(|due| now >= due)
     }
 
-    /// Who has come, if it is time to look: a bounded number.
+    /// Takes the clients that have come, if it is time to look: a bounded number.
     pub(crate) fn accept(&mut self, now: Time) -> Vec<(TcpStream, SocketAddr)> {
         let mut came = Vec::new();
         if !self.is_due(now) {
@@ -198,7 +198,7 @@ const FILES_OF_A_CLIENT: u64 = 2;
 /// With a router: for each shard, both ends of a pair, and the connection to the store.
 const FILES_IN_A_SHARD: u64 = 3;
 
-/// How many clients a process can serve that may have so many files open, each with all the connections that its commands may
+/// How many clients a process can serve that may have `files` files open, each with all the connections that its commands may
 /// need (`WATCH`, `BLPOP`). `shards`: behind a router; 0: without one.
 #[must_use]
 pub fn clients_within(files: u64, shards: usize) -> usize {
@@ -339,7 +339,7 @@ pub(crate) fn welcome(
     Wire::accepted(stream, tls)
 }
 
-/// Has the operating system find out whether a client that is silent for so long is still there: it asks three times, each a third
+/// Has the operating system find out whether a client that is silent for as long as `after` is still there: it asks three times, each a third
 /// of that time later, as with Redis.
 fn keep_alive(socket: &SockRef<'_>, after: Option<Duration>) -> std::io::Result<()> {
     let Some(after) = after else {

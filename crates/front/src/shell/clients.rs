@@ -97,7 +97,7 @@ impl<U: Upstream> Front<U> {
         count
     }
 
-    /// The end of a turn: whoever waited for the end of a pause goes on.
+    /// The end of a turn: clients that waited for the end of a pause go on.
     pub(super) fn end_pause(&mut self) {
         if !self.shared.pause.take_over(self.shared.now) {
             return;

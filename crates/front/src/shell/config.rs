@@ -50,8 +50,6 @@ pub struct FrontConfig {
     pub keepalive: Option<Duration>,
     /// Sign that the loop lives.
     pub pulse: Arc<Pulse>,
-    /// Devices that do not answer are asked again, also if no client asks: so that whoever looks sees when they answer again.
-    pub asks_again: bool,
 }
 
 /// Who answers commands that only read, beside a bypass.
@@ -64,7 +62,7 @@ pub enum Cache {
     /// The same, and the head also shows what the store has, as long as its log keeps it: right only if every program that
     /// writes goes through pmnet.
     Log,
-    /// Nobody: each read is a bypass, unless its pipeline has just set what it asks for (reads.md §6).
+    /// None: each read is a bypass, unless its pipeline has just set what it asks for (reads.md §6).
     Off,
 }
 
@@ -88,7 +86,6 @@ impl FrontConfig {
             tls: None,
             keepalive: Some(KEEPALIVE),
             pulse: Arc::default(),
-            asks_again: false,
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::upstream::{Time, Upstream};
 /// How long connecting to the store may take, in nanoseconds.
 const CONNECT_TIMEOUT: Time = 5_000_000_000;
 /// After how much silence the operating system checks that the store's machine still knows a
-/// connection to it; a store that does not answer anybody is noticed before.
+/// connection to it; a store that answers no client is noticed before.
 const DIRECT_KEEPALIVE: Duration = Duration::from_secs(60);
 
 impl<U: Upstream> Front<U> {

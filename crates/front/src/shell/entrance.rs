@@ -1,6 +1,6 @@
 //! Clients that a router hands over instead of a listener (`router`): what they are, and how they come in.
 //!
-//! Invariant: a client is in the queue before the front is woken, and a wake-up that finds nobody asleep is kept for the next
+//! Invariant: a client is in the queue before the front is woken, and a wake-up of a loop that is awake is kept for the next
 //! sleep. The queue is bounded by the clients of the router: each is in it once for each front.
 
 use std::net::SocketAddr;
@@ -43,7 +43,7 @@ impl Shelf {
     }
 
     fn take(&self) -> Option<Learned> {
-        // Nobody locks anything as long as there is nothing.
+        // Without news there is no need for the lock.
         if !self.is_new.load(Ordering::Acquire) {
             return None;
         }

@@ -41,7 +41,7 @@ pub(super) struct Broken {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// Nobody listens there.
+    /// No process listens there.
     Refused,
     /// The other end has closed it.
     Closed,
@@ -190,7 +190,7 @@ impl Lane {
         line.is_some_and(|line| leads_astray(line.address(), line.run_id(), None, shared))
     }
 
-    /// Ends the connection; whoever has asked is told. If Redis has closed it, what was asked is asked once more: it does so when it
+    /// Ends the connection; those who have asked are told. If Redis has closed it, what was asked is asked once more: it does so when it
     /// deletes the user that the connection was logged in as, which may be another than the one who asks.
     pub(super) fn give_up(&mut self, broken: Broken, now: Time, answers: &mut Vec<(Ask, Bytes)>) {
         let asked = self.open.take().map(|open| open.line.end());

@@ -28,7 +28,7 @@ pub(super) struct Learning {
     after: Time,
     /// Not before this time because of unknown commands.
     again_after: Time,
-    /// Somebody has sent a command that the table does not have.
+    /// A client has sent a command that the table does not have.
     pub(super) wanted: bool,
     /// The warning that the store's answer is of no use was logged.
     warned: bool,

@@ -15,7 +15,7 @@ use crate::upstream::{Call, CallId, Calls, Outcome, SessionHandle, Time, Upstrea
 
 /// How often it is looked whether the mark is still needed, in nanoseconds.
 const LOOK_EVERY: Time = 500_000_000;
-/// How long it is kept when nobody needs it, in nanoseconds: who passes one thing often passes another.
+/// How long it is kept when no client needs it, in nanoseconds: a client that passes one command often passes another.
 const KEPT: Time = 1_000_000_000;
 /// How long it is kept after something that was passed had no answer, in nanoseconds: the store may still find it in
 /// its socket.
@@ -116,7 +116,7 @@ impl Marks {
 }
 
 impl<U: Upstream> Front<U> {
-    /// Opens the mark if somebody needs it, looks after it, and ends it.
+    /// Opens the mark if a client needs it, looks after it, and ends it.
     pub(super) fn keep_marks(&mut self) {
         let now = self.shared.now;
         if std::mem::take(&mut self.marks.wanted) && self.marks.session.is_none() {
@@ -178,7 +178,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Every device knows of the mark now: whoever waits for it goes on.
+    /// Every device knows of the mark now: the clients that wait for it go on.
     pub(super) fn marked(&mut self, session: SessionHandle) {
         if self.marks.session != Some(session) {
             return;

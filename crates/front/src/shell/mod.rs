@@ -146,7 +146,6 @@ pub struct Front<U> {
     tls: Option<ServerTls>,
     keepalive: Option<Duration>,
     pulse: Arc<Pulse>,
-    asks_again: bool,
     /// Time before which silent devices are not asked again.
     ask_again_at: Time,
     /// Clients that have not agreed on TLS yet.
@@ -244,7 +243,6 @@ impl<U: Upstream> Front<U> {
             tls: config.tls.clone(),
             keepalive: config.keepalive,
             pulse: Arc::clone(&config.pulse),
-            asks_again: config.asks_again,
             ask_again_at: 0,
             handshakes: 0,
             scratch: vec![0; SCRATCH_BYTES],
@@ -271,10 +269,11 @@ impl<U: Upstream> Front<U> {
     /// # Errors
     /// [`FrontError::Loop`] if the operating system's event queue fails.
     pub fn run(self) -> Result<Counters, FrontError> {
-        self.run_observed(|_| ())
+        self.run_turns(|_| ())
     }
 
-    /// Returns the same. `observe` is called once a turn, after all that the turn does.
+    /// Returns the same. `observe` is called once a turn, after all that the turn does. Calls are timed for it. Devices that do not
+    /// answer are asked again, also if no client asks, so it sees when they answer again.
     ///
     /// # Errors
     /// As there.
@@ -282,9 +281,18 @@ impl<U: Upstream> Front<U> {
         mut self,
         mut observe: impl FnMut(&mut FrontTurn<'_>),
     ) -> Result<Counters, FrontError> {
+        self.up.time_calls();
+        self.run_turns(|front| front.observed(&mut observe))
+    }
+
+    /// Takes turns until it is stopped. `after_each` is called at the end of each.
+    fn run_turns(
+        mut self,
+        mut after_each: impl FnMut(&mut Front<U>),
+    ) -> Result<Counters, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut more_from_endpoint = false;
-        // Nobody waits yet, but whether anybody answers is worth knowing.
+        // No client waits yet, but whether the devices answer is worth knowing.
         self.ask_store_name();
         self.up.flush(self.shared.now);
         while !self.stopper.0.is_asked() {
@@ -355,11 +363,10 @@ impl<U: Upstream> Front<U> {
             if self.shared.busy.error(self.shared.now).is_some() {
                 self.vigil.attend(self.shared.now);
             }
-            self.observed(&mut observe);
+            after_each(&mut self);
         }
         self.shut_down();
-        self.shared.counters.failed_logins = self.shared.users.failed_logins();
-        Ok(self.shared.counters)
+        Ok(self.counters())
     }
 
     /// How long nothing needs doing unless something arrives; `None`: for ever.

@@ -1,4 +1,4 @@
-//! What an observer sees of a front: counters and times, once a turn.
+//! Counters and times of a front, shown to an observer once a turn. Without an observer nothing of this is done.
 
 use crate::client::Counters;
 use crate::upstream::{Time, Upstream, UpstreamCounters};
@@ -29,7 +29,7 @@ pub struct FrontTurn<'a> {
 const ASK_AGAIN: Time = 1_000_000_000;
 
 impl<U: Upstream> Front<U> {
-    /// Asks devices that do not answer again.
+    /// Asks devices again that do not answer.
     pub(super) fn ask_again(&mut self) {
         let now = self.shared.now;
         if self.next_asking_again().is_some_and(|due| due <= now) {
@@ -38,15 +38,24 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Returns when that is due.
+    /// Returns when that is due; `None`: they answer, or there is no observer.
     pub(super) fn next_asking_again(&self) -> Option<Time> {
-        let since = self.up.unanswered_since().filter(|_| self.asks_again)?;
+        let since = self.up.unanswered_since();
+        let since = since.filter(|_| self.up.times_calls())?;
         Some(since.saturating_add(ASK_AGAIN).max(self.ask_again_at))
     }
 
+    /// Returns the events so far.
+    pub(super) fn counters(&self) -> Counters {
+        Counters {
+            failed_logins: self.shared.users.failed_logins(),
+            ..self.shared.counters
+        }
+    }
+
+    /// Shows the turn to `observe`.
     pub(super) fn observed(&mut self, observe: &mut impl FnMut(&mut FrontTurn<'_>)) {
-        let mut counters = self.shared.counters;
-        counters.failed_logins = self.shared.users.failed_logins();
+        let counters = self.counters();
         let now = self.shared.now;
         let unanswered = self
             .up

@@ -15,7 +15,7 @@ pub(crate) enum Waits {
     Not,
     /// Nothing, but something arrived a moment ago.
     Spinning,
-    /// Nothing for so long; `None`: for ever.
+    /// Nothing for at most this long; `None`: no limit.
     Asleep(Option<Duration>),
 }
 

@@ -18,7 +18,8 @@ const SECOND: Time = 1_000_000_000;
 pub(super) struct Watched<U> {
     up: U,
     listening: Listening,
-    under_way: UnderWay,
+    /// `None`: calls are not timed.
+    under_way: Option<UnderWay>,
     /// Time of this turn.
     now: Time,
     /// Copies that the last commit named.
@@ -30,10 +31,20 @@ impl<U: Upstream> Watched<U> {
         Watched {
             up,
             listening: Listening::default(),
-            under_way: UnderWay::new(),
+            under_way: None,
             now: 0,
             copies: 0,
         }
+    }
+
+    /// Times calls from now on.
+    pub(super) fn time_calls(&mut self) {
+        self.under_way.get_or_insert_with(UnderWay::new);
+    }
+
+    /// Whether calls are timed.
+    pub(super) const fn times_calls(&self) -> bool {
+        self.under_way.is_some()
     }
 
     /// Returns the time since which nothing has come back although something was asked.
@@ -48,7 +59,20 @@ impl<U: Upstream> Watched<U> {
 
     /// Hands over how long the calls took that have ended since the last time.
     pub(super) fn take_took(&mut self) -> impl Iterator<Item = (Class, Time)> {
-        self.under_way.took.drain(..)
+        let timed = self.under_way.iter_mut();
+        timed.flat_map(|under_way| under_way.took.drain(..))
+    }
+
+    fn begin(&mut self, call: CallId, class: Class, now: Time) {
+        if let Some(under_way) = &mut self.under_way {
+            under_way.begin(call, class, now);
+        }
+    }
+
+    fn end_call(&mut self, call: CallId) {
+        if let Some(under_way) = &mut self.under_way {
+            under_way.end(call, self.now);
+        }
     }
 }
 
@@ -110,7 +134,7 @@ impl UnderWay {
     }
 }
 
-/// What was asked and answered.
+/// Whether calls are answered.
 #[derive(Debug, Default)]
 struct Listening {
     /// When the first call was submitted that nothing has come back for.
@@ -174,7 +198,7 @@ impl<U: Upstream> Calls for Watched<U> {
         let class = Class::of(call.how);
         let call = self.up.submit(now, session, call)?;
         self.listening.ask(now);
-        self.under_way.begin(call, class, now);
+        self.begin(call, class, now);
         Ok(call)
     }
 
@@ -186,7 +210,7 @@ impl<U: Upstream> Calls for Watched<U> {
         deadline: Time,
     ) -> Result<CallId, Refused> {
         let call = self.up.read(now, hashes, replicas, deadline)?;
-        self.under_way.begin(call, Class::Head, now);
+        self.begin(call, Class::Head, now);
         Ok(call)
     }
 }
@@ -203,30 +227,21 @@ impl<U: Upstream> Upstream for Watched<U> {
     fn poll_event(&mut self) -> Option<Event> {
         let event = self.up.poll_event()?;
         match &event {
+            Event::Read { call, .. } => self.end_call(*call),
             Event::Done {
                 call,
-                outcome: Outcome::Committed { copies, .. },
+                outcome: outcome @ (Outcome::Committed { .. } | Outcome::Reply(_)),
                 ..
             } => {
                 // At the server itself no device has it, which says nothing of the chain.
-                if *copies > 0 {
+                if let Outcome::Committed {
+                    copies: copies @ 1..,
+                    ..
+                } = outcome
+                {
                     self.copies = *copies;
                 }
-                self.under_way.end(*call, self.now);
-            }
-            Event::Done {
-                call,
-                outcome: Outcome::Reply(_),
-                ..
-            }
-            | Event::Read { call, .. } => self.under_way.end(*call, self.now),
-            _ => {}
-        }
-        match &event {
-            Event::Done {
-                outcome: Outcome::Committed { .. } | Outcome::Reply(_),
-                ..
-            } => {
+                self.end_call(*call);
                 self.listening.said_short = false;
                 if self.listening.hear() {
                     tracing::info!("answers come by way of {} again", self.up.peer());
@@ -332,7 +347,7 @@ mod tests {
         listening.ask(begin + SECOND);
         assert_eq!(listening.say(begin + SILENCE - 1), None);
         assert_eq!(listening.say(begin + SILENCE), Some(5));
-        // Nobody has asked since.
+        // No call was submitted since.
         assert_eq!(listening.due(), None);
         listening.ask(begin + 6 * SECOND);
         assert_eq!(listening.due(), Some(begin + SILENCE + AGAIN_AFTER));

@@ -1,7 +1,7 @@
 //! Ending the loop from another thread: the only state that threads of the front share.
 //!
 //! The loop checks a flag and sleeps; another thread sets the flag and wakes the loop. Invariant: the
-//! flag is set before the wake-up is sent, and a wake-up that finds nobody asleep is kept for the next
+//! flag is set before the wake-up is sent, and a wake-up of a loop that is awake is kept for the next
 //! sleep. So a loop that checked too early is woken and checks again. In the other order the loop could
 //! sleep on until something else happens. Written with traits, so that the tests run exactly this code
 //! under a scheduler that tries the interleavings.
@@ -13,7 +13,7 @@ use mio::Waker;
 
 /// A flag that only goes up.
 pub(crate) trait Flag {
-    /// Puts it up; what was written before is seen by whoever sees it up.
+    /// Puts it up; a loop that sees it up sees what was written before.
     fn raise(&self);
     /// Whether it is up.
     fn is_up(&self) -> bool;
@@ -122,7 +122,7 @@ mod tests {
     }
 
     impl Count {
-        /// Sleeps until woken, for ever if nobody does.
+        /// Sleeps until woken, for ever if nothing does.
         fn sleep(&self) {
             let mut pending = self.pending.lock().unwrap();
             while !*pending {

@@ -6,7 +6,7 @@ use super::Front;
 use crate::upstream::Upstream;
 
 /// Bytes that clients may have sent and the front not taken who have still to log in, all together, beside [`FREE_BYTES`] each. Beyond
-/// them, whoever sends more is closed.
+/// them, a client that sends more is closed.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes for which none of them is closed.
 const FREE_BYTES: usize = 16 * 1024;

@@ -20,7 +20,7 @@ const SILENCES_PER_TIMEOUT: Time = 3;
 const SILENCE_MAX: Time = 3_000_000_000;
 /// Most bytes read from it before the clients get their turn.
 const READ_BYTES_PER_TURN: usize = 1024 * 1024;
-/// A client may leave so many times `--unread-max` unread before it is closed because it is told more.
+/// A client may leave this many times `--unread-max` unread before it is closed because it is told more.
 const UNREAD_TIMES_MAX: usize = 2;
 const NO_REDIS: &str = "the store is no Redis, and does not tell of changed keys";
 
@@ -53,7 +53,7 @@ impl TrackingWire {
         self.open.as_ref().is_some_and(Dialed::has_more)
     }
 
-    /// When something is due although nothing arrives, if somebody needs it.
+    /// When something is due although nothing arrives, if a client needs it.
     pub(super) fn next_timeout(&self, shared: &Shared) -> Option<Time> {
         if !shared.tracking.is_wanted(shared.now) {
             // A client that waits is looked at in time anyway.

@@ -12,7 +12,7 @@ use crate::upstream::{Time, Upstream};
 
 /// For how long a client may read nothing while the front waits for it, in nanoseconds.
 const PATIENCE: Time = 1_000_000_000;
-/// For how long all together must have too much unread until somebody is closed, in nanoseconds: who read something
+/// For how long all together must have too much unread until a client is closed, in nanoseconds: a client that read something
 /// just before has its time, too, so that the one with most goes first.
 const PATIENCE_WITH_ALL: Time = 2 * PATIENCE;
 /// How often the log speaks of clients that were closed, in nanoseconds.
@@ -72,7 +72,7 @@ impl Client {
 }
 
 impl<U: Upstream> Front<U> {
-    /// A client was written to; before that, so many bytes were `held` for it.
+    /// Notes that a client was written to. Before that, `held` bytes waited for it.
     pub(super) fn note_unread(&mut self, index: usize, held: usize) {
         let now = self.shared.now;
         let Some(client) = self.clients.get_mut(index) else {

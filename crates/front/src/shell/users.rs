@@ -1,11 +1,11 @@
 //! Asks Redis about users, on two connections of the front's own: one for their rights, one to try passwords.
 //!
 //! Purpose: as long as there are clients, and users count, the list of users is fetched every [`POLL_EVERY`], so that a change of
-//! rights counts within a second; what connections ask goes the same way ([`crate::users`]). Whoever asks while Redis does not
+//! rights counts within a second; what connections ask goes the same way ([`crate::users`]). A client that asks while Redis does not
 //! answer is told so.
 //! Invariants: each client has at most one question here, so their number bounds what waits; while Redis does not
-//! answer for a command's time, what was known of rights does not count any more. If no process listens there, nobody
-//! can change rights, and it goes on counting.
+//! answer for a command's time, what was known of rights does not count any more. If no process listens there, rights
+//! cannot change, and it goes on counting.
 
 use bytes::Bytes;
 use mio::Token;
@@ -110,7 +110,7 @@ impl<U: Upstream> Front<U> {
         let now = self.shared.now;
         if !self.has_clients() {
             if self.shared.users.is_known() {
-                // What is known gets old while nobody asks.
+                // Without questions the list gets old.
                 self.shared.users.forget();
                 // The next client shall not wait for the time of the next poll.
                 self.users.next_poll = now;
@@ -189,7 +189,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Lets go on whoever waits for the list of users, and ends whose user is deleted.
+    /// Lets the clients go on that wait for the list of users, and ends those whose user is deleted.
     fn spread_news(&mut self) {
         if !std::mem::take(&mut self.shared.users.news) {
             return;

@@ -24,17 +24,17 @@ const LOOK_EVERY_MAX: Time = 100_000_000;
 const BEATS_PER_TIMEOUT: Time = 4;
 /// Longest time between two questions, in nanoseconds.
 const BEAT_EVERY_MAX: Time = 1_000_000_000;
-/// After how many such times without anybody who waits the questions end.
+/// After how many such times without a client that waits the questions end.
 const QUIET_BEATS: Time = 3;
 
 /// What is asked, and when.
 pub(super) struct Vigil {
     look_every: Time,
     beat_every: Time,
-    /// When to look at the clients next; `None`: nobody has anything to do with time.
+    /// When to look at the clients next; `None`: no client has a deadline.
     pub(super) next_look: Option<Time>,
     next_beat: Time,
-    /// When somebody was last seen to wait; `None`: the vigil is not kept.
+    /// When a client was last seen to wait; `None`: the vigil is not kept.
     waited: Option<Time>,
     /// When it was last doubted that the store takes commands, and only the store is to be asked.
     doubted: Option<Time>,
@@ -68,7 +68,7 @@ impl Vigil {
         }
     }
 
-    /// There is somebody for whom time matters.
+    /// Looks at the clients from now on: one has a deadline.
     pub(super) fn attend(&mut self, now: Time) {
         if self.next_look.is_none() {
             self.next_look = Some(now.saturating_add(self.look_every));
@@ -151,7 +151,7 @@ impl From<Ended> for Silent {
 }
 
 impl<U: Upstream> Front<U> {
-    /// Looks at everybody for whom time matters, if it is time to.
+    /// Looks at all clients with a deadline, if it is time to.
     pub(super) fn keep_vigil(&mut self) {
         let now = self.shared.now;
         let Some(due) = self.vigil.next_look.filter(|due| *due <= now) else {

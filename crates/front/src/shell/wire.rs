@@ -19,7 +19,7 @@ pub(crate) struct Seen {
     pub(crate) readable: bool,
     pub(crate) read_closed: bool,
     pub(crate) writable: bool,
-    /// Nobody is there any more to be written to.
+    /// The other end reads no more.
     pub(crate) hung_up: bool,
 }
 

@@ -54,7 +54,7 @@ enum Watched {
     Begins,
     /// It is logged in at the Redis process with this run id.
     Stands { run_id: String },
-    /// That process has closed it, or is gone; it is asked who it is. The clients that it concerns: those of so many logins.
+    /// That process has closed it, or is gone; it is asked who it is. This concerns clients of the first `logins` logins.
     Closed { run_id: String, logins: u64 },
 }
 
@@ -259,7 +259,7 @@ impl<U: Upstream> Front<U> {
         true
     }
 
-    /// Closes the clients of this user whose login was among the first so many.
+    /// Closes the clients of this user that came with one of the first `logins` logins.
     fn close_logged_in(&mut self, user: &[u8], logins: u64) {
         for index in self.clients.indices() {
             let client = self.clients.get(index);
@@ -270,7 +270,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The list of users was fetched: nothing is kept for those that nobody is logged in as.
+    /// The list of users was fetched: forgets the users without clients.
     pub(super) fn forget_idle_users(&mut self) {
         let clients = self.clients.iter();
         let users = clients

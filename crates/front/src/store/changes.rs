@@ -23,7 +23,7 @@ enum Asked {
     Info,
     Tracking,
     Life,
-    /// A sign of life, too: so many fences.
+    /// Number of fences passed; a sign of life, too.
     Fence(u64),
 }
 

@@ -10,7 +10,7 @@
 //! asks for. Who was not told that yet gets the records. They must also name the very process that this connection leads to: a replica has the same records, and may lack
 //! what has no order. (One that is read from as a replica has what the head asks of replicas, and that too: so it must name the process of which it is one.) Now and then the
 //! store also says who its replicas are. Between transactions database 0 is selected, whatever became of them: nothing has to be remembered when
-//! one is aborted. An error is nobody's answer: the store gives it again to the bypass, if it means it.
+//! one is aborted. An error is handed on to no client: the store gives it again to the bypass, if it means it.
 //!
 //! Invariants: of what the store sends no more is held than one reply to one read; whoever was taken in is told
 //! once that all is read, or that the rest is not; what is not an expected reply ends the connection.
@@ -75,7 +75,7 @@ pub(crate) struct Queued {
     pub(crate) read: StoreRead,
     /// Since when.
     pub(crate) since: Time,
-    /// It was in a transaction that somebody else's command made the store refuse.
+    /// It was in a transaction that another client's command made the store refuse.
     pub(crate) again: bool,
 }
 
@@ -471,7 +471,7 @@ impl Round {
         Ok(false)
     }
 
-    /// It is over: whoever was not read, because of others, is read again, once.
+    /// It is over: reads that failed because of others are tried again, once.
     fn finish(self, told: &mut Vec<Told>, again: &mut VecDeque<Queued>) {
         for mut member in self.members.into_iter().rev() {
             if member.told || member.left == 0 {

@@ -1,4 +1,4 @@
-//! What Redis 7.0 says about its own commands (`COMMAND`).
+//! The commands of Redis 7.0, by its own answer to `COMMAND`.
 //!
 //! Generated from a running server by the test `facts_match_the_server`; `UPDATE_FACTS=1` writes it anew.
 //! Columns: name, arity (negative: at least), flags, first key, last key, step.

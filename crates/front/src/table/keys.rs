@@ -255,7 +255,7 @@ pub(crate) fn fixed<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Vec<&'a [u8
         .collect()
 }
 
-/// So many keys as the argument at `at` says, after it.
+/// The keys after the argument at `at`, which says how many they are.
 pub(crate) fn counted<'a>(arguments: &Arguments<'a>, at: usize) -> Vec<&'a [u8]> {
     if at >= arguments.len() {
         return Vec::new();
@@ -290,7 +290,7 @@ fn all_streams<'a>(arguments: &Arguments<'a>, from: usize) -> Vec<&'a [u8]> {
     }
 }
 
-/// The first half of what is after STREAMS, which is among the options from `from` on.
+/// The first half of the arguments after STREAMS, which is among the options from `from` on.
 pub(crate) fn streams<'a>(arguments: &Arguments<'a>, from: usize) -> Vec<&'a [u8]> {
     let Some(at) = (from..arguments.len()).find(|at| arguments.is(*at, "STREAMS")) else {
         return Vec::new();

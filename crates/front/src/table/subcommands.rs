@@ -1,4 +1,4 @@
-//! What Redis 7.0 says about the subcommands of its commands (`COMMAND`).
+//! The subcommands of Redis 7.0's commands, by its own answer to `COMMAND`.
 //!
 //! Generated from a running server by the test `facts_match_the_server`; `UPDATE_FACTS=1` writes it anew.
 //! Columns as in `facts.rs` beside it.

@@ -13,13 +13,13 @@ pub enum Access {
     /// not from another machine.
     #[default]
     Redis,
-    /// Whoever knows this password, with all rights of the pmnet server. Redis's users do not count.
+    /// All who know this password, with all rights of the pmnet server. Redis's users do not count.
     Password(Secret),
-    /// Anybody, with all rights of the pmnet server.
+    /// Every client, with all rights of the pmnet server.
     Anyone,
 }
 
-/// A password. It shows itself to nobody.
+/// A password. Its text is never shown.
 #[derive(Clone)]
 pub struct Secret(Arc<[u8]>);
 

@@ -1,4 +1,4 @@
-//! What a line of `ACL LIST` says about a user.
+//! A user's rights, as a line of `ACL LIST` has them.
 //!
 //! A word that the front does not understand (a rule of a newer Redis, or of another server) may revoke anything. So a user with one
 //! counts as restricted, and Redis is asked about each of its commands.

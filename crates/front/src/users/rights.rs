@@ -58,7 +58,7 @@ pub(crate) struct Users {
     pub(crate) access: Access,
     users: Vec<User>,
     by_name: FxHashMap<Box<[u8]>, usize>,
-    /// The list from which the users were read; `None`: not known, and nobody may do anything.
+    /// The list from which the users were read; `None`: not known, and no client may do anything.
     list: Option<Bytes>,
     /// Grows whenever places in `users` change.
     pub(crate) generation: u64,
@@ -82,11 +82,11 @@ pub(crate) struct Users {
     /// The newest login of each user that has clients, and perhaps of some that had.
     newest: FxHashMap<Box<[u8]>, Arc<Credentials>>,
     failures: Failures,
-    /// Somebody needs a newer list at once.
+    /// A client needs a newer list at once.
     pub(crate) wanted: bool,
-    /// Somebody waits until more is known.
+    /// A client waits until more is known.
     pub(crate) awaited: bool,
-    /// The list is another one, or somebody waited for it.
+    /// The list is another one, or a client waited for it.
     pub(crate) news: bool,
     /// Why Redis cannot be asked.
     pub(crate) trouble: String,
@@ -260,7 +260,7 @@ impl Users {
         self.without
     }
 
-    /// Redis is another one, or nobody asked for a while: nothing is known.
+    /// Forgets all users: Redis is another one, or was not asked for a while.
     pub(crate) fn forget(&mut self) {
         self.list = None;
         self.users.clear();
@@ -280,7 +280,7 @@ impl Users {
         now >= self.confirmed.saturating_add(timeout.max(KEPT_MIN))
     }
 
-    /// Nobody can have changed a user: Redis does not run.
+    /// Notes that no user can have changed: Redis does not run.
     pub(crate) fn confirm(&mut self, now: Time) {
         self.confirmed = self.confirmed.max(now);
         self.news |= std::mem::take(&mut self.awaited);
@@ -308,7 +308,7 @@ impl Users {
         }
     }
 
-    /// Whether the default user needed no password when so many lists had been asked for, if that is known by now.
+    /// Whether the default user needed no password when `asked` lists had been asked for, if that is known by now.
     pub(crate) fn was_open(&self, asked: u64) -> Option<bool> {
         let run = self
             .open
@@ -439,7 +439,7 @@ impl Users {
         self.newest.get(name)
     }
 
-    /// Forgets all users but these: nobody else is logged in.
+    /// Forgets the logins of all users but these: only these have clients.
     pub(crate) fn keep_logins(&mut self, names: &BTreeSet<&[u8]>) {
         self.newest.retain(|name, _| names.contains(&**name));
     }

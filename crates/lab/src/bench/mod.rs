@@ -1,6 +1,6 @@
 //! Benchmarks, one command for each, after those of the PMNet paper (protocol.md §8) where it has one.
 //!
-//! Purpose: figures that anybody with one machine can repeat. Invariants: systems that are compared are
+//! Purpose: figures that can be repeated on one machine. Invariants: systems that are compared are
 //! measured in turn in one run; every figure names medium and R; every counted answer was checked. May
 //! not: contain protocol, or hide the limits of the machine.
 

@@ -107,7 +107,7 @@ mod tests {
         let scratch = Scratch::new(parent.path(), "gone").unwrap();
         let paths = [scratch.disk().to_owned(), scratch.memory().to_owned()];
         assert!(paths.iter().all(|path| path.is_dir()));
-        // A sweep by somebody else does not touch what is in use.
+        // A sweep by another process does not touch what is in use.
         sweep();
         assert!(paths.iter().all(|path| path.is_dir()));
         drop(scratch);

@@ -188,7 +188,7 @@ impl Connection {
     }
 }
 
-/// What a command and the `WAIT` after it come to.
+/// Outcome of a command and of the `WAIT` after it, taken together.
 fn replicated(first: Reply, wait: Reply, wanted: u8) -> Reply {
     match (first, wait) {
         (Reply::Error(text), _) | (_, Reply::Error(text)) => Reply::Error(text),

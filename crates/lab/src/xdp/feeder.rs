@@ -96,7 +96,7 @@ impl Feeder {
     /// Prepares packet `index`.
     ///
     /// # Errors
-    /// There is no room for so many, or the frame is too long for one.
+    /// There is no room for this many, or the frame is too long for one.
     pub fn prepare(&mut self, index: u32, frame: &[u8]) -> anyhow::Result<()> {
         ensure!(
             frame.len() <= FRAME_BYTES_MAX,

@@ -127,7 +127,7 @@ fn make_copy(
         progress(done, total)
     })?;
     drop(target);
-    // As whoever uses it will read it.
+    // As the store will read it.
     let found = Scan::open(open(copy, kind)?, None)?;
     let same = found.geometry() == to
         && found.identity() == source.identity()

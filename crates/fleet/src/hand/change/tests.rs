@@ -290,7 +290,7 @@ fn on_the_way_it_stops_when_what_it_rests_on_is_not_so() {
     let change = Change::plan(&looked, &remove(&[2]), true).unwrap();
     looked.devices.insert(2, back.clone());
     assert!(change.next(&looked).unwrap_err().contains("not stopped"));
-    // One that ended is started again by somebody.
+    // One that ended is started again.
     let mut change = Change::plan(&looked, &remove(&[2]), false).unwrap();
     change.has_ended(2);
     assert!(change.next(&looked).unwrap_err().contains("started again"));
@@ -298,7 +298,7 @@ fn on_the_way_it_stops_when_what_it_rests_on_is_not_so() {
     let change = Change::plan(&looked, &remove(&[2]), false).unwrap();
     looked.devices.remove(&2);
     assert!(change.next(&looked).unwrap_err().contains("--is-stopped"));
-    // Somebody else changes the chain.
+    // Another command changes the chain.
     looked.devices.insert(2, back);
     let change = Change::plan(&looked, &remove(&[2]), false).unwrap();
     looked.server.as_mut().unwrap().chain = vec![1, 3];
@@ -360,7 +360,7 @@ fn a_join_that_came_to_nothing_is_taken_back() {
 #[test]
 fn a_change_that_was_broken_off_is_taken_back_by_wiring_as_the_record_says() {
     let mut looked = world(&[1, 2, 3], &[]);
-    // The last one was told to send to somebody who is lost, the first one past the second.
+    // The last one was told to send to a device that is lost, the first one past the second.
     for (id, next) in [(3, 9), (1, 3)] {
         let said = looked.devices.get_mut(&id).unwrap();
         (said.next, said.epoch, said.chain) = (at(next), 0, Vec::new());

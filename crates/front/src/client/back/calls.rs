@@ -159,6 +159,11 @@ pub(in crate::client) fn head(form: Form, selected: Selected) -> [u8; PREAMBLE_L
     preamble(form, selected.protocol, selected.database)
 }
 
+/// Returns the payload of one command of a client.
+pub(in crate::client) fn single(frame: &[u8], selected: Selected) -> Bytes {
+    Bytes::from([&head(Form::Single, selected), frame].concat())
+}
+
 /// Returns the payload of a question of the front's own.
 pub(in crate::client) fn question(database: u32, command: &[&[u8]]) -> Bytes {
     let mut payload = preamble(Form::Single, Protocol::Resp2, database).to_vec();

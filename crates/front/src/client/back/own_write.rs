@@ -1,10 +1,10 @@
-//! A GET of what the same pipeline has just SET: answered with that value, without asking anybody.
+//! A GET of what the same pipeline has just SET: answered with that value. No other process is asked.
 //!
 //! A GET right after a plain `SET key value` of its key, of the same connection and database and
 //! **submitted in the same turn**, waits for that SET and for nothing else. Its reply is the value, once the SET
 //! is committed, in whatever way; or an error, if that is what the SET gets.
 //!
-//! Why that is right: nothing that is submitted leaves before [`Upstream::flush`](crate::upstream::Upstream::flush), which nobody calls while
+//! Why that is right: nothing that is submitted leaves before [`Upstream::flush`](crate::upstream::Upstream::flush), which is not called while
 //! a connection takes commands. So the GET was called before the head could give the SET an order, and it is answered
 //! when the SET has one. The moment just after that order lies within the GET's call, and there the key has this
 //! value. The same holds if the SET takes its effect by fallback. A GET that is read in a later turn may be called

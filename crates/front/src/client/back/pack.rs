@@ -3,7 +3,7 @@
 //! Neighbouring reads make a pack, and so do neighbouring writes with the reads and transactions between them. The store executes a
 //! pack of writes in order, in one step and with one record, but may end it after any of its parts; the rest is sent anew.
 //! Therefore nothing is submitted after a pack before its outcome is known. Meanwhile the next one is put together. A session has
-//! one bypass under way at a time, so waiting costs no way.
+//! one bypass under way at a time, so waiting costs no extra round trip.
 //!
 //! Invariants: a command is in at most one pack that has been submitted and may still be executed; what the front answers between
 //! the commands of a pack stays in its place.
@@ -78,7 +78,7 @@ pub(in crate::client) struct Pack {
 }
 
 impl Pack {
-    /// Whether so many bytes more go with those that are in it.
+    /// Whether this many bytes more go with those that are in it.
     pub(in crate::client) fn has_room(&self, kind: Kind, bytes: usize) -> bool {
         self.company == Company::Any
             && self.kind == kind
@@ -383,7 +383,7 @@ impl Packs {
         pack.key_hash = 0;
     }
 
-    /// Whether a transaction of so many bytes may go with the pack that is there. If there is none, whether others may go with it.
+    /// Whether a transaction of this many bytes may go with the pack that is there. If there is none, whether others may go with it.
     pub(in crate::client) fn has_room_for_transaction(&self, bytes: usize) -> bool {
         let whole = bytes + 2 * (MULTI.len() + EXEC.len());
         match &self.open {

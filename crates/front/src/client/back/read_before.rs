@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::batch::BATCH_REPLY_BYTES_MAX;
 
-/// So many MISSes one after the other make the next probable. What the store says beside a HIT is work for nothing.
+/// This many MISSes one after the other make the next probable. What the store says beside a HIT is work for nothing.
 pub(in crate::client) const MISSES: u32 = 8;
 
 /// What a head says of its index: the same as long as nothing that changed state without an order has left it.
@@ -144,7 +144,7 @@ impl Before {
         }
     }
 
-    /// What the asked store must have applied; `None`: its answer is of no use after this MISS.
+    /// Returns the watermark that the asked store must have reached; `None`: its answer is of no use after this MISS.
     pub(in crate::client) fn must_have(&self, missed: &Missed) -> Option<u64> {
         let need = match self.asked {
             Asked::Master(known) => (missed.version == Some(known)).then_some(missed.need),
@@ -159,7 +159,7 @@ impl Before {
             .is_none_or(|(of, watermark)| of == epoch && watermark >= need)
     }
 
-    /// The batch is answered, or asks anew: what comes is for nobody.
+    /// Ends the question: the batch is answered, or asks anew. Replies that still come are thrown away.
     pub(in crate::client) fn is_over(&mut self) {
         self.is_wanted = false;
         self.replies = Vec::new();

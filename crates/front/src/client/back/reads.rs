@@ -33,9 +33,9 @@ use crate::upstream::{CallId, ReadAnswer, Time};
 
 /// Longest read that is no bypass, in bytes.
 const READ_BYTES_MAX: usize = 16 * 1024;
-/// After a listing that could not be read from the store: none is tried for so long, in nanoseconds.
+/// After a listing that could not be read from the store: time for which none is tried, in nanoseconds.
 const LISTING_PAUSE: Time = 10_000_000;
-/// A connection whose replies were longer does not read from the store for so long, in nanoseconds.
+/// A connection whose replies were longer does not read from the store for this time, in nanoseconds.
 const LARGE_PAUSE: Time = 1_000_000_000;
 /// A read with a longer reply, in bytes, keeps those after it from going with writes for a while.
 const LONG_READ: usize = 16 * 1024;
@@ -440,7 +440,7 @@ impl Reads {
         }
     }
 
-    /// Nobody waits for the answer any more.
+    /// Drops the batch: no answer to it is awaited any more.
     pub(in crate::client) fn drop_batch(&mut self) {
         self.batch = None;
         self.drop_before();

@@ -34,7 +34,7 @@ pub struct ReplicaReads {
     any: bool,
     /// Whether there is one that can be asked, in RESP2 and in RESP3.
     pub fit: [bool; 2],
-    /// Whether somebody reads in that version of RESP.
+    /// Whether a client reads in that version of RESP.
     pub(crate) used: [bool; 2],
     misses: u32,
     lags: u32,

@@ -1,11 +1,8 @@
 //! An early write: an update, acknowledged as soon as it is durable in the devices.
 
-use bytes::Bytes;
-use pmnet_wire::command::{Form, PREAMBLE_LEN};
-
 use super::Back;
 use super::beside::may_open_pack;
-use super::calls::{Purpose, head};
+use super::calls::{Purpose, single};
 use super::pack::{Company, Kind, Part};
 use crate::client::command::Command;
 use crate::client::context::{Context, Later};
@@ -41,11 +38,7 @@ impl Back {
         }
         let key_hash = verdict.facts.map_or(0, |facts| key_hash(facts, arguments));
         self.submit_all(cx)?;
-        let mut payload = Vec::with_capacity(PREAMBLE_LEN + frame.len());
-        payload.extend_from_slice(&head(Form::Single, cx.selected));
-        payload.extend_from_slice(frame);
-        let bytes = payload.len();
-        let payload = Bytes::from(payload);
+        let payload = single(frame, cx.selected);
         let call = Call {
             payload: &payload,
             key_hash,
@@ -56,7 +49,7 @@ impl Back {
         let call = submitted.as_ref().ok().copied();
         cx.shared.own_writes.note(call, arguments, &payload);
         cx.pending
-            .expect(submitted, Purpose::Update { readers: 0 }, bytes);
+            .expect(submitted, Purpose::Update { readers: 0 }, payload.len());
         Ok(())
     }
 }

@@ -315,7 +315,7 @@ fn may_look_at_user(facts: Option<&Facts>) -> bool {
 fn runs_others_code(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
     let facts = verdict.facts;
     if matches!(verdict.action, Action::Refuse(_)) {
-        // Refused to everybody; `carry_out` gives that error, which is better.
+        // Refused to every client; `carry_out` gives that error, which is better.
         return None;
     }
     if facts.is_none() || (may_look_at_user(facts) && !verdict.is_named()) {

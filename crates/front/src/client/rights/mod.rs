@@ -1,4 +1,4 @@
-//! What the user of a connection may do: looked up before each command, and asked for where it is not known.
+//! The rights of a connection's user: looked up before each command, and asked for where they are not known.
 //!
 //! A command that has to wait for an answer stays in the input, as does an `AUTH`, and everything after it; it is looked at
 //! again when the answer is there. What passes through to the store runs on a connection that has logged in as the user,
@@ -127,7 +127,7 @@ impl Rights {
             .map_or(DEFAULT, |login| &login.credentials.user)
     }
 
-    /// Whether somebody has to answer before it goes on.
+    /// Whether its command waits for an answer.
     pub(crate) fn waits(&self) -> bool {
         !matches!(self.stage, Asking::Nothing | Asking::Answered(_))
     }
@@ -222,7 +222,7 @@ impl Rights {
         if user.needs_no_password() && remote {
             return Standing::Remote;
         }
-        // Whoever needs no login and may do everything may do so while Redis does not answer, too.
+        // A client that needs no login and may do everything may do so while Redis does not answer, too.
         let anybody = self.user.is_none() && user.may_everything();
         if !anybody && users.is_stale(now, timeout) {
             users.awaited = true;
@@ -273,7 +273,7 @@ impl Rights {
 }
 
 impl Rights {
-    /// As whom it has logged in, if it has; and which of all logins that was.
+    /// Returns the credentials with which it has logged in, and the number of that login among all; `None`: it has not.
     pub(crate) fn login(&self) -> Option<(&Credentials, u64)> {
         let login = self.user.as_ref()?;
         Some((&login.credentials, login.number))

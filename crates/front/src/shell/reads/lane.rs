@@ -1,6 +1,6 @@
-//! The reads for one Redis, in one version of RESP: its connection, and who waits for it.
+//! The reads for one Redis, in one version of RESP: its connection, and the clients that wait for it.
 //!
-//! The connection to the store is made when somebody waits for it; that to a replica before, since a read is handed to a replica only
+//! The connection to the store is made when a client waits for it; that to a replica before, since a read is handed to a replica only
 //! when it can answer at once.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use crate::shell::socket::Ended;
 use crate::store::reads::{Queued, ReadsLine, Told};
 use crate::upstream::Time;
 
-/// Part of a command's time for which the store may say nothing while somebody waits here.
+/// Part of a command's time for which the store may say nothing while a client waits here.
 const SILENCES_PER_TIMEOUT: Time = 8;
 /// Longest such time, in nanoseconds.
 const SILENCE_MAX: Time = 1_000_000_000;
@@ -39,7 +39,7 @@ pub(super) struct Lane {
     /// The replica that it is for; `None`: it is for the store itself.
     replica: Option<SocketAddr>,
     open: Option<Dialed<ReadsLine>>,
-    /// Who waits for a transaction, oldest first.
+    /// Reads that wait for a transaction, oldest first.
     waiting: VecDeque<Queued>,
     /// How long the store may take.
     wait: Time,
@@ -134,7 +134,7 @@ impl Lane {
         self.turn_away(told);
     }
 
-    /// Nobody who waits is read for.
+    /// Gives up the reads that wait.
     pub(super) fn turn_away(&mut self, told: &mut Vec<Told>) {
         for waiting in self.waiting.drain(..) {
             told.push(Told::Unread(waiting.reader(), Unread::Unfit));

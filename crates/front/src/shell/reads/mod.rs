@@ -3,7 +3,7 @@
 //!
 //! Purpose: brings together what the clients of one turn have to read, and hands on what comes back. A
 //! connection is made when it is first needed, and used only while it leads to the store that the server works on.
-//! Nobody waits long here: who is not answered in time reads by bypass.
+//! No client waits long here: a read that is not answered in time becomes a bypass.
 //! Invariants: each client has at most two questions here, one of them asked before the head has answered, so their number
 //! bounds what waits; there are at most [`REPLICAS_MAX`] replicas.
 
@@ -78,7 +78,7 @@ impl StoreReads {
         tokens.contains(&token.0)
     }
 
-    /// When somebody has waited long enough.
+    /// When a read has waited long enough.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.all().filter_map(Lane::due).min()
     }

@@ -47,7 +47,7 @@ impl Ideal {
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock if self.spins && alone => std::thread::yield_now(),
                     ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
-                    // About an answer that nobody waits for any more.
+                    // About an answer that is not awaited any more.
                     ErrorKind::ConnectionRefused => {}
                     _ => return Err(error).context("the ideal handler cannot receive"),
                 },

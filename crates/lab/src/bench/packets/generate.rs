@@ -277,7 +277,7 @@ impl Client<'_> {
             let answer = request::read_answer(parsed.datagram);
             let (number, order) = answer.context("an answer that is none")?;
             lane.socket.give_back(received.frame);
-            // Of a request that was sent twice, the second answer finds nobody.
+            // Of a request that was sent twice, the second answer finds no request.
             let mut slots = lane.slots.iter();
             let slot = slots.position(|slot| slot.busy && slot.number == number);
             self.sample.last = self.sample.last.max(order);

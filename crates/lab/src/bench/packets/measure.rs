@@ -51,9 +51,9 @@ pub struct Cell {
     pub storing_ns: Option<f64>,
     /// Requests that the server took in at a time.
     pub burst: f64,
-    /// So many percent more throughput than copying into a log.
+    /// Throughput: percent more than copying into a log.
     pub more_throughput: Option<f64>,
-    /// So many percent less p50 than copying into a log.
+    /// p50: percent less than copying into a log.
     pub less_latency: Option<f64>,
     /// Throughput of each round, sorted: how far the rounds agree.
     pub rounds: Vec<f64>,

@@ -101,7 +101,7 @@ impl Packet {
         }
     }
 
-    /// What the pipeline counts after this many of these packets, and no others.
+    /// Counters of the pipeline after `count` of these packets and no others.
     #[must_use]
     pub fn counted(self, count: u64) -> Counted {
         let nothing = Counted::default();

@@ -74,7 +74,7 @@ pub struct Stand {
     /// Hash of the key that READs are answered with an update of.
     shown: u64,
     _lock: File,
-    // Last: what is pinned goes when nobody uses it any more.
+    // Last: pinned objects go when nothing uses them any more.
     _pinned: Pinned,
 }
 

@@ -324,7 +324,7 @@ mod tests {
             let text = format!("{reply:?}");
             assert!(judge(index, reply, true).is_err(), "{index}: {text}");
         }
-        // The bound has one value for everybody.
+        // The bound has one value for all.
         assert!(judge(3, read(0), false).is_ok());
         let refused = judge(2, Reply::Error("ERR no".into()), true).unwrap();
         assert_eq!(refused, ["ERR no"]);

@@ -253,7 +253,7 @@ impl Row {
 /// Which part of the operations is reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// So many of a hundred are GET, the others SET, at random.
+    /// Percentage of GET; the others are SET, at random.
     Percent(u8),
     /// `SET` of a key, then `GET` of the same key.
     Alternate,

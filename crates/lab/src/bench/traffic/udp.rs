@@ -91,7 +91,7 @@ fn send(socket: &UdpSocket, sent: &AtomicU64, done: &AtomicBool) -> anyhow::Resu
                 number += 1;
                 sent.fetch_add(1, Ordering::Relaxed);
             }
-            // A full queue, or an answer that nobody listens any more.
+            // A full queue, or an answer that no socket listens any more.
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock
                 | ErrorKind::OutOfMemory

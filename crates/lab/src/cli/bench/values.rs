@@ -38,7 +38,7 @@ pub fn each_once<T: ValueEnum + PartialEq>(values: &[T]) -> Vec<T> {
     all
 }
 
-/// How long a run of so many seconds is, and how long it warms up before.
+/// How long a run of `seconds` is, and how long it warms up before.
 pub fn times(seconds: f64, most: f64) -> Result<(Duration, Duration), ConfigError> {
     if !(0.01..=most).contains(&seconds) {
         return Err(ConfigError(format!(

@@ -344,7 +344,7 @@ impl Caller<'_> {
                 }
                 return Some(reply);
             }
-            // Refused: perhaps nobody listens. Do not repeat at full speed.
+            // Refused: perhaps no process listens. Do not repeat at full speed.
             Outcome::Failed => std::thread::sleep(AGAIN),
             Outcome::Unknown => self.number = self.shared.number(),
         }

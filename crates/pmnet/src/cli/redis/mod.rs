@@ -130,7 +130,7 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     } = settings(args)?;
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
-    let board = show(&status, &mut front, &client, None);
+    let board = show(&status, &front, &client, None);
     let mut way = Way::find(client, hosts, follow)?;
     if let Some(rdma) = rdma {
         way.node = way.node.by_rdma(&rdma)?;
@@ -151,11 +151,11 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
             ("copies", json!(copies)),
         ],
     );
-    let counters = front.run_observed(|turn| {
-        if status.is_open() {
-            board.turn(turn);
-        }
-    })?;
+    let counters = if status.is_open() {
+        front.run_observed(|turn| board.turn(turn))?
+    } else {
+        front.run()?
+    };
     log_end(&counters, 0);
     Ok(true)
 }
@@ -172,11 +172,10 @@ pub fn check(args: RedisArgs) -> Result<(), ConfigError> {
 /// Returns the board of a front, which is shown from now on. `number`: which one of many, counted from 1.
 fn show(
     status: &Status,
-    front: &mut FrontConfig,
+    front: &FrontConfig,
     client: &ClientConfig,
     number: Option<usize>,
 ) -> Arc<FrontBoard> {
-    front.asks_again = status.is_open();
     let board = Arc::new(FrontBoard::new(
         client.shard,
         number,

@@ -244,9 +244,9 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
         );
     }
     let (mut fronts, mut entrances, mut followers) = (Vec::new(), Vec::new(), Vec::new());
-    for (number, mut settings) in (1..).zip(settings) {
+    for (number, settings) in (1..).zip(settings) {
         let of_shard = || format!("shard {number} of {}", path.display());
-        let board = show(status, &mut settings.front, &settings.client, Some(number));
+        let board = show(status, &settings.front, &settings.client, Some(number));
         let way = Way::find(settings.client, settings.hosts, settings.follow);
         let Way {
             node,
@@ -291,11 +291,11 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
             .name(format!("shard-{number}"))
             .spawn(move || {
                 let _ends = ends;
-                front.run_observed(|turn| {
-                    if is_shown {
-                        board.turn(turn);
-                    }
-                })
+                if is_shown {
+                    front.run_observed(|turn| board.turn(turn))
+                } else {
+                    front.run()
+                }
             })
             .context("cannot start the thread of a shard")?;
         running.push((own, thread));

@@ -17,7 +17,7 @@ use crate::client::settings::parse_database;
 use crate::table::{Action, Local, MODULE, Pass, READONLY, Sub, Verdict};
 
 /// Prefix of the command that marks the end of the replies to a subscription command. Redis does not know it, and says so to
-/// everybody: any command that it knows needs a right, or is refused to a subscriber.
+/// every client: any command that it knows needs a right, or is refused to a subscriber.
 const SENTINEL: &str = "pmnet-end";
 
 /// A command that begins to pass.

@@ -1,13 +1,14 @@
-//! What was passed through is answered after a second barrier (`docs/spec/reads.md` §5).
+//! A second barrier confirms the reply to a command that passed through (`docs/spec/reads.md` §5).
 //!
 //! Where the server waits for replicas, or for a sync, the store's own reply says less than the server's: it can be lost with
 //! the store. So the reply waits for another barrier, one that the server records as it does a write. Its answer is as durable as
-//! configured, and so is all that the same store did before. If it names another store, nobody knows what became of the
-//! command.
+//! configured, and so is all that the same store did before. If it names another store, the outcome of the
+//! command is unknown.
 
 use bytes::Bytes;
 
 use super::Passing;
+use super::embedded::is_nothing;
 use super::passage::{Effect, Passage, Stage};
 use crate::client::Shared;
 use crate::client::back::calls::outcome_reply;
@@ -32,7 +33,7 @@ pub(super) fn may_need(effect: &Effect, kind: Option<Pass>) -> bool {
 
 /// Whether this reply shows nothing, and nothing has happened: an error, nothing within the time, a transaction that was given up.
 fn says_nothing(effect: &Effect, reply: &[u8]) -> bool {
-    matches!(reply, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
+    is_nothing(reply)
         || reply.starts_with(b"-")
         || matches!(effect, Effect::Exec { .. } | Effect::Discard) && reply.starts_with(b"+")
 }
@@ -69,7 +70,7 @@ impl Passing {
         }
     }
 
-    /// Whether `call` asked for a confirmation; if so, the client gets the reply, or hears that nobody knows.
+    /// Whether `call` asked for a confirmation; if so, the client gets the reply, or the error that its outcome is unknown.
     pub(super) fn confirm(
         &mut self,
         face: &mut Face,

@@ -8,7 +8,7 @@
 //!
 //! A passed command has a deadline until it is sent and, unless it blocks, until it is answered. A
 //! blocking command, a subscriber and a monitor may wait for as long as the store is alive: until the
-//! store's process has answered nobody for one command's time. A client that goes away does not
+//! store's process has answered no client for one command's time. A client that goes away does not
 //! wait at all.
 
 use pmnet_wire::StoreName;
@@ -43,7 +43,7 @@ impl Passing {
         let overdue = self.passage.as_ref().is_some_and(|passage| {
             let open_end = match &passage.stage {
                 Stage::Sent => passage.blocks,
-                // A call has its own deadline, and who waits at an embedded store has no other.
+                // A call has its own deadline, and a client that waits at an embedded store has no other.
                 Stage::Embedded { call, waits } => call.is_some() || waits.is_some(),
                 Stage::Rest(_) => true,
                 _ => passage.is_just_answered(),

@@ -37,7 +37,7 @@ pub(super) struct Direct {
     pub(super) used: bool,
     pub(super) database: u32,
     pub(super) protocol: Protocol,
-    /// Who is at the other end, once it has said so.
+    /// The Redis at the other end, once it has said which it is.
     pub(super) found: Option<Found>,
     asked: Found,
     /// Something came from it since [`Direct::proof`] was brought up to date.
@@ -55,9 +55,9 @@ pub(super) struct Direct {
     pub(super) passed_fence: bool,
     /// How it logs in for the front's own questions.
     own_auth: Vec<String>,
-    /// As whom it logs in for the client's commands, tried in this order; none: as the front.
+    /// Credentials with which it logs in for the client's commands, tried in this order; none: those of the front.
     client: Vec<Arc<Credentials>>,
-    /// The first so many of them have been tried since it was the front's.
+    /// Number of them that have been tried since it was the front's.
     tried: usize,
     /// It has logged in as the client.
     is_client: bool,
@@ -122,7 +122,7 @@ impl Direct {
         self.line.ask(Own::Setting, command);
     }
 
-    /// What is added next is a command of the front's own, for which the client may have no right.
+    /// Logs in as the front, if it is the client's: a command follows for which the client may have no right.
     pub(super) fn act_as_front(&mut self) {
         self.tried = 0;
         if !std::mem::take(&mut self.is_client) {

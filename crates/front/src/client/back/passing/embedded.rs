@@ -125,7 +125,7 @@ fn end_of(seconds: &[u8], now: Time) -> Option<Option<Time>> {
 }
 
 /// Whether a reply says that there is nothing.
-fn is_nothing(reply: &[u8]) -> bool {
+pub(super) fn is_nothing(reply: &[u8]) -> bool {
     matches!(reply, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
 }
 

@@ -3,16 +3,15 @@
 //!
 //! The message comes on the connection to the store, the reply from the server. So the reply is held back
 //! until the store has answered something that is sent on that connection when the reply is here (a *fence*): the store had put
-//! the message there before. Nothing that follows is taken from the client meanwhile. Messages of others that came before its own stay in front
-//! of the reply in either case.
+//! the message there before. Nothing that follows is taken from the client meanwhile. Messages of others that came before its own come
+//! before the reply in either case.
 
 use bytes::Bytes;
 use pmnet_resp::read;
-use pmnet_wire::command::Form;
 
 use super::Passing;
 use super::direct::Direct;
-use crate::client::back::calls::{Purpose, Session, head};
+use crate::client::back::calls::{Purpose, Session, single};
 use crate::client::command::Command;
 use crate::client::context::{Context, Later};
 use crate::client::face::Pending;
@@ -41,8 +40,7 @@ impl Passing {
         session: &mut Session,
         cx: &mut Context<'_>,
     ) -> Result<(), Later> {
-        let head = head(Form::Single, cx.selected);
-        let payload = Bytes::from([&head, command.frame].concat());
+        let payload = single(command.frame, cx.selected);
         let call = Call {
             payload: &payload,
             key_hash: 0,

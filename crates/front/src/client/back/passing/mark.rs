@@ -1,7 +1,7 @@
-//! What passes through under the front's mark (`docs/spec/reads.md` §5).
+//! Commands that pass through under the front's mark (`docs/spec/reads.md` §5).
 //!
 //! A command that may change the store and passes no device is sent only while the front's mark is open. If
-//! the mark is lost, whatever went under it ends first: the connection to the store is closed.
+//! the mark is lost, the commands under it end first: the connection to the store is closed.
 
 use super::Passing;
 use super::passage::{Marks, Stage};

@@ -63,7 +63,7 @@ use passage::{Effect, Marks, Passage, Stage};
 pub(in crate::client) struct Passing {
     passage: Option<Passage>,
     direct: Option<Direct>,
-    /// As whom the next connection to the store logs in for its client's commands.
+    /// Credentials of its client, with which the next connection to the store logs in for the client's commands.
     acts_as: Vec<Arc<Credentials>>,
     /// How many connections to the store there were.
     directs: u64,
@@ -87,7 +87,8 @@ impl Passing {
         self.direct.insert(direct)
     }
 
-    /// As whom connections to the store log in for its client's commands, tried in this order; none: as the front.
+    /// Sets the credentials with which connections to the store log in for its client's commands, tried in this order; none: those of
+    /// the front.
     pub(in crate::client) fn set_acts_as(&mut self, acts_as: Vec<Arc<Credentials>>) {
         if let Some(direct) = &mut self.direct {
             direct.set_client(&acts_as);
@@ -142,7 +143,7 @@ impl Passing {
         self.direct = None;
     }
 
-    /// Which client of Redis it is while it waits there for others.
+    /// Returns its number among Redis's clients while it is blocked there.
     pub(in crate::client) fn blocked_as(&self) -> Option<i64> {
         let blocked = self.passage.as_ref()?.blocks && self.is_sent();
         let direct = self.direct.as_ref().filter(|_| blocked)?;
@@ -164,7 +165,7 @@ impl Passing {
         })
     }
 
-    /// Which change of this client's subscriptions is under way, counted since it came.
+    /// Returns the number of the change of this client's subscriptions that is under way, counted since it came.
     pub(in crate::client) fn changes_subscriptions(&self) -> Option<u64> {
         let passage = self.passage.as_ref()?;
         let changes = passage.is_about_subscriptions() && passage.name != "PING";

@@ -1,10 +1,10 @@
-//! What a store says about subscriptions on a pass-through connection.
+//! Counts a client's subscriptions, by the store's confirmations on its pass-through connection.
 
 use pmnet_resp::read;
 
 use super::direct::Direct;
 
-/// What a confirmation of (un)subscription says.
+/// A confirmation of a subscription, or of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Subscription {
     /// About shard channels, which are counted apart.
