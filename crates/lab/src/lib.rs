@@ -5,6 +5,7 @@
 //! May not: contain protocol, or be needed by the product. Only `wire`, `proto` and `device` decide what a packet
 //! means.
 
+pub mod attack;
 pub mod bench;
 pub mod check;
 pub mod cli;

@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 it failed or a check found something (a sentence on stderr says what and
 //! what to do), 2 the command line was not understood.
 
+mod attack;
 mod bench;
 mod check;
 mod limit;
@@ -38,6 +39,8 @@ enum Command {
     Demo(crate::demo::DemoArgs),
     /// A small network on this machine to play in: clients, devices, a server, each in a namespace.
     Testbed(testbed::TestbedCommand),
+    /// Attack a chain with keys from inside its network.
+    Attack(attack::AttackArgs),
     /// Reproduce the measurements of the papers.
     Bench(bench::BenchCommand),
     /// A server that answers SET and GET at once and keeps nothing: what any RESP server can do at most here.
@@ -59,6 +62,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::main(args),
         Command::Demo(args) => crate::demo::main(args),
         Command::Testbed(command) => testbed::main(command),
+        Command::Attack(args) => attack::main(args),
         Command::Bench(command) => bench::main(command),
         Command::RespLimit(args) => limit::main(args),
         Command::Guarded(args) => crate::harness::exec_guarded(args).map(|()| true),

@@ -4,10 +4,12 @@
 //! client1 ─┐
 //! client2 ─┴─ device1 ── device2 ── server     a line of switches, one layer-2 segment
 //! client1 ── server                            without a device: a direct link
+//! client1 ── tap1 ── device1 ── tap2 ── server  with a tap in each link
 //! ```
 //!
 //! A device is a Linux bridge with an address of its own: it forwards what is not for it, and can be
-//! an addressed hop too. Several clients without a device meet in a bridge named `hub`.
+//! an addressed hop too. Several clients without a device meet in a bridge named `hub`. A tap is a bridge without an address:
+//! an adversary in it sees each packet of its link, and can send to both ends.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -114,6 +116,39 @@ impl Layout {
         layout
     }
 
+    /// One client, `devices` switches in a row (1 to [`DEVICES_MAX`]; numbers beyond these are cut) and a server, with a tap in each link.
+    #[must_use]
+    pub fn tapped(prefix: &str, devices: u8) -> Layout {
+        let devices = devices.clamp(1, DEVICES_MAX);
+        let mut layout = Layout::new(prefix, 1, devices);
+        layout.links.clear();
+        for node in &mut layout.nodes {
+            node.ports.clear();
+        }
+        for tap in 1..=devices + 1 {
+            let name = format!("tap{tap}");
+            layout.nodes.push(Node {
+                namespace: format!("{prefix}{name}"),
+                name: name.clone(),
+                interface: BRIDGE,
+                ipv4: None,
+                ipv6: None,
+                ports: Vec::new(),
+            });
+            let near = match tap {
+                1 => "client1".to_owned(),
+                _ => format!("device{}", tap - 1),
+            };
+            let far = match tap {
+                last if last > devices => "server".to_owned(),
+                _ => format!("device{tap}"),
+            };
+            layout.join(&near, &name);
+            layout.join(&name, &far);
+        }
+        layout
+    }
+
     /// The node of this name.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<&Node> {
@@ -182,6 +217,16 @@ mod tests {
         let node = hub.node("hub").unwrap();
         assert_eq!(node.ports, ["client1", "client2", "client3", "server"]);
         assert!(node.ipv4.is_none());
+    }
+
+    #[test]
+    fn a_tap_in_each_link() {
+        let layout = Layout::tapped("x-", 2);
+        let device = layout.node("device1").unwrap();
+        assert_eq!(device.ports, ["tap1", "tap2"]);
+        assert_eq!(layout.node("tap2").unwrap().ports, ["device1", "device2"]);
+        assert_eq!(layout.node("tap3").unwrap().ports, ["device2", "server"]);
+        assert_eq!(layout.links.len(), 6);
     }
 
     #[test]

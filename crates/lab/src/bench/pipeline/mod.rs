@@ -7,7 +7,7 @@
 //! interface, so it can run beside devices that serve. May not: count a packet whose result it did not
 //! check.
 
-mod frame;
+pub(crate) mod frame;
 mod measure;
 mod packet;
 mod plan;

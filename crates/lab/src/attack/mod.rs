@@ -1,0 +1,343 @@
+//! An attack on a chain with keys, from inside its network: an adversary in each link, who sees, keeps, changes, redirects and repeats all
+//! packets, makes packets of its own, and has the key of another front (`docs/spec/keys.md` §6).
+//!
+//! Purpose: figures for [`docs/operate/security.md`], with real processes. Invariants: nothing of the machine's own network is
+//! touched; the adversary knows no key of the front that it attacks. May not: know how a role verifies.
+//!
+//! Three parts: checked load while roles are killed and started again, so that the adversary sees packets of every kind; then the attack
+//! while no client writes, after which nothing may have moved; then the attack beside checked load, after which nothing may be
+//! lost, twice, out of order or invented.
+
+pub mod packets;
+mod report;
+mod stand;
+mod tap;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Mutex, RwLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+
+use crate::check::{Ledger, Verdict, verify};
+use crate::harness::namespaces::enter;
+use crate::load::{CheckedOptions, Hooks, Options, Record, Workload};
+use crate::resp::{Client, Reply};
+use packets::{Field, Hoard};
+pub use report::{Report, RoleReport};
+pub use stand::Mode;
+use stand::{Metrics, Stand};
+use tap::Shared;
+
+/// Start of the keys of the load; there are no others.
+const PREFIX: &str = "attack:";
+/// Checked load from which the adversary learns.
+const LEARN: Duration = Duration::from_secs(2);
+const CLIENTS: usize = 8;
+/// One call of a client: an attack delays.
+const CALL_MAX: Duration = Duration::from_secs(30);
+/// After the attack, everything acknowledged reaches the database within this.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What is done.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where the devices are.
+    pub mode: Mode,
+    /// Devices of the chain, 1 to 3.
+    pub devices: u8,
+    /// Packets that the adversary sends, in all.
+    pub packets: u64,
+    /// Packets a second, of all taps together.
+    pub rate: u64,
+    /// Folder for what the processes say.
+    pub out: PathBuf,
+}
+
+/// Runs an attack. `progress` is told what goes on, and which part of the packets was sent.
+///
+/// Call it from a thread that outlives it.
+///
+/// # Errors
+/// What this machine lacks for it; a process that does not serve.
+pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str, f64)) -> anyhow::Result<Report> {
+    progress("starting", 0.0);
+    let mut stand = Stand::start(plan.mode, plan.devices, &plan.out)?;
+    let shared = shared(plan, &stand)?;
+    let taps = stand.taps()?;
+    let report = std::thread::scope(|scope| {
+        let _ends = Ends(&shared);
+        let mut threads = Vec::new();
+        for (namespace, ends) in &taps {
+            let shared = &shared;
+            threads.push(scope.spawn(move || tap::look(namespace, &ends[0].name, shared)));
+            threads.push(scope.spawn(move || tap::send(namespace, ends, shared)));
+        }
+        let attacked = attack(plan, &mut stand, &shared, taps.len(), progress);
+        shared.over.store(true, Ordering::Relaxed);
+        for thread in threads {
+            let ended = thread.join();
+            ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        attacked
+    })?;
+    let report = report.with_sent(&shared.sent.lock().expect("all threads have ended"));
+    if !report.is_clean() {
+        let folder = stand.keep().display().to_string();
+        progress(&format!("what the processes said is in {folder}"), 1.0);
+    }
+    Ok(report)
+}
+
+/// Ends the taps, also when the attack fails.
+struct Ends<'a>(&'a Shared);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+    }
+}
+
+fn shared(plan: &Plan, stand: &Stand) -> anyhow::Result<Shared> {
+    let client = stand.ip("client1");
+    let mut roles = vec![SocketAddrV4::new(client, 0)];
+    for device in 1..=plan.devices + 1 {
+        let std::net::SocketAddr::V4(at) = stand.address(device) else {
+            continue;
+        };
+        roles.push(at);
+    }
+    let own = pmnet_keys::Front::read(&stand.own_key())?;
+    Ok(Shared {
+        hoard: RwLock::new(Hoard::default()),
+        field: Field {
+            roles,
+            own: Some(own.key),
+        },
+        client,
+        client_port: AtomicU16::new(0),
+        sent: Mutex::new(BTreeMap::new()),
+        rate: AtomicU64::new(0),
+        left: AtomicU64::new(0),
+        over: AtomicBool::new(false),
+    })
+}
+
+fn attack(
+    plan: &Plan,
+    stand: &mut Stand,
+    shared: &Shared,
+    taps: usize,
+    progress: &mut dyn FnMut(&str, f64),
+) -> anyhow::Result<Report> {
+    let mut ledger = Ledger::new();
+    progress("learning: checked load while each role is killed once", 0.0);
+    let kinds = learn(stand, shared, &mut ledger)?;
+    let first: Vec<(String, Metrics, u64)> = looks(stand)?;
+
+    let before = states(stand)?;
+    let per_tap = plan.rate / u64::try_from(taps)?;
+    shared.rate.store(per_tap, Ordering::Relaxed);
+    shared.left.store(plan.packets / 2, Ordering::Relaxed);
+    let ended = until_sent(plan, shared, (0.0, "no client writes"), stand, progress)?;
+    // What is under way arrives.
+    std::thread::sleep(LOOK);
+    let moved = moved(&before, &states(stand)?);
+
+    shared.left.store(plan.packets - plan.packets / 2, Ordering::Relaxed);
+    let stop = AtomicBool::new(false);
+    let (loaded, ended_later) = std::thread::scope(|scope| {
+        let (client, endpoint) = (stand.namespace("client1"), stand.endpoint());
+        let (ledger, stop_load) = (&mut ledger, &stop);
+        let load = scope.spawn(move || load(&client, endpoint, "b", ledger, stop_load));
+        let ended = until_sent(plan, shared, (0.5, "beside checked load"), stand, progress);
+        stop.store(true, Ordering::Relaxed);
+        let loaded = load.join();
+        let loaded = loaded.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (loaded, ended)
+    });
+    loaded?;
+    shared.rate.store(0, Ordering::Relaxed);
+    progress("comparing with the database", 1.0);
+    settle(stand)?;
+    let verdict = stand.at_redis(|redis| verify(&ledger, redis))?;
+    let invented = stand.at_redis(invented)?;
+    let mut roles = Vec::new();
+    for ((role, before, overrun), (_, after, now)) in first.iter().zip(&looks(stand)?) {
+        roles.push(RoleReport::new(role, before, after, now - overrun));
+    }
+    let mut ended = [ended, ended_later?].concat();
+    ended.dedup();
+    Ok(Report {
+        mode: plan.mode,
+        devices: plan.devices,
+        kinds,
+        roles,
+        moved,
+        ended,
+        invented,
+        verdict,
+    })
+}
+
+/// Checked load while each role but the front is killed once; names of the kinds that the adversary saw.
+fn learn(stand: &mut Stand, shared: &Shared, ledger: &mut Ledger) -> anyhow::Result<Vec<String>> {
+    let stop = AtomicBool::new(false);
+    let (client, endpoint) = (stand.namespace("client1"), stand.endpoint());
+    std::thread::scope(|scope| -> anyhow::Result<()> {
+        let load = scope.spawn(|| load(&client, endpoint, "a", ledger, &stop));
+        let restarted = (|| {
+            std::thread::sleep(LEARN);
+            let roles: Vec<String> = stand.roles().cloned().collect();
+            for role in roles.iter().filter(|role| *role != "client1") {
+                stand.restart(role)?;
+                std::thread::sleep(LEARN / 2);
+            }
+            anyhow::Ok(())
+        })();
+        stop.store(true, Ordering::Relaxed);
+        let loaded = load.join();
+        loaded.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        restarted
+    })?;
+    settle(stand)?;
+    let seen = shared.hoard.read().expect("no tap panics").seen();
+    ensure!(!seen.is_empty(), "the taps have seen nothing");
+    Ok(seen.iter().map(|(kind, _)| format!("{kind:?}")).collect())
+}
+
+/// Checked load from the client's machine until it is stopped.
+fn load(
+    client: &str,
+    endpoint: std::net::SocketAddr,
+    part: &str,
+    ledger: &mut Ledger,
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
+    enter(client)?;
+    let mut options = Options::new(endpoint);
+    options.clients = CLIENTS;
+    options.pipeline = 4;
+    options.duration = Duration::from_secs(24 * 3_600);
+    options.deadline = CALL_MAX;
+    options.workload = Workload::Checked(CheckedOptions {
+        prefix: format!("{PREFIX}{part}:"),
+        ring: 100_000,
+        lists: true,
+        value_bytes: 300,
+    });
+    let mut record = |record: &Record| Ok(ledger.add(record)?);
+    let hooks = Hooks {
+        record: Some(&mut record),
+        progress: None,
+    };
+    crate::load::run(&options, hooks, stop)?;
+    Ok(())
+}
+
+/// Waits until the adversary has sent what it is to send; roles whose process ended.
+fn until_sent(
+    plan: &Plan,
+    shared: &Shared,
+    (from, what): (f64, &str),
+    stand: &mut Stand,
+    progress: &mut dyn FnMut(&str, f64),
+) -> anyhow::Result<Vec<String>> {
+    let all = shared.left.load(Ordering::Relaxed);
+    // A hundredth of the rate is a machine that does not do it.
+    let patience = Duration::from_secs(60 + 100 * plan.packets / plan.rate.max(1));
+    let begin = Instant::now();
+    loop {
+        let left = shared.left.load(Ordering::Relaxed);
+        let sent = all.saturating_sub(left);
+        #[expect(clippy::cast_precision_loss, reason = "a part, to be shown")]
+        let part = from + 0.5 * sent as f64 / all.max(1) as f64;
+        progress(what, part);
+        if left == 0 {
+            return stand.ended();
+        }
+        ensure!(
+            begin.elapsed() < patience,
+            "the adversary could not send its packets: {left} are left"
+        );
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Waits until the database has everything.
+fn settle(stand: &Stand) -> anyhow::Result<()> {
+    let endpoint = stand.endpoint();
+    stand.network.inside("client1", || {
+        let is_value = |reply: &Reply| matches!(reply, Reply::Nil | Reply::Bulk(_));
+        crate::harness::answered(endpoint, SETTLE_MAX, &["GET", "pmnet-settle"], is_value)
+    })
+}
+
+fn looks(stand: &Stand) -> anyhow::Result<Vec<(String, Metrics, u64)>> {
+    let roles = stand.roles();
+    let looks = roles.map(|role| Ok((role.clone(), stand.metrics(role)?, stand.overrun(role)?)));
+    looks.collect()
+}
+
+/// How far logs and store are, and in which epoch: what must not move while no client writes.
+fn states(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
+    let is_state = |name: &str| {
+        [
+            "pmnet_device_order",
+            "pmnet_device_epoch",
+            "pmnet_device_serving",
+            "pmnet_device_copies",
+            "pmnet_device_entries_total",
+            "pmnet_server_order",
+            "pmnet_server_epoch",
+            "pmnet_server_copies",
+            "pmnet_server_applied_total",
+            "pmnet_server_rejected_total",
+            "pmnet_server_loaded",
+        ]
+        .into_iter()
+        .any(|known| name.split('{').next() == Some(known))
+    };
+    let mut states = Vec::new();
+    for role in stand.roles() {
+        let metrics = stand.metrics(role)?;
+        let own = metrics.into_iter().filter(|(name, _)| is_state(name));
+        states.extend(own.map(|(name, value)| (format!("{role}: {name}"), value)));
+    }
+    ensure!(states.len() > 6, "the status ports say too little");
+    Ok(states)
+}
+
+/// What is different, in words.
+fn moved(before: &[(String, f64)], after: &[(String, f64)]) -> Vec<String> {
+    let pairs = before.iter().zip(after);
+    let differ = pairs.filter(|((_, before), (_, after))| before != after);
+    differ
+        .map(|((name, before), (_, after))| format!("{name} was {before} and is {after}"))
+        .collect()
+}
+
+/// Keys in the database that nobody wrote.
+fn invented(redis: &mut Client) -> anyhow::Result<u64> {
+    let (mut cursor, mut found) = ("0".to_owned(), 0);
+    loop {
+        let reply = redis.ask(&["SCAN", &cursor, "COUNT", "1000"])?;
+        let Reply::Array(parts) = &reply else {
+            anyhow::bail!("Redis answered SCAN with {reply:?}");
+        };
+        let [next, Reply::Array(keys)] = parts.as_slice() else {
+            anyhow::bail!("Redis answered SCAN with {reply:?}");
+        };
+        let is_known = |key: &[u8]| key.starts_with(PREFIX.as_bytes()) || key.starts_with(b"pmnet");
+        let others = keys.iter().filter_map(Reply::bytes).filter(|key| !is_known(key));
+        found += u64::try_from(others.count())?;
+        cursor = String::from_utf8_lossy(next.bytes().context("a cursor")?).into_owned();
+        if cursor == "0" {
+            return Ok(found);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What an adversary keeps of the packets that it sees, and what it makes of them.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use pmnet_wire::{FrontKey, HEADER_LEN, Header, Kind, Packet, SessionKeys, raw};
+use serde::Serialize;
+
+/// Packets of each kind that are kept: a sample of all that were seen, old ones among them.
+const KEPT: usize = 2_000;
+/// Where the header's checksum and the MAC are (`docs/spec/wire.md` §1).
+const PAYLOAD_CRC_AT: std::ops::Range<usize> = 72..76;
+const HEADER_CRC_AT: std::ops::Range<usize> = 76..80;
+const TAG_AT: std::ops::Range<usize> = 80..88;
+
+/// What the adversary does to make a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trick {
+    /// A packet of its own, of any kind, with numbers of packets that it saw, and a tag that it made up.
+    Forged,
+    /// The same, with a MAC by the key of its own front.
+    Insider,
+    /// A packet that it saw, with some bits changed and the checksums made right.
+    Changed,
+    /// A packet that it saw, damaged or cut: the checksums are wrong.
+    Damaged,
+    /// A packet that it saw, to another receiver.
+    Redirected,
+    /// A packet that it saw, unchanged, to the same receiver; perhaps from another address.
+    Repeated,
+}
+
+impl Trick {
+    /// All of them.
+    pub const ALL: [Trick; 6] = [
+        Trick::Forged,
+        Trick::Insider,
+        Trick::Changed,
+        Trick::Damaged,
+        Trick::Redirected,
+        Trick::Repeated,
+    ];
+
+    /// As in the table.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Trick::Forged => "forged",
+            Trick::Insider => "own key",
+            Trick::Changed => "changed",
+            Trick::Damaged => "damaged",
+            Trick::Redirected => "redirected",
+            Trick::Repeated => "repeated",
+        }
+    }
+
+    /// Whether the packets must be without any effect. A repeated one may have the effects that `docs/spec/keys.md` §6 lists.
+    #[must_use]
+    pub const fn is_dropped(self) -> bool {
+        !matches!(self, Trick::Repeated)
+    }
+}
+
+/// A datagram with its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Where it says that it is from.
+    pub from: SocketAddrV4,
+    /// Where it goes.
+    pub to: SocketAddrV4,
+    /// UDP payload.
+    pub bytes: Vec<u8>,
+}
+
+/// A sample of the packets that were seen, by kind.
+#[derive(Debug, Default)]
+pub struct Hoard {
+    kinds: BTreeMap<u8, (u64, Vec<Datagram>)>,
+}
+
+impl Hoard {
+    /// Takes a datagram that was seen, if it is one of pmnet's.
+    pub fn keep(&mut self, random: &mut fastrand::Rng, datagram: Datagram) {
+        let Some(kind) = Header::kind_of(&datagram.bytes) else {
+            return;
+        };
+        let (seen, kept) = self.kinds.entry(kind.number()).or_default();
+        *seen += 1;
+        if kept.len() < KEPT {
+            kept.push(datagram);
+        } else {
+            let at = usize::try_from(random.u64(..*seen)).unwrap_or(usize::MAX);
+            if let Some(old) = kept.get_mut(at) {
+                *old = datagram;
+            }
+        }
+    }
+
+    /// How many packets of each kind were seen.
+    #[must_use]
+    pub fn seen(&self) -> Vec<(Kind, u64)> {
+        let kinds = self.kinds.iter();
+        kinds
+            .filter_map(|(kind, (seen, _))| Some((Kind::from_u8(*kind)?, *seen)))
+            .collect()
+    }
+
+    /// A kept packet of a kind; each kind is equally likely.
+    fn any(&self, random: &mut fastrand::Rng) -> Option<&Datagram> {
+        let at = random.usize(..self.kinds.len().max(1));
+        let (_, kept) = self.kinds.values().nth(at)?;
+        kept.get(random.usize(..kept.len()))
+    }
+}
+
+/// Who can be sent to, and as whom.
+#[derive(Clone, Debug)]
+pub struct Field {
+    /// Addresses of all roles, the client's as it was seen last.
+    pub roles: Vec<SocketAddrV4>,
+    /// The adversary's own key, which is that of another front than the one that is attacked.
+    pub own: Option<FrontKey>,
+}
+
+/// A packet to send.
+#[derive(Clone, Debug)]
+pub struct Shot {
+    /// How it was made.
+    pub trick: Trick,
+    /// Its kind, if its header still says one.
+    pub kind: Option<Kind>,
+    /// It.
+    pub datagram: Datagram,
+}
+
+impl Field {
+    /// Makes one packet for one of these receivers. `None`: nothing was seen yet.
+    pub fn shot(&self, random: &mut fastrand::Rng, hoard: &Hoard, to: &[SocketAddrV4]) -> Option<Shot> {
+        let base = hoard.any(random)?;
+        let trick = match random.u8(..100) {
+            0..25 => Trick::Forged,
+            25..35 => Trick::Insider,
+            35..65 => Trick::Changed,
+            65..70 => Trick::Damaged,
+            70..85 => Trick::Redirected,
+            _ => Trick::Repeated,
+        };
+        let own = self.own.filter(|_| trick == Trick::Insider);
+        let is_elsewhere = |receiver: &SocketAddrV4| receiver != &base.to && receiver.ip() != base.to.ip();
+        let to = match trick {
+            // Where the packet would have gone, if that is in reach.
+            Trick::Repeated => *to.iter().find(|receiver| **receiver == base.to)?,
+            Trick::Redirected => {
+                let others: Vec<_> = to.iter().filter(|receiver| is_elsewhere(receiver)).collect();
+                **random.choice(&others)?
+            }
+            _ => to[random.usize(..to.len())],
+        };
+        let bytes = match trick {
+            Trick::Forged => forge(random, base, None)?,
+            Trick::Insider => forge(random, base, Some(own?))?,
+            Trick::Changed => change(random, &base.bytes),
+            Trick::Damaged => damage(random, &base.bytes),
+            Trick::Redirected | Trick::Repeated => base.bytes.clone(),
+        };
+        let from = match random.u8(..100) {
+            0..60 => base.from,
+            60..80 => self.roles[random.usize(..self.roles.len())],
+            _ => SocketAddrV4::new(
+                Ipv4Addr::new(10, 51, 0, random.u8(2..100)),
+                random.u16(1_024..),
+            ),
+        };
+        let kind = Header::kind_of(&bytes);
+        let datagram = Datagram { from, to, bytes };
+        Some(Shot {
+            trick,
+            kind,
+            datagram,
+        })
+    }
+}
+
+/// Returns a number that is near one that was seen, or any number.
+fn near(random: &mut fastrand::Rng, seen: u64) -> u64 {
+    match random.u8(..8) {
+        0..4 => seen,
+        4 => seen.wrapping_add(1),
+        5 => seen.wrapping_add(random.u64(..1_000)),
+        6 => seen.wrapping_sub(random.u64(..1_000)),
+        _ => random.u64(..),
+    }
+}
+
+fn near32(random: &mut fastrand::Rng, seen: u32) -> u32 {
+    let number = near(random, seen.into());
+    u32::try_from(number & u64::from(u32::MAX)).unwrap_or(0)
+}
+
+/// A packet of any kind with the numbers of one that was seen. Without a key its tag is one that was seen, 0, or any number.
+fn forge(random: &mut fastrand::Rng, base: &Datagram, own: Option<FrontKey>) -> Option<Vec<u8>> {
+    let seen = Packet::parse(&base.bytes).ok()?;
+    let kind = match random.u8(..4) {
+        0 => seen.header.kind,
+        _ => Kind::ALL[random.usize(..Kind::ALL.len())],
+    };
+    let header = Header {
+        kind,
+        epoch: near32(random, seen.header.epoch),
+        device: near32(random, seen.header.device) % 5,
+        session: near(random, seen.header.session),
+        seq: near(random, seen.header.seq),
+        order: near(random, seen.header.order),
+        request: raw(near(random, seen.header.request.raw())),
+        tag: match random.u8(..3) {
+            0 => seen.header.tag,
+            1 => 0,
+            _ => random.u64(..),
+        },
+        ..seen.header
+    }
+    .for_payload(seen.payload);
+    let header = match own {
+        None => header,
+        Some(key) => {
+            let SessionKeys { to_head, to_client } = key.session(header.shard, random.u64(..));
+            let key = if random.bool() { to_head } else { to_client };
+            key.seal(&header, seen.payload)
+        }
+    };
+    let mut bytes = Vec::with_capacity(HEADER_LEN + seen.payload.len());
+    header.write(seen.payload, &mut bytes);
+    Some(bytes)
+}
+
+/// The packet with one to four bytes changed in header, payload or tag, and with right checksums. Magic, version and lengths stay: a
+/// packet without them is a foreign one.
+fn change(random: &mut fastrand::Rng, packet: &[u8]) -> Vec<u8> {
+    let mut bytes = packet.to_vec();
+    for change in 0..random.u8(1..=4) {
+        let at = random.usize(3..bytes.len());
+        let is_fixed = PAYLOAD_CRC_AT.contains(&at) || HEADER_CRC_AT.contains(&at);
+        let is_length = (6..8).contains(&at) || (68..72).contains(&at);
+        // Of a byte that may not change, the tag does, once.
+        let at = match is_fixed || is_length {
+            false => at,
+            true if change == 0 => TAG_AT.start,
+            true => continue,
+        };
+        // No byte is changed back.
+        if bytes[at] == packet[at] {
+            bytes[at] ^= 1 << random.u8(..8);
+        }
+    }
+    if let Some((header, payload)) = bytes.split_first_chunk_mut::<HEADER_LEN>() {
+        header[PAYLOAD_CRC_AT].copy_from_slice(&crc32c::crc32c(payload).to_be_bytes());
+        let covered = crc32c::crc32c(&header[..HEADER_CRC_AT.start]);
+        let sum = crc32c::crc32c_append(covered, &header[TAG_AT]);
+        header[HEADER_CRC_AT].copy_from_slice(&sum.to_be_bytes());
+    }
+    bytes
+}
+
+/// The packet with changed bits and old checksums, or cut. It keeps magic and version.
+fn damage(random: &mut fastrand::Rng, packet: &[u8]) -> Vec<u8> {
+    let mut bytes = packet.to_vec();
+    if random.bool() {
+        bytes.truncate(random.usize(3..bytes.len()));
+    } else {
+        let at = random.usize(3..bytes.len());
+        bytes[at] ^= 1 << random.u8(..8);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmnet_wire::{ClusterKey, Reject};
+
+    fn seen(kind: Kind, payload: &[u8]) -> Datagram {
+        let keys = ClusterKey::new([1; 16]).hop(0, 1, 2);
+        let header = keys.seal(&Header::new(kind).for_payload(payload), payload);
+        let mut bytes = Vec::new();
+        header.write(payload, &mut bytes);
+        let at = |last| SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, last), 51_000);
+        Datagram {
+            from: at(1),
+            to: at(101),
+            bytes,
+        }
+    }
+
+    #[test]
+    fn only_a_repeated_packet_verifies() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut hoard = Hoard::default();
+        let keys = ClusterKey::new([1; 16]).hop(0, 1, 2);
+        for kind in Kind::ALL {
+            hoard.keep(&mut random, seen(*kind, b"some payload"));
+        }
+        let stranger = ClusterKey::new([9; 16]);
+        let field = Field {
+            roles: vec![SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 1), 9)],
+            own: stranger.front(stranger.front_id(b"other")),
+        };
+        let to = [101, 102].map(|last| SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, last), 51_000));
+        let mut made: BTreeMap<Trick, u32> = BTreeMap::new();
+        for _ in 0..20_000 {
+            let Some(shot) = field.shot(&mut random, &hoard, &to) else {
+                continue;
+            };
+            *made.entry(shot.trick).or_default() += 1;
+            let packet = Packet::parse(&shot.datagram.bytes);
+            let verifies = packet.is_ok_and(|packet| keys.verifies(&packet));
+            match shot.trick {
+                Trick::Repeated => assert!(verifies && shot.datagram.to == to[0]),
+                Trick::Redirected => assert!(verifies && shot.datagram.to == to[1]),
+                Trick::Damaged => assert!(packet.is_err()),
+                // A changed kind or fragment number can be one that does not exist.
+                Trick::Changed => match packet {
+                    Ok(_) => assert!(!verifies),
+                    Err(reason) => assert!(matches!(reason, Reject::Kind | Reject::Fragment)),
+                },
+                Trick::Forged | Trick::Insider => assert!(packet.is_ok() && !verifies),
+            }
+        }
+        assert_eq!(made.len(), Trick::ALL.len(), "{made:?}");
+    }
+}

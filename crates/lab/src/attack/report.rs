@@ -1,0 +1,164 @@
+//! What came of an attack.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use pmnet_wire::Kind;
+use serde::Serialize;
+
+use super::packets::Trick;
+use super::stand::{Metrics, Mode};
+use crate::check::Verdict;
+
+/// What came of an attack.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Where the devices were.
+    pub mode: Mode,
+    /// Devices of the chain.
+    pub devices: u8,
+    /// Kinds of packets that the adversary saw.
+    pub kinds: Vec<String>,
+    /// Front, devices and server.
+    pub roles: Vec<RoleReport>,
+    /// What was different after the attack while no client wrote; empty: nothing.
+    pub moved: Vec<String>,
+    /// Roles whose process ended.
+    pub ended: Vec<String>,
+    /// Keys in the database that no client wrote.
+    pub invented: u64,
+    /// Of the checked load.
+    pub verdict: Verdict,
+}
+
+/// What a role got, and how it counted that.
+#[derive(Clone, Debug, Serialize)]
+pub struct RoleReport {
+    /// Its name.
+    pub role: String,
+    /// Packets of the adversary, by trick.
+    pub sent: BTreeMap<&'static str, u64>,
+    /// Kinds among them.
+    pub kinds: usize,
+    /// Packets that it dropped, by reason.
+    pub dropped: BTreeMap<String, u64>,
+    /// Datagrams that its socket had no room for.
+    pub overrun: u64,
+}
+
+impl RoleReport {
+    /// Of a role, whose counts were these before the attack and are those after it.
+    pub fn new(role: &str, before: &Metrics, after: &Metrics, overrun: u64) -> RoleReport {
+        let mut dropped = BTreeMap::new();
+        for (name, value) in after {
+            // Also what an AF_XDP socket or the kernel passes on, because it is none of pmnet's.
+            let Some(reason) = reason(name) else {
+                continue;
+            };
+            let was = before.get(name).copied().unwrap_or(0.0);
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+            let more = (value - was).max(0.0) as u64;
+            if more > 0 {
+                *dropped.entry(reason).or_default() += more;
+            }
+        }
+        RoleReport {
+            role: role.to_owned(),
+            sent: BTreeMap::new(),
+            kinds: 0,
+            dropped,
+            overrun,
+        }
+    }
+}
+
+/// The reason in the name of a count of dropped packets.
+fn reason(name: &str) -> Option<String> {
+    let (metric, labels) = name.split_once('{').unwrap_or((name, ""));
+    if metric.ends_with("_foreign_total") {
+        return Some("foreign".to_owned());
+    }
+    if !metric.ends_with("_dropped_total") {
+        return None;
+    }
+    let (_, reason) = labels.split_once("reason=\"")?;
+    let (reason, _) = reason.split_once('"')?;
+    Some(reason.to_owned())
+}
+
+impl Report {
+    /// The same, with what was sent.
+    pub(super) fn with_sent(mut self, sent: &BTreeMap<(String, Trick, Option<Kind>), u64>) -> Report {
+        for role in &mut self.roles {
+            let own = sent.iter().filter(|((to, ..), _)| *to == role.role);
+            let mut kinds = std::collections::BTreeSet::new();
+            for ((_, trick, kind), count) in own {
+                *role.sent.entry(trick.name()).or_default() += count;
+                kinds.extend(kind.map(Kind::number));
+            }
+            role.kinds = kinds.len();
+        }
+        self
+    }
+
+    /// Nothing had an effect.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        let is_untouched = self.moved.is_empty() && self.ended.is_empty() && self.invented == 0;
+        is_untouched && self.verdict.is_clean()
+    }
+
+    /// All packets of the adversary.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.roles.iter().flat_map(|role| role.sent.values()).sum()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} packets of an adversary with a tap in each of {} links; kinds that it saw: {}",
+            self.sent(),
+            self.devices + 1,
+            self.kinds.join(", ")
+        )?;
+        write!(f, "{:<9}", "")?;
+        for trick in Trick::ALL {
+            write!(f, "{:>11}", trick.name())?;
+        }
+        writeln!(f, "{:>7}", "kinds")?;
+        for role in &self.roles {
+            write!(f, "{:<9}", role.role)?;
+            for trick in Trick::ALL {
+                let sent = role.sent.get(trick.name()).copied().unwrap_or(0);
+                write!(f, "{sent:>11}")?;
+            }
+            writeln!(f, "{:>7}", role.kinds)?;
+        }
+        writeln!(f, "dropped and counted:")?;
+        for role in &self.roles {
+            let reasons: Vec<String> = role
+                .dropped
+                .iter()
+                .map(|(reason, count)| format!("{reason} {count}"))
+                .collect();
+            let overrun = match role.overrun {
+                0 => String::new(),
+                count => format!("; no room in its socket {count}"),
+            };
+            writeln!(f, "{:<9} {}{overrun}", role.role, reasons.join(", "))?;
+        }
+        for moved in &self.moved {
+            writeln!(f, "MOVED while no client wrote: {moved}")?;
+        }
+        for role in &self.ended {
+            writeln!(f, "ENDED: {role}")?;
+        }
+        if self.invented > 0 {
+            writeln!(f, "INVENTED: {} keys that no client wrote", self.invented)?;
+        }
+        write!(f, "beside it: {}", self.verdict)
+    }
+}

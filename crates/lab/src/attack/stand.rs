@@ -1,0 +1,348 @@
+//! What is attacked: a front, a chain with keys, a server with a Redis, each a machine of its own, with a tap in each link.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::tap::{End, mac};
+use crate::bench::micro::pinned::{self, Pinned};
+use crate::harness::namespaces::PREFIX;
+use crate::harness::{Binaries, Process, Ready, Scratch, Spec, redis_spec};
+use crate::resp::Client;
+use crate::testbed::{END_INTERFACE, Layout, Network};
+use crate::xdp::plain::{self, Plain, Program};
+
+/// A process that does not serve after this time is an error.
+const START_MAX: Duration = Duration::from_secs(30);
+/// One call to Redis, and one look at a status port.
+const CALL_MAX: Duration = Duration::from_secs(10);
+const REDIS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 6_379);
+const FRONT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 6_380);
+const STATUS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9_100);
+/// Ports of devices and of the server.
+pub const DEVICE_PORT: u16 = 51_000;
+pub const SERVER_PORT: u16 = 51_500;
+/// The front's name in its key.
+const NAME: &str = "attacked";
+
+/// Where the devices are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Processes on UDP sockets.
+    Relay,
+    /// Processes with AF_XDP sockets.
+    AfXdp,
+    /// In the kernel.
+    Kernel,
+}
+
+/// See the module's text; everything is ended and removed when it is dropped.
+pub struct Stand {
+    // Dropped in this order: processes, programs, the network.
+    processes: BTreeMap<String, Process>,
+    _redis: Process,
+    _pinned: Vec<Pinned>,
+    _programs: Vec<Plain>,
+    /// Its network.
+    pub network: Network,
+    mode: Mode,
+    devices: u8,
+    keys: PathBuf,
+    scratch: Scratch,
+}
+
+fn words(text: &str) -> Vec<OsString> {
+    text.split_whitespace().map(OsString::from).collect()
+}
+
+/// Values of a status port, by name and labels.
+pub type Metrics = BTreeMap<String, f64>;
+
+impl Stand {
+    /// Starts all of it, with `devices` devices, and waits until it serves.
+    ///
+    /// Call it from a thread that outlives it: its processes end with that thread.
+    ///
+    /// # Errors
+    /// What this machine lacks for it, or the first process that did not start.
+    pub fn start(mode: Mode, devices: u8, folder: &Path) -> anyhow::Result<Stand> {
+        crate::harness::sweep_namespaces();
+        pinned::sweep()?;
+        let scratch = Scratch::new(folder, "attack")?;
+        let prefix = format!("{PREFIX}{}-a-", std::process::id());
+        let network = Network::create(Layout::tapped(&prefix, devices))?;
+        let mut programs = Vec::new();
+        // A veth takes what its peer transmits from XDP only if it has a program of its own.
+        if mode != Mode::Relay {
+            for tap in 1..=devices + 1 {
+                for device in [tap - 1, tap] {
+                    if (1..=devices).contains(&device) {
+                        let port = format!("device{device}");
+                        let attached = network
+                            .inside(&format!("tap{tap}"), || plain::attach(Program::Pass, &port));
+                        programs.push(attached?);
+                    }
+                }
+            }
+        }
+        let mut stand = Stand {
+            processes: BTreeMap::new(),
+            _redis: start_redis(&network, &scratch)?,
+            _pinned: Vec::new(),
+            _programs: programs,
+            network,
+            mode,
+            devices,
+            keys: scratch.disk().join("keys"),
+            scratch,
+        };
+        stand.make_keys()?;
+        let key = stand.keys.join("cluster.key").display().to_string();
+        let server = format!(
+            "server --listen {} --store redis://{REDIS} --key {key}",
+            stand.address(devices + 1)
+        );
+        stand.launch("server", "server", words(&server))?;
+        // The last one first: the server knows a chain from its end.
+        for device in (1..=devices).rev() {
+            let arguments = stand.device(device, &key);
+            stand.launch(&format!("device{device}"), &format!("device{device}"), arguments)?;
+        }
+        let via: Vec<String> = (1..=devices).map(|device| stand.address(device).to_string()).collect();
+        let front = format!(
+            "redis --listen {FRONT} --via {} --copies {devices} --key {}",
+            via.join(","),
+            stand.keys.join(format!("{NAME}.key")).display()
+        );
+        stand.launch("client1", "client1", words(&front))?;
+        Ok(stand)
+    }
+
+    fn make_keys(&self) -> anyhow::Result<()> {
+        std::fs::create_dir_all(&self.keys)?;
+        let binaries = Binaries::own()?;
+        let cluster = self.keys.join("cluster.key");
+        let run = |arguments: Vec<OsString>| -> anyhow::Result<()> {
+            let output = std::process::Command::new(&binaries.pmnet)
+                .args(arguments)
+                .output()?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "pmnet key: {said}");
+            Ok(())
+        };
+        run(words(&format!("key new {}", cluster.display())))?;
+        for name in [NAME, "adversary"] {
+            let file = self.keys.join(format!("{name}.key"));
+            run(words(&format!("key front {name} --key {} {}", cluster.display(), file.display())))?;
+        }
+        Ok(())
+    }
+
+    /// File with the key of a front of the adversary's own.
+    pub fn own_key(&self) -> PathBuf {
+        self.keys.join("adversary.key")
+    }
+
+    fn device(&mut self, device: u8, key: &str) -> Vec<OsString> {
+        let next = self.address(device + 1);
+        let next_id = if device == self.devices { 0 } else { device + 1 };
+        let mut arguments = words(&format!(
+            "device --listen {} --next {next} --next-id {next_id} --id {device} --key {key}",
+            self.address(device)
+        ));
+        let ports = format!("tap{device},tap{}", device + 1);
+        let log = self.scratch.memory().join(format!("device{device}.log"));
+        let on_log = format!("--media dram --log {}", log.display());
+        arguments.extend(words(&match self.mode {
+            Mode::Relay => on_log,
+            Mode::AfXdp => format!("--mode af-xdp --dev {ports} {on_log}"),
+            Mode::Kernel => {
+                let pinned = Pinned::new(usize::from(device), 900);
+                let arguments = format!("--mode router --dev {ports} --name {}", pinned.0);
+                self._pinned.push(pinned);
+                arguments
+            }
+        }));
+        arguments
+    }
+
+    /// Where a device is, or, with the number after the last one, the server.
+    pub fn address(&self, device: u8) -> SocketAddr {
+        let node = match device > self.devices {
+            true => "server".to_owned(),
+            false => format!("device{device}"),
+        };
+        let port = match device > self.devices {
+            true => SERVER_PORT,
+            false => DEVICE_PORT,
+        };
+        SocketAddr::from((self.ip(&node), port))
+    }
+
+    /// Address of a node that has one.
+    pub fn ip(&self, node: &str) -> Ipv4Addr {
+        let node = self.network.layout().node(node);
+        let ip = node.and_then(|node| node.ipv4);
+        ip.expect("a node of the layout with an address")
+    }
+
+    fn launch(&mut self, name: &str, node: &str, mut arguments: Vec<OsString>) -> anyhow::Result<()> {
+        arguments.extend(words(&format!("--status {STATUS}")));
+        let binaries = Binaries::own()?;
+        let (program, args) = self.network.program(node, &binaries.pmnet, arguments)?;
+        let spec = Spec {
+            name: name.to_owned(),
+            binaries,
+            program: Some(program),
+            args,
+            ready: Ready::Line,
+        };
+        let process = Process::start(spec, self.scratch.disk(), START_MAX)?;
+        self.processes.insert(name.to_owned(), process);
+        Ok(())
+    }
+
+    /// Kills a role and starts it again, so that it asks the server for its place.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn restart(&mut self, role: &str) -> anyhow::Result<()> {
+        let process = self.processes.get_mut(role).context("no such role")?;
+        process.kill()?;
+        process.relaunch()?;
+        process.wait_ready(START_MAX)
+    }
+
+    /// Names of all roles: the front, devices, the server.
+    pub fn roles(&self) -> impl Iterator<Item = &String> {
+        self.processes.keys()
+    }
+
+    /// Roles whose process has ended.
+    pub fn ended(&mut self) -> anyhow::Result<Vec<String>> {
+        let mut ended = Vec::new();
+        for (name, process) in &mut self.processes {
+            if process.exited()?.is_some() {
+                ended.push(name.clone());
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Network namespace of a node.
+    pub fn namespace(&self, node: &str) -> String {
+        let node = self.network.layout().node(node);
+        node.map_or_else(String::new, |node| node.namespace.clone())
+    }
+
+    /// Namespaces of the taps, each with its two ends.
+    ///
+    /// # Errors
+    /// An interface without a link address.
+    pub fn taps(&self) -> anyhow::Result<Vec<(String, [End; 2])>> {
+        let last = self.devices + 1;
+        let node = |number: u8| match number {
+            0 => "client1".to_owned(),
+            number if number == last => "server".to_owned(),
+            number => format!("device{number}"),
+        };
+        let end = |number: u8| -> anyhow::Result<End> {
+            let name = node(number);
+            let interface = self.network.layout().node(&name).map(|node| node.interface);
+            let interface = interface.unwrap_or(END_INTERFACE);
+            Ok(End {
+                mac: self.network.inside(&name, || mac(interface))?,
+                ip: self.ip(&name),
+                name,
+            })
+        };
+        let taps = (1..=last).map(|tap| Ok((self.namespace(&format!("tap{tap}")), [end(tap - 1)?, end(tap)?])));
+        taps.collect()
+    }
+
+    /// All values of a role's status port.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn metrics(&self, role: &str) -> anyhow::Result<Metrics> {
+        let text = self.network.inside(role, || {
+            let mut stream = TcpStream::connect_timeout(&STATUS, CALL_MAX)?;
+            stream.set_read_timeout(Some(CALL_MAX))?;
+            write!(stream, "GET /metrics HTTP/1.1\r\nHost: pmnet\r\n\r\n")?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            Ok(text)
+        });
+        let text = text.with_context(|| format!("the status port of {role}"))?;
+        let (_, body) = text.split_once("\r\n\r\n").context("no HTTP")?;
+        let lines = body.lines().filter(|line| !line.starts_with('#'));
+        let values = lines.map(|line| {
+            let (name, value) = line.rsplit_once(' ').context("a metric without a value")?;
+            Ok((name.to_owned(), value.parse()?))
+        });
+        values.collect()
+    }
+
+    /// UDP datagrams that a machine's sockets had no room for.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub fn overrun(&self, role: &str) -> anyhow::Result<u64> {
+        self.network.inside(role, || {
+            // Of the calling thread's namespace.
+            let text = std::fs::read_to_string("/proc/thread-self/net/snmp")?;
+            let mut udp = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
+            let (names, values) = (udp.next().context("no UDP")?, udp.next().context("no UDP")?);
+            let at = names.split(' ').position(|name| name == "RcvbufErrors");
+            let value = at.and_then(|at| values.split(' ').nth(at));
+            Ok(value.context("no RcvbufErrors")?.parse()?)
+        })
+    }
+
+    /// The front, as seen from the client's machine.
+    pub const fn endpoint(&self) -> SocketAddr {
+        FRONT
+    }
+
+    /// Runs `work` with a connection to the database.
+    ///
+    /// # Errors
+    /// It cannot be reached, or those of `work`.
+    pub fn at_redis<T: Send>(
+        &self,
+        work: impl FnOnce(&mut Client) -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
+        self.network.inside("server", || {
+            let mut client = Client::connect(REDIS, CALL_MAX)?;
+            work(&mut client)
+        })
+    }
+
+    /// Keeps the processes' output.
+    pub fn keep(&mut self) -> &Path {
+        self.scratch.keep();
+        self.scratch.disk()
+    }
+}
+
+fn start_redis(network: &Network, scratch: &Scratch) -> anyhow::Result<Process> {
+    let spec = redis_spec(&Binaries::own()?, REDIS, scratch.disk(), &[])?;
+    let redis = spec.program.as_deref().context("a Redis is a program")?;
+    let (program, args) = network.program("server", redis, spec.args)?;
+    let spec = Spec {
+        program: Some(program),
+        args,
+        ..spec
+    };
+    let mut process = Process::launch(spec, scratch.disk())?;
+    network.inside("server", || process.wait_ready(START_MAX))?;
+    Ok(process)
+}

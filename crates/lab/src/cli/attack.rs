@@ -1,0 +1,68 @@
+//! `pmnet-lab attack`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::attack::{Mode, Plan, run};
+
+const EXAMPLES: &str = "\
+Examples:
+  pmnet-lab attack
+  pmnet-lab attack --mode kernel --devices 3 --packets 10000000
+
+Starts a front, a chain with keys, a server and a Redis in network namespaces, with an adversary in each link, who sees all packets, has the key
+of another front, and forges, changes, redirects and repeats. Exit code 1 if any packet had an effect that it must not have.
+Needs root, iproute2, ethtool, redis-server.";
+
+/// Options of `pmnet-lab attack`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct AttackArgs {
+    /// Where the devices are.
+    #[arg(long, value_enum, default_value_t = Mode::Relay)]
+    mode: Mode,
+    /// Devices of the chain.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=3))]
+    devices: u8,
+    /// Packets of the adversary.
+    #[arg(long, default_value_t = 1_000_000)]
+    packets: u64,
+    /// Packets a second.
+    #[arg(long, default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rate: u64,
+    /// Folder for the output of the processes.
+    #[arg(long, value_name = "DIR", default_value = "target/attack")]
+    out: PathBuf,
+    /// The report as one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Attacks; false if a packet had an effect.
+pub fn main(args: &AttackArgs) -> anyhow::Result<bool> {
+    let plan = Plan {
+        mode: args.mode,
+        devices: args.devices,
+        packets: args.packets,
+        rate: args.rate,
+        out: args.out.clone(),
+    };
+    let bar = ProgressBar::new(1_000);
+    if let Ok(style) = ProgressStyle::with_template("{elapsed:>4} {bar:30} {percent:>3}% {msg}") {
+        bar.set_style(style);
+    }
+    let report = run(&plan, &mut |what, part| {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1,000")]
+        bar.set_position((part * 1_000.0) as u64);
+        bar.set_message(what.to_owned());
+    })?;
+    bar.finish_and_clear();
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        println!("{report}");
+    }
+    Ok(report.is_clean())
+}
