@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use pmnet_cli::{ConfigError, address, bytes, call_on_signals};
+use pmnet_cli::{ConfigError, address, bytes, call_on_signals, reload_on_hangup};
 use pmnet_client::{ClientConfig, Clock};
 use pmnet_fleet::FollowConfig;
 use pmnet_memcached::{Front, FrontConfig};
@@ -21,7 +21,8 @@ use super::redis::{
     CONNECTIONS_MAX, DEADLINE_MS_MAX, KEEPALIVE_SECONDS_MAX, SPIN_US_MAX, Way, name, places,
     within, within_files,
 };
-use super::stop::{nothing_to_read_again, unless_asked_to_stop};
+use super::service;
+use super::stop::unless_asked_to_stop;
 use crate::status::{self, MemcachedBoard, Status};
 pub use args::MemcachedArgs;
 
@@ -70,7 +71,7 @@ pub fn main(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<b
 fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool> {
     let args = command.args.clone().over(file);
     let status = Status::open("memcached", args.status.as_deref())?;
-    nothing_to_read_again()?;
+    reload_on_hangup(service::told)?;
     if !wait_until_known("--via", args.via.as_deref())? {
         return Ok(true);
     }

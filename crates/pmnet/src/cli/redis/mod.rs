@@ -14,7 +14,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use pmnet_cli::{
-    ConfigError, call_on_signals, is_name, on_signals, survive_hangup, warn_of_password,
+    ConfigError, call_on_signals, is_name, on_signals, reload_on_hangup, survive_hangup,
+    warn_of_password,
 };
 use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
@@ -26,7 +27,8 @@ use serde_json::json;
 use super::common::CommonArgs;
 use super::names::{Named, Watch, wait_until_known};
 use super::ready;
-use super::stop::{nothing_to_read_again, unless_asked_to_stop};
+use super::service;
+use super::stop::unless_asked_to_stop;
 use crate::status::{self, FrontBoard, Status};
 pub use args::RedisArgs;
 pub(super) use name::name;
@@ -108,7 +110,7 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         }
         return sharded::serve(&path, args, &status, command.common.json);
     }
-    nothing_to_read_again()?;
+    reload_on_hangup(service::told)?;
     if !wait_until_known("--via", args.via.as_deref())? {
         return Ok(true);
     }
