@@ -22,14 +22,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use crate::check::{Ledger, Verdict, verify};
+use crate::check::{Ledger, verify};
 use crate::harness::namespaces::enter;
 use crate::load::{CheckedOptions, Hooks, Options, Record, Workload};
 use crate::resp::{Client, Reply};
 use packets::{Field, Hoard};
 pub use report::{Report, RoleReport};
 pub use stand::Mode;
-use stand::{Metrics, Stand};
+use stand::{Keys, Metrics, Stand};
 use tap::Shared;
 
 /// Start of the keys of the load; there are no others.
@@ -54,6 +54,8 @@ pub struct Plan {
     pub packets: u64,
     /// Packets a second, of all taps together.
     pub rate: u64,
+    /// Without keys, to see that the attack works.
+    pub insecure: bool,
     /// Folder for what the processes say.
     pub out: PathBuf,
 }
@@ -66,8 +68,12 @@ pub struct Plan {
 /// What this machine lacks for it; a process that does not serve.
 pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str, f64)) -> anyhow::Result<Report> {
     progress("starting", 0.0);
-    let mut stand = Stand::start(plan.mode, plan.devices, &plan.out)?;
-    let shared = shared(plan, &stand)?;
+    let keys = match plan.insecure {
+        true => None,
+        false => Some(Keys::draw()?),
+    };
+    let mut stand = Stand::start(plan.mode, plan.devices, keys.as_ref(), &plan.out)?;
+    let shared = shared(plan, &stand, keys.as_ref())?;
     let taps = stand.taps()?;
     let report = std::thread::scope(|scope| {
         let _ends = Ends(&shared);
@@ -102,7 +108,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn shared(plan: &Plan, stand: &Stand) -> anyhow::Result<Shared> {
+fn shared(plan: &Plan, stand: &Stand, keys: Option<&Keys>) -> anyhow::Result<Shared> {
     let client = stand.ip("client1");
     let mut roles = vec![SocketAddrV4::new(client, 0)];
     for device in 1..=plan.devices + 1 {
@@ -111,12 +117,11 @@ fn shared(plan: &Plan, stand: &Stand) -> anyhow::Result<Shared> {
         };
         roles.push(at);
     }
-    let own = pmnet_keys::Front::read(&stand.own_key())?;
     Ok(Shared {
         hoard: RwLock::new(Hoard::default()),
         field: Field {
             roles,
-            own: Some(own.key),
+            own: keys.map(Keys::adversary),
         },
         client,
         client_port: AtomicU16::new(0),
@@ -148,7 +153,9 @@ fn attack(
     std::thread::sleep(LOOK);
     let moved = moved(&before, &states(stand)?);
 
-    shared.left.store(plan.packets - plan.packets / 2, Ordering::Relaxed);
+    shared
+        .left
+        .store(plan.packets - plan.packets / 2, Ordering::Relaxed);
     let stop = AtomicBool::new(false);
     let (loaded, ended_later) = std::thread::scope(|scope| {
         let (client, endpoint) = (stand.namespace("client1"), stand.endpoint());
@@ -333,7 +340,10 @@ fn invented(redis: &mut Client) -> anyhow::Result<u64> {
             anyhow::bail!("Redis answered SCAN with {reply:?}");
         };
         let is_known = |key: &[u8]| key.starts_with(PREFIX.as_bytes()) || key.starts_with(b"pmnet");
-        let others = keys.iter().filter_map(Reply::bytes).filter(|key| !is_known(key));
+        let others = keys
+            .iter()
+            .filter_map(Reply::bytes)
+            .filter(|key| !is_known(key));
         found += u64::try_from(others.count())?;
         cursor = String::from_utf8_lossy(next.bytes().context("a cursor")?).into_owned();
         if cursor == "0" {

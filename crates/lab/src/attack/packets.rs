@@ -136,7 +136,12 @@ pub struct Shot {
 
 impl Field {
     /// Makes one packet for one of these receivers. `None`: nothing was seen yet.
-    pub fn shot(&self, random: &mut fastrand::Rng, hoard: &Hoard, to: &[SocketAddrV4]) -> Option<Shot> {
+    pub fn shot(
+        &self,
+        random: &mut fastrand::Rng,
+        hoard: &Hoard,
+        to: &[SocketAddrV4],
+    ) -> Option<Shot> {
         let base = hoard.any(random)?;
         let trick = match random.u8(..100) {
             0..25 => Trick::Forged,
@@ -147,12 +152,16 @@ impl Field {
             _ => Trick::Repeated,
         };
         let own = self.own.filter(|_| trick == Trick::Insider);
-        let is_elsewhere = |receiver: &SocketAddrV4| receiver != &base.to && receiver.ip() != base.to.ip();
+        let is_elsewhere =
+            |receiver: &SocketAddrV4| receiver != &base.to && receiver.ip() != base.to.ip();
         let to = match trick {
             // Where the packet would have gone, if that is in reach.
             Trick::Repeated => *to.iter().find(|receiver| **receiver == base.to)?,
             Trick::Redirected => {
-                let others: Vec<_> = to.iter().filter(|receiver| is_elsewhere(receiver)).collect();
+                let others: Vec<_> = to
+                    .iter()
+                    .filter(|receiver| is_elsewhere(receiver))
+                    .collect();
                 **random.choice(&others)?
             }
             _ => to[random.usize(..to.len())],

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::packets::Trick;
 use super::stand::{Metrics, Mode};
+use super::tap::Sent;
 use crate::check::Verdict;
 
 /// What came of an attack.
@@ -56,7 +57,11 @@ impl RoleReport {
                 continue;
             };
             let was = before.get(name).copied().unwrap_or(0.0);
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a count"
+            )]
             let more = (value - was).max(0.0) as u64;
             if more > 0 {
                 *dropped.entry(reason).or_default() += more;
@@ -88,7 +93,7 @@ fn reason(name: &str) -> Option<String> {
 
 impl Report {
     /// The same, with what was sent.
-    pub(super) fn with_sent(mut self, sent: &BTreeMap<(String, Trick, Option<Kind>), u64>) -> Report {
+    pub(super) fn with_sent(mut self, sent: &Sent) -> Report {
         for role in &mut self.roles {
             let own = sent.iter().filter(|((to, ..), _)| *to == role.role);
             let mut kinds = std::collections::BTreeSet::new();

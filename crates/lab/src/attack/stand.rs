@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::ValueEnum;
+use pmnet_keys::{Cluster, Front, FrontName, KeyFile};
+use pmnet_wire::FrontKey;
 use serde::Serialize;
 
 use super::tap::{End, mac};
@@ -29,8 +31,9 @@ const STATUS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALH
 /// Ports of devices and of the server.
 pub const DEVICE_PORT: u16 = 51_000;
 pub const SERVER_PORT: u16 = 51_500;
-/// The front's name in its key.
+/// Names of the front's key, and of the adversary's.
 const NAME: &str = "attacked";
+const ADVERSARY: &str = "adversary";
 
 /// Where the devices are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -55,7 +58,6 @@ pub struct Stand {
     pub network: Network,
     mode: Mode,
     devices: u8,
-    keys: PathBuf,
     scratch: Scratch,
 }
 
@@ -63,17 +65,63 @@ fn words(text: &str) -> Vec<OsString> {
     text.split_whitespace().map(OsString::from).collect()
 }
 
+/// The keys of a cluster that is attacked.
+pub struct Keys {
+    cluster: Cluster,
+}
+
+impl Keys {
+    /// Draws them.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn draw() -> anyhow::Result<Keys> {
+        Ok(Keys {
+            cluster: Cluster::draw().context("no random numbers")?,
+        })
+    }
+
+    /// The key of a front with one of the names above.
+    fn front(&self, name: &str) -> Front {
+        self.cluster
+            .front(FrontName::new(name).expect("a name of letters"))
+    }
+
+    /// The key of a front of the adversary's own.
+    pub fn adversary(&self) -> FrontKey {
+        self.front(ADVERSARY).key
+    }
+
+    /// Writes the files, and returns the flags of devices and server, and those of the front.
+    fn write(&self, folder: &Path) -> anyhow::Result<(String, String)> {
+        let flag = |name: &str, key: KeyFile| -> anyhow::Result<String> {
+            let file = folder.join(name);
+            key.create(&file)?;
+            Ok(format!("--key {}", file.display()))
+        };
+        Ok((
+            flag("cluster.key", KeyFile::Cluster(self.cluster.clone()))?,
+            flag("front.key", KeyFile::Front(self.front(NAME)))?,
+        ))
+    }
+}
+
 /// Values of a status port, by name and labels.
 pub type Metrics = BTreeMap<String, f64>;
 
 impl Stand {
-    /// Starts all of it, with `devices` devices, and waits until it serves.
+    /// Starts all of it, with `devices` devices, and waits until it serves. Without `keys` it is a chain without.
     ///
     /// Call it from a thread that outlives it: its processes end with that thread.
     ///
     /// # Errors
     /// What this machine lacks for it, or the first process that did not start.
-    pub fn start(mode: Mode, devices: u8, folder: &Path) -> anyhow::Result<Stand> {
+    pub fn start(
+        mode: Mode,
+        devices: u8,
+        keys: Option<&Keys>,
+        folder: &Path,
+    ) -> anyhow::Result<Stand> {
         crate::harness::sweep_namespaces();
         pinned::sweep()?;
         let scratch = Scratch::new(folder, "attack")?;
@@ -101,63 +149,52 @@ impl Stand {
             network,
             mode,
             devices,
-            keys: scratch.disk().join("keys"),
             scratch,
         };
-        stand.make_keys()?;
-        let key = stand.keys.join("cluster.key").display().to_string();
+        let folder = stand.scratch.disk();
+        let (of_cluster, of_front) = match keys {
+            Some(keys) => keys.write(folder)?,
+            None => ("--insecure".to_owned(), "--insecure".to_owned()),
+        };
         let server = format!(
-            "server --listen {} --store redis://{REDIS} --key {key}",
+            "server --listen {} --store redis://{REDIS} {of_cluster}",
             stand.address(devices + 1)
         );
         stand.launch("server", "server", words(&server))?;
         // The last one first: the server knows a chain from its end.
         for device in (1..=devices).rev() {
-            let arguments = stand.device(device, &key);
-            stand.launch(&format!("device{device}"), &format!("device{device}"), arguments)?;
+            let arguments = stand.device(device, keys, &of_cluster);
+            stand.launch(
+                &format!("device{device}"),
+                &format!("device{device}"),
+                arguments,
+            )?;
         }
-        let via: Vec<String> = (1..=devices).map(|device| stand.address(device).to_string()).collect();
+        let via: Vec<String> = (1..=devices)
+            .map(|device| stand.address(device).to_string())
+            .collect();
         let front = format!(
-            "redis --listen {FRONT} --via {} --copies {devices} --key {}",
+            "redis --listen {FRONT} --via {} --copies {devices} {of_front}",
             via.join(","),
-            stand.keys.join(format!("{NAME}.key")).display()
         );
         stand.launch("client1", "client1", words(&front))?;
         Ok(stand)
     }
 
-    fn make_keys(&self) -> anyhow::Result<()> {
-        std::fs::create_dir_all(&self.keys)?;
-        let binaries = Binaries::own()?;
-        let cluster = self.keys.join("cluster.key");
-        let run = |arguments: Vec<OsString>| -> anyhow::Result<()> {
-            let output = std::process::Command::new(&binaries.pmnet)
-                .args(arguments)
-                .output()?;
-            let said = String::from_utf8_lossy(&output.stderr);
-            ensure!(output.status.success(), "pmnet key: {said}");
-            Ok(())
-        };
-        run(words(&format!("key new {}", cluster.display())))?;
-        for name in [NAME, "adversary"] {
-            let file = self.keys.join(format!("{name}.key"));
-            run(words(&format!("key front {name} --key {} {}", cluster.display(), file.display())))?;
-        }
-        Ok(())
-    }
-
-    /// File with the key of a front of the adversary's own.
-    pub fn own_key(&self) -> PathBuf {
-        self.keys.join("adversary.key")
-    }
-
-    fn device(&mut self, device: u8, key: &str) -> Vec<OsString> {
+    fn device(&mut self, device: u8, keys: Option<&Keys>, protection: &str) -> Vec<OsString> {
         let next = self.address(device + 1);
-        let next_id = if device == self.devices { 0 } else { device + 1 };
         let mut arguments = words(&format!(
-            "device --listen {} --next {next} --next-id {next_id} --id {device} --key {key}",
+            "device --listen {} --next {next} --id {device} {protection}",
             self.address(device)
         ));
+        if keys.is_some() {
+            let next = if device == self.devices {
+                0
+            } else {
+                device + 1
+            };
+            arguments.extend(words(&format!("--next-id {next}")));
+        }
         let ports = format!("tap{device},tap{}", device + 1);
         let log = self.scratch.memory().join(format!("device{device}.log"));
         let on_log = format!("--media dram --log {}", log.display());
@@ -194,7 +231,12 @@ impl Stand {
         ip.expect("a node of the layout with an address")
     }
 
-    fn launch(&mut self, name: &str, node: &str, mut arguments: Vec<OsString>) -> anyhow::Result<()> {
+    fn launch(
+        &mut self,
+        name: &str,
+        node: &str,
+        mut arguments: Vec<OsString>,
+    ) -> anyhow::Result<()> {
         arguments.extend(words(&format!("--status {STATUS}")));
         let binaries = Binaries::own()?;
         let (program, args) = self.network.program(node, &binaries.pmnet, arguments)?;
@@ -264,7 +306,12 @@ impl Stand {
                 name,
             })
         };
-        let taps = (1..=last).map(|tap| Ok((self.namespace(&format!("tap{tap}")), [end(tap - 1)?, end(tap)?])));
+        let taps = (1..=last).map(|tap| {
+            Ok((
+                self.namespace(&format!("tap{tap}")),
+                [end(tap - 1)?, end(tap)?],
+            ))
+        });
         taps.collect()
     }
 

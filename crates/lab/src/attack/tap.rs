@@ -37,6 +37,9 @@ pub struct End {
     pub ip: Ipv4Addr,
 }
 
+/// Packets sent, by receiver, trick and kind.
+pub type Sent = BTreeMap<(String, Trick, Option<Kind>), u64>;
+
 /// What all taps share.
 pub struct Shared {
     /// What was seen.
@@ -47,8 +50,8 @@ pub struct Shared {
     pub client: Ipv4Addr,
     /// See above.
     pub client_port: AtomicU16,
-    /// Packets sent by receiver, trick and kind.
-    pub sent: Mutex<BTreeMap<(String, Trick, Option<Kind>), u64>>,
+    /// What was sent so far.
+    pub sent: Mutex<Sent>,
     /// Packets a second of one tap; 0: it only looks.
     pub rate: AtomicU64,
     /// Packets that are still to be sent, by all taps.
@@ -153,7 +156,13 @@ pub fn send(namespace: &str, ends: &[End; 2], shared: &Shared) -> anyhow::Result
                 role.set_port(port);
             }
         }
-        let to = |end: &End| field.roles.iter().find(|role| *role.ip() == end.ip).copied();
+        let to = |end: &End| {
+            field
+                .roles
+                .iter()
+                .find(|role| *role.ip() == end.ip)
+                .copied()
+        };
         let to: Vec<SocketAddrV4> = ends.iter().filter_map(to).collect();
         let hoard = shared.hoard.read().expect("no tap panics");
         for _ in 0..count {
@@ -173,7 +182,10 @@ pub fn send(namespace: &str, ends: &[End; 2], shared: &Shared) -> anyhow::Result
             frame[..6].copy_from_slice(&ends[end].mac);
             frame[6..12].copy_from_slice(&OWN_MAC);
             // No room at the moment: it is not counted, and another one is sent.
-            if ports[end].send_to(&frame, None).is_some_and(|sent| sent.is_ok()) {
+            if ports[end]
+                .send_to(&frame, None)
+                .is_some_and(|sent| sent.is_ok())
+            {
                 *sent.entry((end, shot.trick, shot.kind)).or_default() += 1;
             } else {
                 shared.left.fetch_add(1, Ordering::Relaxed);

@@ -32,6 +32,9 @@ pub struct AttackArgs {
     /// Packets a second.
     #[arg(long, default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: u64,
+    /// A chain without keys, to see what the attack does to it.
+    #[arg(long)]
+    insecure: bool,
     /// Folder for the output of the processes.
     #[arg(long, value_name = "DIR", default_value = "target/attack")]
     out: PathBuf,
@@ -47,6 +50,7 @@ pub fn main(args: &AttackArgs) -> anyhow::Result<bool> {
         devices: args.devices,
         packets: args.packets,
         rate: args.rate,
+        insecure: args.insecure,
         out: args.out.clone(),
     };
     let bar = ProgressBar::new(1_000);
@@ -54,7 +58,11 @@ pub fn main(args: &AttackArgs) -> anyhow::Result<bool> {
         bar.set_style(style);
     }
     let report = run(&plan, &mut |what, part| {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1,000")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "0 to 1,000"
+        )]
         bar.set_position((part * 1_000.0) as u64);
         bar.set_message(what.to_owned());
     })?;
