@@ -22,14 +22,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use crate::check::{Ledger, verify};
+use crate::check::{Ledger, Verdict, verify};
 use crate::harness::namespaces::enter;
 use crate::load::{CheckedOptions, Hooks, Options, Record, Workload};
 use crate::resp::{Client, Reply};
 use packets::{Field, Hoard};
+use report::Look;
 pub use report::{Report, RoleReport};
 pub use stand::Mode;
-use stand::{Keys, Metrics, Stand};
+use stand::{Keys, Stand};
 use tap::Shared;
 
 /// Start of the keys of the load; there are no others.
@@ -90,13 +91,14 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str, f64)) -> anyhow::Result<R
             ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
         attacked
-    })?;
-    let report = report.with_sent(&shared.sent.lock().expect("all threads have ended"));
-    if !report.is_clean() {
-        let folder = stand.keep().display().to_string();
-        progress(&format!("what the processes said is in {folder}"), 1.0);
+    });
+    let report =
+        report.map(|report| report.with_sent(&shared.sent.lock().expect("all threads have ended")));
+    if !report.as_ref().is_ok_and(Report::is_clean) {
+        let folder = stand.keep().display();
+        eprintln!("what the processes said is in {folder}");
     }
-    Ok(report)
+    report
 }
 
 /// Ends the taps, also when the attack fails.
@@ -142,7 +144,7 @@ fn attack(
     let mut ledger = Ledger::new();
     progress("learning: checked load while each role is killed once", 0.0);
     let kinds = learn(stand, shared, &mut ledger)?;
-    let first: Vec<(String, Metrics, u64)> = looks(stand)?;
+    let first = looks(stand)?;
 
     let before = states(stand)?;
     let per_tap = plan.rate / u64::try_from(taps)?;
@@ -151,11 +153,23 @@ fn attack(
     let ended = until_sent(plan, shared, (0.0, "no client writes"), stand, progress)?;
     // What is under way arrives.
     std::thread::sleep(LOOK);
-    let moved = moved(&before, &states(stand)?);
+    let mut report = Report {
+        mode: plan.mode,
+        devices: plan.devices,
+        kinds,
+        roles: stand.roles().map(RoleReport::new).collect(),
+        moved: Vec::new(),
+        ended,
+        invented: 0,
+        verdict: Verdict::default(),
+    };
+    if !report.ended.is_empty() {
+        return Ok(report);
+    }
+    report.moved = moved(&before, &states(stand)?);
 
-    shared
-        .left
-        .store(plan.packets - plan.packets / 2, Ordering::Relaxed);
+    let rest = plan.packets - plan.packets / 2;
+    shared.left.store(rest, Ordering::Relaxed);
     let stop = AtomicBool::new(false);
     let (loaded, ended_later) = std::thread::scope(|scope| {
         let (client, endpoint) = (stand.namespace("client1"), stand.endpoint());
@@ -167,28 +181,21 @@ fn attack(
         let loaded = loaded.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         (loaded, ended)
     });
-    loaded?;
     shared.rate.store(0, Ordering::Relaxed);
+    report.ended = ended_later?;
+    if !report.ended.is_empty() {
+        return Ok(report);
+    }
+    loaded?;
     progress("comparing with the database", 1.0);
     settle(stand)?;
-    let verdict = stand.at_redis(|redis| verify(&ledger, redis))?;
-    let invented = stand.at_redis(invented)?;
-    let mut roles = Vec::new();
-    for ((role, before, overrun), (_, after, now)) in first.iter().zip(&looks(stand)?) {
-        roles.push(RoleReport::new(role, before, after, now - overrun));
+    report.verdict = stand.at_redis(|redis| verify(&ledger, redis))?;
+    report.invented = stand.at_redis(invented)?;
+    let last = looks(stand)?;
+    for (role, looks) in report.roles.iter_mut().zip(first.iter().zip(&last)) {
+        role.count(looks);
     }
-    let mut ended = [ended, ended_later?].concat();
-    ended.dedup();
-    Ok(Report {
-        mode: plan.mode,
-        devices: plan.devices,
-        kinds,
-        roles,
-        moved,
-        ended,
-        invented,
-        verdict,
-    })
+    Ok(report)
 }
 
 /// Checked load while each role but the front is killed once; names of the kinds that the adversary saw.
@@ -284,10 +291,15 @@ fn settle(stand: &Stand) -> anyhow::Result<()> {
     })
 }
 
-fn looks(stand: &Stand) -> anyhow::Result<Vec<(String, Metrics, u64)>> {
-    let roles = stand.roles();
-    let looks = roles.map(|role| Ok((role.clone(), stand.metrics(role)?, stand.overrun(role)?)));
-    looks.collect()
+/// What each role has counted so far.
+fn looks(stand: &Stand) -> anyhow::Result<Vec<Look>> {
+    let look = |role: &String| {
+        anyhow::Ok(Look {
+            metrics: stand.metrics(role)?,
+            overrun: stand.overrun(role)?,
+        })
+    };
+    stand.roles().map(look).collect()
 }
 
 /// How far logs and store are, and in which epoch: what must not move while no client writes.

@@ -47,16 +47,34 @@ pub struct RoleReport {
     pub overrun: u64,
 }
 
+/// What a role has counted at a moment.
+pub(super) struct Look {
+    /// Values of its status port.
+    pub metrics: Metrics,
+    /// Datagrams that its machine's sockets had no room for.
+    pub overrun: u64,
+}
+
 impl RoleReport {
-    /// Of a role, whose counts were these before the attack and are those after it.
-    pub fn new(role: &str, before: &Metrics, after: &Metrics, overrun: u64) -> RoleReport {
-        let mut dropped = BTreeMap::new();
-        for (name, value) in after {
-            // Also what an AF_XDP socket or the kernel passes on, because it is none of pmnet's.
+    /// Of a role that got nothing yet.
+    pub(super) fn new(role: &String) -> RoleReport {
+        RoleReport {
+            role: role.clone(),
+            sent: BTreeMap::new(),
+            kinds: 0,
+            dropped: BTreeMap::new(),
+            overrun: 0,
+        }
+    }
+
+    /// Adds what it counted between two looks.
+    pub(super) fn count(&mut self, (before, after): (&Look, &Look)) {
+        self.overrun += after.overrun - before.overrun;
+        for (name, value) in &after.metrics {
             let Some(reason) = reason(name) else {
                 continue;
             };
-            let was = before.get(name).copied().unwrap_or(0.0);
+            let was = before.metrics.get(name).copied().unwrap_or(0.0);
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
@@ -64,15 +82,8 @@ impl RoleReport {
             )]
             let more = (value - was).max(0.0) as u64;
             if more > 0 {
-                *dropped.entry(reason).or_default() += more;
+                *self.dropped.entry(reason).or_default() += more;
             }
-        }
-        RoleReport {
-            role: role.to_owned(),
-            sent: BTreeMap::new(),
-            kinds: 0,
-            dropped,
-            overrun,
         }
     }
 }

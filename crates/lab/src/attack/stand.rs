@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::tap::{End, mac};
 use crate::bench::micro::pinned::{self, Pinned};
+use crate::bench::micro::system::SERVER;
 use crate::harness::namespaces::PREFIX;
 use crate::harness::{Binaries, Process, Ready, Scratch, Spec, redis_spec};
 use crate::resp::Client;
@@ -25,12 +26,12 @@ use crate::xdp::plain::{self, Plain, Program};
 const START_MAX: Duration = Duration::from_secs(30);
 /// One call to Redis, and one look at a status port.
 const CALL_MAX: Duration = Duration::from_secs(10);
-const REDIS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 6_379);
+/// The front asks it, too: for rights, and for what the log does not have.
+const REDIS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(*SERVER.ip()), 6_379);
 const FRONT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 6_380);
 const STATUS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9_100);
-/// Ports of devices and of the server.
-pub const DEVICE_PORT: u16 = 51_000;
-pub const SERVER_PORT: u16 = 51_500;
+/// Port of devices.
+const DEVICE_PORT: u16 = 51_000;
 /// Names of the front's key, and of the adversary's.
 const NAME: &str = "attacked";
 const ADVERSARY: &str = "adversary";
@@ -213,15 +214,10 @@ impl Stand {
 
     /// Where a device is, or, with the number after the last one, the server.
     pub fn address(&self, device: u8) -> SocketAddr {
-        let node = match device > self.devices {
-            true => "server".to_owned(),
-            false => format!("device{device}"),
-        };
-        let port = match device > self.devices {
-            true => SERVER_PORT,
-            false => DEVICE_PORT,
-        };
-        SocketAddr::from((self.ip(&node), port))
+        match device > self.devices {
+            true => SERVER.into(),
+            false => SocketAddr::from((self.ip(&format!("device{device}")), DEVICE_PORT)),
+        }
     }
 
     /// Address of a node that has one.
@@ -381,7 +377,9 @@ impl Stand {
 }
 
 fn start_redis(network: &Network, scratch: &Scratch) -> anyhow::Result<Process> {
-    let spec = redis_spec(&Binaries::own()?, REDIS, scratch.disk(), &[])?;
+    // Only the other namespaces can reach it.
+    let open = ["--protected-mode", "no"].map(String::from);
+    let spec = redis_spec(&Binaries::own()?, REDIS, scratch.disk(), &open)?;
     let redis = spec.program.as_deref().context("a Redis is a program")?;
     let (program, args) = network.program("server", redis, spec.args)?;
     let spec = Spec {

@@ -306,7 +306,7 @@ impl Device {
             probe.answered = true;
             if header.flags == Flags::REFUSED {
                 self.phase = Phase::Stopped;
-                return Verdict::Stop(String::from_utf8_lossy(packet.payload).into_owned());
+                return Verdict::Stop(sentence(packet.payload));
             }
             if header.epoch > self.epoch && self.is_serving() {
                 self.recover_again(now);
@@ -360,13 +360,13 @@ impl Device {
             return Verdict::Done;
         }
         if header.flags.has(Flags::REFUSED.with(Flags::PROGRESS)) {
-            let text = String::from_utf8_lossy(packet.payload).into_owned();
+            let text = sentence(packet.payload);
             self.waits_for = Some(text);
             return Verdict::Done;
         }
         if header.flags.has(Flags::REFUSED) {
             self.phase = Phase::Stopped;
-            return Verdict::Stop(String::from_utf8_lossy(packet.payload).into_owned());
+            return Verdict::Stop(sentence(packet.payload));
         }
         let reply = RecoverReply::read(packet.payload)
             .filter(|reply| reply.members.iter().any(|m| m.device == self.config.id));
@@ -429,7 +429,7 @@ impl Device {
     /// This device is no member, so before it joins, its log must be erased. Only the server can say that, and it says so
     /// to this question of this life: a member's log is never erased by an old packet.
     fn prepare(&mut self, now: Time, epoch: u32, text: &[u8]) -> Verdict {
-        self.waits_for = Some(String::from_utf8_lossy(text).into_owned());
+        self.waits_for = Some(sentence(text));
         if self.config.flags & Member::JOIN == 0 {
             return Verdict::Done;
         }
@@ -618,5 +618,20 @@ fn numbered(part: usize, count: usize) -> Fragment {
     Fragment {
         index: u16::try_from(part).expect("bounded by the reply's count"),
         count: u16::try_from(count).expect("bounded by the reply's count"),
+    }
+}
+
+/// Returns the sentence in a packet, for logs and terminals. Without keys any host can have sent it, so it has no control characters.
+fn sentence(payload: &[u8]) -> String {
+    let text = String::from_utf8_lossy(payload);
+    text.replace(|letter: char| letter.is_control(), " ")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_sentence_of_another_process_moves_no_cursor() {
+        let said = super::sentence(b"PM1011 wait\x1b[2J\nready \xff");
+        assert_eq!(said, "PM1011 wait [2J ready \u{fffd}");
     }
 }
