@@ -157,7 +157,7 @@ fn attack(
         mode: plan.mode,
         devices: plan.devices,
         kinds,
-        roles: stand.roles().map(RoleReport::new).collect(),
+        roles: stand.roles().map(|role| RoleReport::new(role)).collect(),
         moved: Vec::new(),
         ended,
         invented: 0,

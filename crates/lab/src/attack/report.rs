@@ -57,9 +57,9 @@ pub(super) struct Look {
 
 impl RoleReport {
     /// Of a role that got nothing yet.
-    pub(super) fn new(role: &String) -> RoleReport {
+    pub(super) fn new(role: &str) -> RoleReport {
         RoleReport {
-            role: role.clone(),
+            role: role.to_owned(),
             sent: BTreeMap::new(),
             kinds: 0,
             dropped: BTreeMap::new(),
