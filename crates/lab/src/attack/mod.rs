@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 
 use crate::check::{Ledger, Verdict, verify};
+use crate::harness::Binaries;
 use crate::harness::namespaces::enter;
 use crate::load::{CheckedOptions, Hooks, Options, Record, Workload};
 use crate::resp::{Client, Reply};
@@ -67,13 +68,17 @@ pub struct Plan {
 ///
 /// # Errors
 /// What this machine lacks for it; a process that does not serve.
-pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str, f64)) -> anyhow::Result<Report> {
+pub fn run(
+    plan: &Plan,
+    binaries: &Binaries,
+    progress: &mut dyn FnMut(&str, f64),
+) -> anyhow::Result<Report> {
     progress("starting", 0.0);
     let keys = match plan.insecure {
         true => None,
         false => Some(Keys::draw()?),
     };
-    let mut stand = Stand::start(plan.mode, plan.devices, keys.as_ref(), &plan.out)?;
+    let mut stand = Stand::start(plan.mode, plan.devices, keys.as_ref(), binaries, &plan.out)?;
     let shared = shared(plan, &stand, keys.as_ref())?;
     let taps = stand.taps()?;
     let report = std::thread::scope(|scope| {

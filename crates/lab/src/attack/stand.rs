@@ -59,6 +59,7 @@ pub struct Stand {
     pub network: Network,
     mode: Mode,
     devices: u8,
+    binaries: Binaries,
     scratch: Scratch,
 }
 
@@ -121,6 +122,7 @@ impl Stand {
         mode: Mode,
         devices: u8,
         keys: Option<&Keys>,
+        binaries: &Binaries,
         folder: &Path,
     ) -> anyhow::Result<Stand> {
         crate::harness::sweep_namespaces();
@@ -144,12 +146,13 @@ impl Stand {
         }
         let mut stand = Stand {
             processes: BTreeMap::new(),
-            _redis: start_redis(&network, &scratch)?,
+            _redis: start_redis(binaries, &network, &scratch)?,
             _pinned: Vec::new(),
             _programs: programs,
             network,
             mode,
             devices,
+            binaries: binaries.clone(),
             scratch,
         };
         let folder = stand.scratch.disk();
@@ -234,7 +237,7 @@ impl Stand {
         mut arguments: Vec<OsString>,
     ) -> anyhow::Result<()> {
         arguments.extend(words(&format!("--status {STATUS}")));
-        let binaries = Binaries::own()?;
+        let binaries = self.binaries.clone();
         let (program, args) = self.network.program(node, &binaries.pmnet, arguments)?;
         let spec = Spec {
             name: name.to_owned(),
@@ -376,10 +379,14 @@ impl Stand {
     }
 }
 
-fn start_redis(network: &Network, scratch: &Scratch) -> anyhow::Result<Process> {
+fn start_redis(
+    binaries: &Binaries,
+    network: &Network,
+    scratch: &Scratch,
+) -> anyhow::Result<Process> {
     // Only the other namespaces can reach it.
     let open = ["--protected-mode", "no"].map(String::from);
-    let spec = redis_spec(&Binaries::own()?, REDIS, scratch.disk(), &open)?;
+    let spec = redis_spec(binaries, REDIS, scratch.disk(), &open)?;
     let redis = spec.program.as_deref().context("a Redis is a program")?;
     let (program, args) = network.program("server", redis, spec.args)?;
     let spec = Spec {

@@ -6,6 +6,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::attack::{Mode, Plan, run};
+use crate::harness::Binaries;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,7 +58,7 @@ pub fn main(args: &AttackArgs) -> anyhow::Result<bool> {
     if let Ok(style) = ProgressStyle::with_template("{elapsed:>4} {bar:30} {percent:>3}% {msg}") {
         bar.set_style(style);
     }
-    let report = run(&plan, &mut |what, part| {
+    let report = run(&plan, &Binaries::own()?, &mut |what, part| {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

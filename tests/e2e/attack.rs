@@ -1,0 +1,74 @@
+//! An adversary in each link of a chain with keys (`make attack` is the campaign).
+
+use pmnet_lab::attack::{Mode, Plan, run};
+use pmnet_lab::testbed::refusal;
+
+use crate::common;
+
+/// Whether this machine can run it; says so if not.
+fn is_possible() -> bool {
+    let refused = refusal();
+    if let Some(reason) = &refused {
+        common::skip(reason);
+    }
+    refused.is_none()
+}
+
+fn plan(mode: Mode, devices: u8) -> Plan {
+    Plan {
+        mode,
+        devices,
+        packets: 60_000,
+        rate: 10_000,
+        insecure: false,
+        out: common::folder().to_owned(),
+    }
+}
+
+fn withstands(mode: Mode, devices: u8) {
+    if !is_possible() {
+        return;
+    }
+    let report = run(&plan(mode, devices), common::binaries(), &mut |_, _| ()).unwrap();
+    println!("{report}");
+    assert!(report.is_clean(), "{report}");
+    assert!(report.sent() >= 60_000, "{report}");
+    for role in &report.roles {
+        // Each role is a receiver of each trick, and has counted what it dropped.
+        assert!(role.sent.len() >= 5, "{report}");
+        assert!(role.dropped.values().sum::<u64>() > 1_000, "{report}");
+    }
+}
+
+#[test]
+fn a_chain_of_processes_withstands_it() {
+    withstands(Mode::Relay, 2);
+}
+
+#[test]
+fn a_chain_past_the_kernel_withstands_it() {
+    withstands(Mode::AfXdp, 2);
+}
+
+#[test]
+fn a_chain_in_the_kernel_withstands_it() {
+    withstands(Mode::Kernel, 2);
+}
+
+/// Without keys the same attack has effects: it is one.
+#[test]
+fn a_chain_without_keys_does_not() {
+    if !is_possible() {
+        return;
+    }
+    let plan = Plan {
+        insecure: true,
+        ..plan(Mode::Relay, 2)
+    };
+    let harmed = match run(&plan, common::binaries(), &mut |_, _| ()) {
+        Ok(report) => !report.is_clean(),
+        // A chain that does not come back is harmed, too.
+        Err(_) => true,
+    };
+    assert!(harmed, "nothing happened to a chain without keys");
+}
