@@ -33,7 +33,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs fuzz soak
+.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs attack fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -65,6 +65,7 @@ help:
 	@echo "make nvdimm RUNS=$(RUNS)     the power of a machine with persistent memory is cut under load: is everything there? (in QEMU)"
 	@echo "make powercut RUNS=$(RUNS)   a log on ext4 and xfs, as every flush leaves it, and parts of writes: is it whole? (in QEMU)"
 	@echo "make verbs           RDMA: a NIC (soft-RoCE) acknowledges, processes are killed and stopped: is all there, in order? (in QEMU)"
+	@echo "make attack PACKETS=$(PACKETS)   an adversary in each link of a chain with keys: processes, AF_XDP, the kernel; each a third of so many packets"
 	@echo "make fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)   each fuzz target for so long"
 	@echo "make soak            SOAK_SEEDS=$(SOAK_SEEDS) of the simulator, then SOAK_SECONDS=$(SOAK_SECONDS) of checked load with kills"
 	@echo "make setup           install what tests and demo use, where that is possible"
@@ -230,6 +231,13 @@ nvdimm:
 
 powercut:
 	@python3 tests/powercut/run.py --runs $(RUNS)
+
+attack:
+	@sh tests/setup.sh packages
+	@$(CARGO) build --release --locked -p pmnet -p pmnet-lab
+	@for mode in relay af-xdp kernel; do \
+		$(CARGO) run --quiet --release --locked -p pmnet-lab -- attack --mode $$mode --packets $$(($(PACKETS) / 3 + 1)) || exit 1; \
+	done
 
 verbs:
 	@$(CARGO) build --release --locked -p pmnet
