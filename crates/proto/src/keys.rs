@@ -4,6 +4,7 @@
 //! replaces it by the token that the packet would have without keys. So all later steps are the same in both modes.
 
 use crate::rules::{Rule, Rules};
+pub use pmnet_wire::FrontKey;
 use pmnet_wire::packet::{Identity, Recover};
 use pmnet_wire::record::{Member, read_path};
 use pmnet_wire::{ClusterKey, FrontId, Header, Kind, MacKey, Packet, SessionKeys};

@@ -634,6 +634,37 @@ impl Device {
         keys.cluster.session(self.config.shard, identity)
     }
 
+    /// **From now on other keys of the cluster** (keys.md §7): a change takes several steps, so what was sealed before can be verified by the
+    /// hops beside. Entries that were stored before are sealed anew when they are sent. A session keeps its keys until it ends, unless its front is
+    /// refused now: then its packets are dropped, and it ends by its silence. A device without keys stays so.
+    pub fn rekey(&mut self, cluster: ClusterKeys) {
+        let Some(keys) = &mut self.config.keys else {
+            return;
+        };
+        keys.cluster = cluster;
+        let cluster = &keys.cluster;
+        let mut refused = Vec::new();
+        for (id, session) in &mut self.table.sessions {
+            let is_refused = session
+                .front
+                .is_some_and(|id| cluster.refused.contains(&id));
+            if is_refused && session.keys.take().is_some() {
+                refused.push(*id);
+            }
+        }
+        let chain = &mut self.chain;
+        if chain.keys.is_some() {
+            let (shard, position) = (self.config.shard, chain.position);
+            let keys = HopKeys::new(cluster, shard, self.epoch, &chain.members, position);
+            chain.keys = Some(keys);
+            chain.stored_before = self.cursors.last;
+        }
+        for id in refused {
+            self.note_change(id);
+        }
+        self.tell_chain();
+    }
+
     /// The token of an OPEN as answers to it say it beside their tag: 0 without keys, since the tag is the token.
     const fn token_beside_tag(&self, token: u64) -> u64 {
         if self.has_keys() { token } else { 0 }

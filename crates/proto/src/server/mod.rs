@@ -471,6 +471,14 @@ impl Server {
         }
     }
 
+    /// **From now on other keys of the cluster** (keys.md §7). A server without keys stays so.
+    pub fn rekey(&mut self, cluster: ClusterKeys) {
+        if self.config.keys.is_some() {
+            self.config.keys = Some(cluster);
+            self.derive_hop_keys();
+        }
+    }
+
     /// The seal of packets that the server sends to the chain.
     fn seal(&self) -> Seal {
         Seal::of(self.keys.as_ref().map(|keys| keys.own))

@@ -146,6 +146,9 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
         return kernel::detach(&first, kernel, discard);
     }
     let stop = stop_on_signals()?;
+    if let Some(keys) = &first.keys {
+        keys.read_again_on_hangup();
+    }
     let json = command.common.json;
     check_shards(&first, shards)?;
     let status = Status::open("device", shown_at.as_deref())?;

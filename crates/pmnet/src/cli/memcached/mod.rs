@@ -15,6 +15,7 @@ use pmnet_wire::MESSAGE_BYTES_MAX;
 use serde_json::json;
 
 use super::common::{CommonArgs, copies, required, size_max};
+use super::keys::{KeyArgs, OfFront, beside_etcd};
 use super::names::{Named, wait_until_known};
 use super::ready;
 use super::redis::{
@@ -61,6 +62,7 @@ struct Settings {
     client: ClientConfig,
     hosts: Vec<Named>,
     follow: Option<FollowConfig>,
+    keys: Option<OfFront>,
 }
 
 /// Serves until asked to end.
@@ -85,7 +87,12 @@ fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool
         Arc::clone(&settings.front.pulse),
     ));
     status.shown.add(board.clone());
-    let way = Way::find(settings.client, settings.hosts, settings.follow)?;
+    let way = Way::find(
+        settings.client,
+        settings.hosts,
+        settings.follow,
+        settings.keys,
+    )?;
     let via = way.via();
     let (_follower, _watch) = (way.follower, way.watch);
     let (front, stopper) = Front::bind(&settings.front, way.node)?;
@@ -156,6 +163,12 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     let copies = copies(args.copies)?;
     client.name = name;
     client.shard = shard;
+    let addresses: Vec<SocketAddr> = match &follow {
+        Some(follow) => beside_etcd(&follow.endpoints),
+        None => client.heads().collect(),
+    };
+    let keys = KeyArgs::of(args.key, args.insecure).of_front(&addresses)?;
+    client.keys = keys.as_ref().map(|keys| keys.keys.follow().0);
     client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
     client.copies_min = copies;
     Ok(Settings {
@@ -163,6 +176,7 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
         client,
         hosts,
         follow,
+        keys,
     })
 }
 

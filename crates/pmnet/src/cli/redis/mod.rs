@@ -25,6 +25,7 @@ use pmnet_front::{DirectMover, Front, FrontConfig, clients_within};
 use serde_json::json;
 
 use super::common::CommonArgs;
+use super::keys::OfFront;
 use super::names::{Named, Watch, wait_until_known};
 use super::ready;
 use super::service;
@@ -129,11 +130,16 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         client,
         hosts,
         follow,
+        keys,
     } = settings(args)?;
+    if rdma.is_some() && keys.is_some() {
+        let text = "--key does not go with --rdma: a NIC acknowledges a message before a process can verify it";
+        return Err(ConfigError(text.into()).into());
+    }
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
     let board = show(&status, &front, &client, None);
-    let mut way = Way::find(client, hosts, follow)?;
+    let mut way = Way::find(client, hosts, follow, keys)?;
     if let Some(rdma) = rdma {
         way.node = way.node.by_rdma(&rdma)?;
     }
@@ -204,6 +210,7 @@ impl Way {
         client: ClientConfig,
         hosts: Vec<Named>,
         follow: Option<FollowConfig>,
+        keys: Option<OfFront>,
     ) -> anyhow::Result<Way> {
         let stop = on_signals()?;
         let client = located(client, follow.as_ref(), DEVICES_WAIT, &stop).map_err(|text| {
@@ -215,6 +222,10 @@ impl Way {
         })?;
         let known: Vec<SocketAddr> = client.heads().collect();
         let mut node = ClientNode::bind(client)?;
+        if let Some(keys) = keys {
+            node.follow_keys(&keys.keys);
+            keys.read_again_on_hangup();
+        }
         let whereabouts = Arc::new(Whereabouts::default());
         if follow.is_some() || !hosts.is_empty() {
             node.follow(whereabouts.clone());
