@@ -5,8 +5,8 @@
 //! touched; the adversary knows no key of the front that it attacks. May not: know how a role verifies.
 //!
 //! Three parts: checked load while roles are killed and started again, so that the adversary sees packets of every kind; then the attack
-//! while no client writes, after which nothing may have moved; then the attack beside checked load, after which nothing may be
-//! lost, twice, out of order or invented.
+//! while no client writes, but for repeated packets, after which nothing may have moved; then the attack beside checked load, with repeated packets too, after which nothing may be lost, twice, out of
+//! order or invented.
 
 pub mod packets;
 mod report;
@@ -31,7 +31,7 @@ use packets::{Field, Hoard};
 use report::Look;
 pub use report::{Report, RoleReport};
 pub use stand::Mode;
-use stand::{Keys, Stand};
+use stand::Stand;
 use tap::Shared;
 
 /// Start of the keys of the load; there are no others.
@@ -74,12 +74,8 @@ pub fn run(
     progress: &mut dyn FnMut(&str, f64),
 ) -> anyhow::Result<Report> {
     progress("starting", 0.0);
-    let keys = match plan.insecure {
-        true => None,
-        false => Some(Keys::draw()?),
-    };
-    let mut stand = Stand::start(plan.mode, plan.devices, keys.as_ref(), binaries, &plan.out)?;
-    let shared = shared(plan, &stand, keys.as_ref())?;
+    let mut stand = Stand::start(plan, binaries)?;
+    let shared = shared(plan, &stand)?;
     let taps = stand.taps()?;
     let report = std::thread::scope(|scope| {
         let _ends = Ends(&shared);
@@ -115,7 +111,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn shared(plan: &Plan, stand: &Stand, keys: Option<&Keys>) -> anyhow::Result<Shared> {
+fn shared(plan: &Plan, stand: &Stand) -> anyhow::Result<Shared> {
     let client = stand.ip("client1");
     let mut roles = vec![SocketAddrV4::new(client, 0)];
     for device in 1..=plan.devices + 1 {
@@ -128,12 +124,13 @@ fn shared(plan: &Plan, stand: &Stand, keys: Option<&Keys>) -> anyhow::Result<Sha
         hoard: RwLock::new(Hoard::default()),
         field: Field {
             roles,
-            own: keys.map(Keys::adversary),
+            own: stand.adversary()?,
         },
         client,
         client_port: AtomicU16::new(0),
         sent: Mutex::new(BTreeMap::new()),
         rate: AtomicU64::new(0),
+        repeats: AtomicBool::new(false),
         left: AtomicU64::new(0),
         over: AtomicBool::new(false),
     })
@@ -151,7 +148,7 @@ fn attack(
     let kinds = learn(stand, shared, &mut ledger)?;
     let first = looks(stand)?;
 
-    let before = states(stand)?;
+    let before = rested(stand)?;
     let per_tap = plan.rate / u64::try_from(taps)?;
     shared.rate.store(per_tap, Ordering::Relaxed);
     shared.left.store(plan.packets / 2, Ordering::Relaxed);
@@ -173,6 +170,7 @@ fn attack(
     }
     report.moved = moved(&before, &states(stand)?);
 
+    shared.repeats.store(true, Ordering::Relaxed);
     let rest = plan.packets - plan.packets / 2;
     shared.left.store(rest, Ordering::Relaxed);
     let stop = AtomicBool::new(false);
@@ -334,6 +332,22 @@ fn states(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
     }
     ensure!(states.len() > 6, "the status ports say too little");
     Ok(states)
+}
+
+/// Waits until nothing moves: clients that have left end their sessions.
+fn rested(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
+    let begin = Instant::now();
+    loop {
+        let before = states(stand)?;
+        std::thread::sleep(10 * LOOK);
+        if moved(&before, &states(stand)?).is_empty() {
+            return Ok(before);
+        }
+        ensure!(
+            begin.elapsed() < SETTLE_MAX,
+            "logs move although no client writes"
+        );
+    }
 }
 
 /// What is different, in words.

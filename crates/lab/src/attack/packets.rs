@@ -54,12 +54,15 @@ impl Trick {
             Trick::Repeated => "repeated",
         }
     }
+}
 
-    /// Whether the packets must be without any effect. A repeated one may have the effects that `docs/spec/keys.md` §6 lists.
-    #[must_use]
-    pub const fn is_dropped(self) -> bool {
-        !matches!(self, Trick::Repeated)
-    }
+/// Which tricks there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tricks {
+    /// Those that must be without any effect: all but repeated packets.
+    WithoutEffect,
+    /// All of them. A repeated packet may have the effects that `docs/spec/keys.md` §6 lists.
+    All,
 }
 
 /// A datagram with its addresses.
@@ -140,10 +143,15 @@ impl Field {
         &self,
         random: &mut fastrand::Rng,
         hoard: &Hoard,
+        tricks: Tricks,
         to: &[SocketAddrV4],
     ) -> Option<Shot> {
         let base = hoard.any(random)?;
-        let trick = match random.u8(..100) {
+        let all = match tricks {
+            Tricks::WithoutEffect => 85,
+            Tricks::All => 100,
+        };
+        let trick = match random.u8(..all) {
             0..25 => Trick::Forged,
             25..35 => Trick::Insider,
             35..65 => Trick::Changed,
@@ -321,7 +329,7 @@ mod tests {
         let to = [101, 102].map(|last| SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, last), 51_000));
         let mut made: BTreeMap<Trick, u32> = BTreeMap::new();
         for _ in 0..20_000 {
-            let Some(shot) = field.shot(&mut random, &hoard, &to) else {
+            let Some(shot) = field.shot(&mut random, &hoard, Tricks::All, &to) else {
                 continue;
             };
             *made.entry(shot.trick).or_default() += 1;

@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use pmnet_keys::{Cluster, Front, FrontName, KeyFile};
+use pmnet_keys::{Cluster, FrontName};
 use pmnet_wire::FrontKey;
 use serde::Serialize;
 
+use super::Plan;
 use super::tap::{End, mac};
 use crate::bench::micro::pinned::{self, Pinned};
 use crate::bench::micro::system::SERVER;
+use crate::harness::keys::flag;
 use crate::harness::namespaces::PREFIX;
-use crate::harness::{Binaries, Process, Ready, Scratch, Spec, redis_spec};
+use crate::harness::{Binaries, Keys, Process, Ready, Scratch, Spec, redis_spec};
 use crate::resp::Client;
 use crate::testbed::{END_INTERFACE, Layout, Network};
 use crate::xdp::plain::{self, Plain, Program};
@@ -32,9 +34,6 @@ const FRONT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHO
 const STATUS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9_100);
 /// Port of devices.
 const DEVICE_PORT: u16 = 51_000;
-/// Names of the front's key, and of the adversary's.
-const NAME: &str = "attacked";
-const ADVERSARY: &str = "adversary";
 
 /// Where the devices are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -53,12 +52,13 @@ pub struct Stand {
     // Dropped in this order: processes, programs, the network.
     processes: BTreeMap<String, Process>,
     _redis: Process,
-    _pinned: Vec<Pinned>,
+    pinned: Vec<Pinned>,
     _programs: Vec<Plain>,
     /// Its network.
     pub network: Network,
     mode: Mode,
     devices: u8,
+    keys: Option<Keys>,
     binaries: Binaries,
     scratch: Scratch,
 }
@@ -67,137 +67,65 @@ fn words(text: &str) -> Vec<OsString> {
     text.split_whitespace().map(OsString::from).collect()
 }
 
-/// The keys of a cluster that is attacked.
-pub struct Keys {
-    cluster: Cluster,
-}
-
-impl Keys {
-    /// Draws them.
-    ///
-    /// # Errors
-    /// The system gives no random numbers.
-    pub fn draw() -> anyhow::Result<Keys> {
-        Ok(Keys {
-            cluster: Cluster::draw().context("no random numbers")?,
-        })
-    }
-
-    /// The key of a front with one of the names above.
-    fn front(&self, name: &str) -> Front {
-        self.cluster
-            .front(FrontName::new(name).expect("a name of letters"))
-    }
-
-    /// The key of a front of the adversary's own.
-    pub fn adversary(&self) -> FrontKey {
-        self.front(ADVERSARY).key
-    }
-
-    /// Writes the files, and returns the flags of devices and server, and those of the front.
-    fn write(&self, folder: &Path) -> anyhow::Result<(String, String)> {
-        let flag = |name: &str, key: KeyFile| -> anyhow::Result<String> {
-            let file = folder.join(name);
-            key.create(&file)?;
-            Ok(format!("--key {}", file.display()))
-        };
-        Ok((
-            flag("cluster.key", KeyFile::Cluster(self.cluster.clone()))?,
-            flag("front.key", KeyFile::Front(self.front(NAME)))?,
-        ))
-    }
-}
-
 /// Values of a status port, by name and labels.
 pub type Metrics = BTreeMap<String, f64>;
 
 impl Stand {
-    /// Starts all of it, with `devices` devices, and waits until it serves. Without `keys` it is a chain without.
+    /// Starts all of it and waits until it serves.
     ///
     /// Call it from a thread that outlives it: its processes end with that thread.
     ///
     /// # Errors
     /// What this machine lacks for it, or the first process that did not start.
-    pub fn start(
-        mode: Mode,
-        devices: u8,
-        keys: Option<&Keys>,
-        binaries: &Binaries,
-        folder: &Path,
-    ) -> anyhow::Result<Stand> {
+    pub fn start(plan: &Plan, binaries: &Binaries) -> anyhow::Result<Stand> {
         crate::harness::sweep_namespaces();
         pinned::sweep()?;
-        let scratch = Scratch::new(folder, "attack")?;
+        let devices = plan.devices;
+        let scratch = Scratch::new(&plan.out, "attack")?;
+        let keys = match plan.insecure {
+            true => None,
+            false => Some(Keys::make(binaries, scratch.disk())?),
+        };
         let prefix = format!("{PREFIX}{}-a-", std::process::id());
         let network = Network::create(Layout::tapped(&prefix, devices))?;
-        let mut programs = Vec::new();
-        // A veth takes what its peer transmits from XDP only if it has a program of its own.
-        if mode != Mode::Relay {
-            for tap in 1..=devices + 1 {
-                for device in [tap - 1, tap] {
-                    if (1..=devices).contains(&device) {
-                        let port = format!("device{device}");
-                        let attached = network
-                            .inside(&format!("tap{tap}"), || plain::attach(Program::Pass, &port));
-                        programs.push(attached?);
-                    }
-                }
-            }
-        }
         let mut stand = Stand {
             processes: BTreeMap::new(),
             _redis: start_redis(binaries, &network, &scratch)?,
-            _pinned: Vec::new(),
-            _programs: programs,
+            pinned: Vec::new(),
+            _programs: match plan.mode {
+                Mode::Relay => Vec::new(),
+                Mode::AfXdp | Mode::Kernel => receivers(&network, devices)?,
+            },
             network,
-            mode,
+            mode: plan.mode,
             devices,
+            keys,
             binaries: binaries.clone(),
             scratch,
         };
-        let folder = stand.scratch.disk();
-        let (of_cluster, of_front) = match keys {
-            Some(keys) => keys.write(folder)?,
-            None => ("--insecure".to_owned(), "--insecure".to_owned()),
-        };
-        let server = format!(
-            "server --listen {} --store redis://{REDIS} {of_cluster}",
-            stand.address(devices + 1)
-        );
-        stand.launch("server", "server", words(&server))?;
+        let server = stand.address(devices + 1);
+        let server = format!("server --listen {server} --store redis://{REDIS}");
+        stand.launch("server", words(&server))?;
         // The last one first: the server knows a chain from its end.
         for device in (1..=devices).rev() {
-            let arguments = stand.device(device, keys, &of_cluster);
-            stand.launch(
-                &format!("device{device}"),
-                &format!("device{device}"),
-                arguments,
-            )?;
+            let arguments = stand.device(device);
+            stand.launch(&format!("device{device}"), arguments)?;
         }
-        let via: Vec<String> = (1..=devices)
-            .map(|device| stand.address(device).to_string())
-            .collect();
-        let front = format!(
-            "redis --listen {FRONT} --via {} --copies {devices} {of_front}",
-            via.join(","),
-        );
-        stand.launch("client1", "client1", words(&front))?;
+        let via = (1..=devices).map(|device| stand.address(device).to_string());
+        let via = via.collect::<Vec<_>>().join(",");
+        let front = format!("redis --listen {FRONT} --via {via} --copies {devices}");
+        stand.launch("client1", words(&front))?;
         Ok(stand)
     }
 
-    fn device(&mut self, device: u8, keys: Option<&Keys>, protection: &str) -> Vec<OsString> {
+    fn device(&mut self, device: u8) -> Vec<OsString> {
         let next = self.address(device + 1);
         let mut arguments = words(&format!(
-            "device --listen {} --next {next} --id {device} {protection}",
+            "device --listen {} --next {next} --id {device}",
             self.address(device)
         ));
-        if keys.is_some() {
-            let next = if device == self.devices {
-                0
-            } else {
-                device + 1
-            };
-            arguments.extend(words(&format!("--next-id {next}")));
+        if self.keys.is_some() && device < self.devices {
+            arguments.extend(words(&format!("--next-id {}", device + 1)));
         }
         let ports = format!("tap{device},tap{}", device + 1);
         let log = self.scratch.memory().join(format!("device{device}.log"));
@@ -208,11 +136,23 @@ impl Stand {
             Mode::Kernel => {
                 let pinned = Pinned::new(usize::from(device), 900);
                 let arguments = format!("--mode router --dev {ports} --name {}", pinned.0);
-                self._pinned.push(pinned);
+                self.pinned.push(pinned);
                 arguments
             }
         }));
         arguments
+    }
+
+    /// The key of a front of the adversary's own.
+    ///
+    /// # Errors
+    /// The file of the cluster's key cannot be read.
+    pub fn adversary(&self) -> anyhow::Result<Option<FrontKey>> {
+        let Some(keys) = &self.keys else {
+            return Ok(None);
+        };
+        let name = FrontName::new("adversary").context("a name of letters")?;
+        Ok(Some(Cluster::read(&keys.cluster)?.front(name).key))
     }
 
     /// Where a device is, or, with the number after the last one, the server.
@@ -230,24 +170,25 @@ impl Stand {
         ip.expect("a node of the layout with an address")
     }
 
-    fn launch(
-        &mut self,
-        name: &str,
-        node: &str,
-        mut arguments: Vec<OsString>,
-    ) -> anyhow::Result<()> {
+    /// Starts a role at its node, which has its name, with its key.
+    fn launch(&mut self, role: &str, mut arguments: Vec<OsString>) -> anyhow::Result<()> {
         arguments.extend(words(&format!("--status {STATUS}")));
+        match (&self.keys, role) {
+            (None, _) => arguments.push("--insecure".into()),
+            (Some(keys), "client1") => arguments.extend(flag(Some(&keys.front))),
+            (Some(keys), _) => arguments.extend(flag(Some(&keys.cluster))),
+        }
         let binaries = self.binaries.clone();
-        let (program, args) = self.network.program(node, &binaries.pmnet, arguments)?;
+        let (program, args) = self.network.program(role, &binaries.pmnet, arguments)?;
         let spec = Spec {
-            name: name.to_owned(),
+            name: role.to_owned(),
             binaries,
             program: Some(program),
             args,
             ready: Ready::Line,
         };
         let process = Process::start(spec, self.scratch.disk(), START_MAX)?;
-        self.processes.insert(name.to_owned(), process);
+        self.processes.insert(role.to_owned(), process);
         Ok(())
     }
 
@@ -377,6 +318,16 @@ impl Stand {
         self.scratch.keep();
         self.scratch.disk()
     }
+}
+
+/// A veth takes what its peer transmits from XDP only if it has a program of its own: at each port of a tap that a device is linked to.
+fn receivers(network: &Network, devices: u8) -> anyhow::Result<Vec<Plain>> {
+    let links = (1..=devices).flat_map(|device| [(device, device), (device + 1, device)]);
+    let attached = links.map(|(tap, device)| {
+        let (tap, port) = (format!("tap{tap}"), format!("device{device}"));
+        network.inside(&tap, || plain::attach(Program::Pass, &port))
+    });
+    attached.collect()
 }
 
 fn start_redis(

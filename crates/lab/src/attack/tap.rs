@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use pmnet_wire::{Header, Kind};
 use pnet_datalink::{Channel, ChannelType, Config, DataLinkReceiver, DataLinkSender};
 
-use super::packets::{Datagram, Field, Hoard, Trick};
+use super::packets::{Datagram, Field, Hoard, Trick, Tricks};
 use crate::bench::pipeline::frame;
 use crate::harness::namespaces::enter;
 
@@ -54,6 +54,8 @@ pub struct Shared {
     pub sent: Mutex<Sent>,
     /// Packets a second of one tap; 0: it only looks.
     pub rate: AtomicU64,
+    /// Repeated packets are among them.
+    pub repeats: AtomicBool,
     /// Packets that are still to be sent, by all taps.
     pub left: AtomicU64,
     /// It is over.
@@ -150,6 +152,10 @@ pub fn send(namespace: &str, ends: &[End; 2], shared: &Shared) -> anyhow::Result
         let rate = shared.rate.load(Ordering::Relaxed);
         let micros = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
         let count = (rate.saturating_mul(micros) / 1_000_000).min(BURST);
+        let tricks = match shared.repeats.load(Ordering::Relaxed) {
+            true => Tricks::All,
+            false => Tricks::WithoutEffect,
+        };
         let port = shared.client_port.load(Ordering::Relaxed);
         for role in &mut field.roles {
             if *role.ip() == shared.client {
@@ -166,7 +172,7 @@ pub fn send(namespace: &str, ends: &[End; 2], shared: &Shared) -> anyhow::Result
         let to: Vec<SocketAddrV4> = ends.iter().filter_map(to).collect();
         let hoard = shared.hoard.read().expect("no tap panics");
         for _ in 0..count {
-            let Some(shot) = field.shot(&mut random, &hoard, &to) else {
+            let Some(shot) = field.shot(&mut random, &hoard, tricks, &to) else {
                 continue;
             };
             let is_left = |left: u64| left.checked_sub(1);

@@ -15,7 +15,7 @@ mod cluster;
 mod fleet;
 mod guard;
 pub mod histories;
-mod keys;
+pub(crate) mod keys;
 pub(crate) mod namespaces;
 mod process;
 mod proxy;
