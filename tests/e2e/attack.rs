@@ -37,6 +37,7 @@ fn withstands(mode: Mode, devices: u8) {
         // Each role is a receiver of each trick, and has counted what it dropped.
         assert!(role.sent.len() >= 5, "{report}");
         assert!(role.dropped.values().sum::<u64>() > 1_000, "{report}");
+        assert_eq!(role.uncounted(), 0, "{report}");
     }
 }
 

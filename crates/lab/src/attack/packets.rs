@@ -181,14 +181,17 @@ impl Field {
             Trick::Damaged => damage(random, &base.bytes),
             Trick::Redirected | Trick::Repeated => base.bytes.clone(),
         };
+        let any = SocketAddrV4::new(
+            Ipv4Addr::new(10, 51, 0, random.u8(2..100)),
+            random.u16(1_024..),
+        );
         let from = match random.u8(..100) {
             0..60 => base.from,
             60..80 => self.roles[random.usize(..self.roles.len())],
-            _ => SocketAddrV4::new(
-                Ipv4Addr::new(10, 51, 0, random.u8(2..100)),
-                random.u16(1_024..),
-            ),
+            _ => any,
         };
+        // Linux drops what says that it is from the receiver itself.
+        let from = if from.ip() == to.ip() { any } else { from };
         let kind = Header::kind_of(&bytes);
         let datagram = Datagram { from, to, bytes };
         Some(Shot {

@@ -67,6 +67,16 @@ impl RoleReport {
         }
     }
 
+    /// Packets that had to be dropped, and that it did not count.
+    #[must_use]
+    pub fn uncounted(&self) -> u64 {
+        let repeated = Trick::Repeated.name();
+        let others = self.sent.iter().filter(|(trick, _)| **trick != repeated);
+        let to_be_dropped: u64 = others.map(|(_, count)| count).sum();
+        let counted: u64 = self.dropped.values().sum();
+        to_be_dropped.saturating_sub(counted + self.overrun)
+    }
+
     /// Adds what it counted between two looks.
     pub(super) fn count(&mut self, (before, after): (&Look, &Look)) {
         self.overrun += after.overrun - before.overrun;
@@ -164,7 +174,12 @@ impl fmt::Display for Report {
                 0 => String::new(),
                 count => format!("; no room in its socket {count}"),
             };
-            writeln!(f, "{:<9} {}{overrun}", role.role, reasons.join(", "))?;
+            let uncounted = match role.uncounted() {
+                0 => String::new(),
+                count => format!("; UNCOUNTED {count}"),
+            };
+            let reasons = reasons.join(", ");
+            writeln!(f, "{:<9} {reasons}{overrun}{uncounted}", role.role)?;
         }
         for moved in &self.moved {
             writeln!(f, "MOVED while no client wrote: {moved}")?;
