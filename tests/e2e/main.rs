@@ -31,6 +31,7 @@ mod promote;
 mod redis_cluster;
 mod refusals;
 mod replicas;
+mod run;
 mod sentinel;
 mod sessions;
 mod sharding;
