@@ -49,6 +49,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("front", &["resp", "wire", "client", "tls"]),
     ("memcached", &["resp", "wire", "client"]),
     ("fleet", &["proto", "udp"]),
+    ("keys", &["proto", "wire"]),
     // The product.
     (
         "pmnet",
@@ -59,6 +60,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "device",
             "fleet",
             "front",
+            "keys",
             "log",
             "media",
             "memcached",

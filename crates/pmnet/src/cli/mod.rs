@@ -9,6 +9,7 @@ mod controller;
 mod ctl;
 mod device;
 mod environment;
+mod key;
 mod log;
 mod memcached;
 mod names;
@@ -101,6 +102,8 @@ enum Command {
     Ctl(ctl::CtlArgs),
     /// Say whether a configuration file is right, without starting anything.
     Check(check::CheckArgs),
+    /// Make files of keys, and look at them: with keys, a packet that was not sent by a holder of one is dropped.
+    Key(key::KeyCommand),
     /// Look at the log of a device.
     Log(log::LogCommand),
     /// Look at a packet store, copy it, make it larger, or repair it.
@@ -148,6 +151,7 @@ pub fn main() -> ExitCode {
         Command::Controller(args) => controller::main(args),
         Command::Ctl(args) => ctl::main(args),
         Command::Check(args) => check::main(args),
+        Command::Key(command) => key::main(command),
         Command::Log(command) => log::main(command),
         Command::Store(command) => store::main(command),
         Command::Status(args) => status::main(args),

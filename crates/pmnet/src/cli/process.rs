@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
-use pmnet_cli::{call_on_hangup, call_on_signals};
+use pmnet_cli::{call_on_signals, on_reload, reload_on_hangup};
 use pmnet_client::Stop;
 use pmnet_status::Source;
 use serde_json::Value;
@@ -13,9 +13,6 @@ use serde_json::Value;
 use super::ready::Line;
 use super::service;
 use crate::status::Status;
-
-/// Reads something again. Returns the outcome as a sentence; it has logged an error itself.
-type Again = Box<dyn Fn() -> String + Send>;
 
 /// Ends something. Called once.
 type End = Box<dyn FnOnce() + Send>;
@@ -28,7 +25,6 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Process {
     status: Status,
     line: Line,
-    again: Arc<Mutex<Vec<Again>>>,
 }
 
 impl Process {
@@ -37,15 +33,9 @@ impl Process {
     /// # Errors
     /// The address is wrong, or the system gives no thread.
     pub fn open(role: &'static str, status: Option<&str>, line: Line) -> anyhow::Result<Process> {
-        let again: Arc<Mutex<Vec<Again>>> = Arc::default();
-        let known = Arc::clone(&again);
-        call_on_hangup(move || read_again(&lock(&known)))?;
+        reload_on_hangup(service::told)?;
         let status = Status::open(role, status)?;
-        Ok(Process {
-            status,
-            line,
-            again,
-        })
+        Ok(Process { status, line })
     }
 
     /// Returns its only part, which ends at the first signal.
@@ -67,20 +57,6 @@ impl Process {
             ending: Arc::default(),
         }
     }
-}
-
-/// Reads everything again that can be, at a SIGHUP.
-fn read_again(all: &[Again]) {
-    if all.is_empty() {
-        tracing::info!(
-            "SIGHUP: there is nothing to reload. Settings are read at the start, and logs go to stderr: start this process \
-             again for new ones"
-        );
-        return;
-    }
-    service::reloading();
-    let outcomes: Vec<String> = all.iter().map(|again| again()).collect();
-    service::reloaded(&outcomes.join("; "));
 }
 
 /// The end of a part: what it calls, until it has begun.
@@ -145,9 +121,12 @@ impl Part<'_> {
         self.ending.on_end(Box::new(end));
     }
 
-    /// Calls `again` at each SIGHUP. It logs an error itself, and returns the outcome as a sentence.
-    pub fn on_hangup(&self, again: impl Fn() -> String + Send + 'static) {
-        lock(&self.process.again).push(Box::new(again));
+    /// Adds a thing that is read again at each SIGHUP ([`on_reload`]).
+    pub fn on_reload(&self, name: &str, again: impl Fn() -> Result<(), String> + Send + 'static) {
+        match &self.section {
+            None => on_reload(name, again),
+            Some(section) => on_reload(&format!("{name} of [{section}]"), again),
+        }
     }
 
     /// Shows a loop at the status port, if there is one.

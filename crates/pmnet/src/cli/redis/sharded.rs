@@ -265,18 +265,14 @@ pub fn serve(path: &Path, args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bo
         let stopper = stopper.clone();
         move || stopper.stop()
     });
-    part.on_hangup({
+    part.on_reload("the file of shards", {
         let (path, changer) = (path.to_owned(), router.map_changer());
         let again = move || changed(read(&path, &common)?, &began_with, cluster);
-        move || match again() {
-            Ok(map) => {
-                changer.change(map);
-                "the file of shards was read again".to_owned()
-            }
-            Err(error) => {
-                tracing::error!("PM3002 {error}. The map stays as it was");
-                "the file of shards has an error: the map stays as it was".to_owned()
-            }
+        move || {
+            let map =
+                again().map_err(|error| format!("PM3002 {error}. The map stays as it was"))?;
+            changer.change(map);
+            Ok(())
         }
     });
     let mut running: Vec<(Stopper, Running)> = Vec::new();
