@@ -23,6 +23,7 @@ pub fn objects(source: &Path, out: &Path, names: &[&str]) {
 /// A compiler that is missing is no error; one that refuses the program is.
 fn compile(source: &Path, include: &Path, object: &Path) -> Result<(), String> {
     let clang = std::env::var("PMNET_CLANG").unwrap_or_else(|_| "clang".into());
+    let folder = source.parent().unwrap_or(source);
     let output = Command::new(&clang)
         .args([
             "-O2",
@@ -32,6 +33,8 @@ fn compile(source: &Path, include: &Path, object: &Path) -> Result<(), String> {
             "-mcpu=v3",
             // Packets are looked at as structures, words and bytes.
             "-fno-strict-aliasing",
+            // The same object in whatever folder it is compiled.
+            "-ffile-compilation-dir=.",
             "-Wall",
             "-Wextra",
             "-Werror",
@@ -41,6 +44,10 @@ fn compile(source: &Path, include: &Path, object: &Path) -> Result<(), String> {
             "-I/usr/include/{}-linux-gnu",
             std::env::consts::ARCH
         ))
+        .args([
+            format!("-ffile-prefix-map={}=bpf", folder.display()),
+            format!("-ffile-prefix-map={}=bpf", include.display()),
+        ])
         .arg("-I")
         .arg(include)
         .arg("-c")

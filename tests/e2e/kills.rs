@@ -103,6 +103,26 @@ fn every_process_with_a_log_on_a_file() {
     );
 }
 
+/// `pmnet run`: server, device and front die together, which no process alone does.
+#[test]
+fn all_roles_in_one_process_with_kills() {
+    for medium in [Medium::Dram, Medium::File] {
+        let mut topology = Topology::new(StoreKind::Redis, 1, medium);
+        topology.together = true;
+        let name = format!("kill-run-{}", medium.name());
+        let Some(mut cluster) = common::start(&name, topology) else {
+            return;
+        };
+        let report = suffer(&mut cluster, &plan(15, vec![Role::Run, Role::Redis]));
+        assert!(
+            report.kills.iter().all(|(_, count)| *count >= 4),
+            "{:?}",
+            report.kills
+        );
+        assert_eq!(cluster.stop().unwrap(), Vec::<String>::new());
+    }
+}
+
 #[test]
 fn a_chain_of_three_with_kills() {
     let topology = Topology::new(StoreKind::Redis, 3, Medium::Dram);

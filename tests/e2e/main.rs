@@ -32,6 +32,7 @@ mod promote;
 mod redis_cluster;
 mod refusals;
 mod replicas;
+mod run;
 mod sentinel;
 mod sessions;
 mod sharding;

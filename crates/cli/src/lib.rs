@@ -25,8 +25,5 @@ pub use limits::open_files;
 pub use output::{notice, progress, said, tell, tell_all};
 pub use programs::find_program;
 pub use secrets::{password, warn_of_password};
-pub use signals::{
-    Reload, Shutdown, call_on_signals, on_reload, on_signals, reload_on_hangup, survive_hangup,
-    write_on_signals,
-};
+pub use signals::{Reload, Shutdown, call_on_signals, on_reload, on_signals, reload_on_hangup};
 pub use values::{address, bytes, host_and_port, is_name, resolve};

@@ -1,8 +1,6 @@
 //! SIGTERM, SIGINT and SIGPWR: the first one asks for a clean end, the second one ends at once. SIGHUP: read a file again.
 
 use std::fmt;
-use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -49,34 +47,11 @@ pub fn on_signals() -> anyhow::Result<Shutdown> {
     Ok(flag)
 }
 
-/// Writes a byte to this stream at every signal, and now if one came already.
+/// Calls `again` at each SIGHUP, from a thread of its own: what was read at the start is to be read again. From now on the signal does not
+/// end this process. Terminals, scripts of logrotate and service managers send it to daemons.
 ///
 /// # Errors
 /// The kernel refuses.
-pub fn write_on_signals(stream: &UnixStream) -> anyhow::Result<()> {
-    let asked = on_signals()?;
-    for signal in ENDS {
-        let stream = stream.try_clone().context("cannot catch signals")?;
-        signal_hook::low_level::pipe::register(signal, stream).context("cannot catch signals")?;
-    }
-    if asked.load(Ordering::Acquire) {
-        let mut stream = stream;
-        stream.write_all(&[0]).context("cannot catch signals")?;
-    }
-    Ok(())
-}
-
-/// From now on a SIGHUP does not end this process. Terminals, scripts of logrotate and service managers send it to daemons.
-///
-/// # Errors
-/// The kernel refuses.
-pub fn survive_hangup() -> anyhow::Result<()> {
-    let nobody_looks = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(SIGHUP, nobody_looks).context("cannot catch signals")?;
-    Ok(())
-}
-
-/// Calls `again` at each SIGHUP, from a thread of its own.
 fn call_on_hangup(again: impl Fn() + Send + 'static) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGHUP]).context("cannot catch signals")?;
     std::thread::Builder::new()

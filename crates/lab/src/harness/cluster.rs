@@ -88,6 +88,8 @@ pub struct Topology {
     pub front_follows: bool,
     /// More arguments for redis-server.
     pub redis_args: Vec<String>,
+    /// Server, one device and front are one process (`pmnet run`), without more arguments.
+    pub together: bool,
 }
 
 impl Topology {
@@ -108,6 +110,7 @@ impl Topology {
             front: true,
             front_follows: false,
             redis_args: Vec::new(),
+            together: false,
         }
     }
 
@@ -138,6 +141,8 @@ pub enum Role {
     Device(usize),
     /// `pmnet redis`.
     Front,
+    /// `pmnet run`: server, device and front.
+    Run,
 }
 
 impl std::fmt::Display for Role {
@@ -147,6 +152,7 @@ impl std::fmt::Display for Role {
             Role::Server => f.write_str("server"),
             Role::Device(index) => write!(f, "device{}", index + 1),
             Role::Front => f.write_str("front"),
+            Role::Run => f.write_str("run"),
         }
     }
 }
@@ -237,6 +243,9 @@ impl Cluster {
         if self.topology.devices == 0 {
             return Ok(());
         }
+        if self.topology.together {
+            return self.start_together(binaries, &store);
+        }
         if self.topology.keyed {
             self.keys = Some(Keys::make(binaries, &disk)?);
         }
@@ -294,6 +303,24 @@ impl Cluster {
         args.extend(words(who_may_connect(&self.topology.front_args)));
         args.extend(words(&self.topology.front_args));
         self.add(Role::Front, own_spec(binaries, "front", args))
+    }
+
+    /// Starts all roles as one process, from a configuration file.
+    fn start_together(&mut self, binaries: &Binaries, store: &str) -> anyhow::Result<()> {
+        let (server, device, front) = (self.port()?, self.port()?, self.port()?);
+        let text = format!(
+            "[server]\nlisten = \"{server}\"\nstore = \"{store}\"\n\
+             [device]\nlisten = \"{device}\"\nnext = \"{server}\"\nlog = \"{}\"\nmedia = \"{}\"\n\
+             [redis]\nlisten = \"{front}\"\nvia = \"{device}\"\nanyone-may-connect = true\n",
+            self.device_log(0).display(),
+            self.topology.medium.name(),
+        );
+        let file = self.scratch.disk().join("pmnet.toml");
+        std::fs::write(&file, text).context("cannot write the configuration")?;
+        (self.server, self.front) = (Some(server), Some(front));
+        self.chain.push((0, device));
+        let args = vec!["run".into(), file.into()];
+        self.add(Role::Run, own_spec(binaries, "run", args))
     }
 
     /// The region of the last device, with [`StoreKind::Region`].

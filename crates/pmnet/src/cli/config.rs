@@ -22,15 +22,19 @@
 //!
 //! The keys are the long flags without the dashes in front; an unknown key is an error.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
 use std::path::Path;
 
 use pmnet_cli::{ConfigError, bounded_text};
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::device::DeviceArgs;
 use super::memcached::MemcachedArgs;
 use super::redis::RedisArgs;
+use super::run::RunArgs;
 use super::server::ServerArgs;
 
 /// Largest configuration file, in bytes.
@@ -40,10 +44,89 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FileConfig {
-    pub device: DeviceArgs,
-    pub server: ServerArgs,
-    pub redis: RedisArgs,
-    pub memcached: MemcachedArgs,
+    pub run: RunArgs,
+    pub server: Sections<ServerArgs>,
+    pub device: Sections<DeviceArgs>,
+    pub redis: Sections<RedisArgs>,
+    pub memcached: Sections<MemcachedArgs>,
+}
+
+/// The sections of one role: `[device]`, or several, each `[[device]]`.
+#[derive(Debug)]
+pub struct Sections<T>(Vec<T>);
+
+/// Sections of one role, at most.
+const SECTIONS_MAX: usize = 64;
+
+impl<T> Default for Sections<T> {
+    fn default() -> Sections<T> {
+        Sections(Vec::new())
+    }
+}
+
+impl<T> Sections<T> {
+    /// Returns all of them, each with its name: `device`, or `device.1`, `device.2`, …
+    pub fn named(self, role: &str) -> impl Iterator<Item = (String, T)> {
+        let is_one = self.0.len() == 1;
+        let all = (1..).zip(self.0);
+        all.map(move |(number, section)| match is_one {
+            true => (role.to_owned(), section),
+            false => (format!("{role}.{number}"), section),
+        })
+    }
+}
+
+impl<T: Default> Sections<T> {
+    /// Returns the section of a process with this one role; nothing is set without one.
+    ///
+    /// # Errors
+    /// There are several.
+    pub fn only(self, role: &str) -> Result<T, ConfigError> {
+        let mut all = self.0.into_iter();
+        let first = all.next().unwrap_or_default();
+        match all.len() {
+            0 => Ok(first),
+            more => Err(ConfigError(format!(
+                "the file has {} sections [[{role}]]: pmnet {role} starts one. Give it a file with that one, or start all of them \
+                 with pmnet run",
+                more + 1
+            ))),
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Sections<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Sections<T>, D::Error> {
+        deserializer.deserialize_any(OneOrMore(PhantomData))
+    }
+}
+
+struct OneOrMore<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMore<T> {
+    type Value = Sections<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a section [name], or several [[name]]")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Sections<T>, A::Error> {
+        let one = T::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(Sections(vec![one]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Sections<T>, A::Error> {
+        let mut all = Vec::new();
+        while let Some(one) = sequence.next_element()? {
+            if all.len() == SECTIONS_MAX {
+                return Err(A::Error::custom(format_args!(
+                    "at most {SECTIONS_MAX} sections of one role"
+                )));
+            }
+            all.push(one);
+        }
+        Ok(Sections(all))
+    }
 }
 
 /// Reads the file; without a path nothing is set.
@@ -65,39 +148,43 @@ fn bad(path: &Path, what: &dyn Display) -> ConfigError {
     ConfigError(format!("configuration {}: {what}", path.display()))
 }
 
-/// The check of one section.
-type Check = Box<dyn FnOnce() -> Result<(), ConfigError>>;
-
 /// Checks a file as its roles would read it. Returns the sections that it has.
 ///
 /// # Errors
 /// [`ConfigError`]: it cannot be read, or a role would refuse its section.
 pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
-    let text = read_text(path)?;
     let FileConfig {
-        device,
+        run,
         server,
+        device,
         redis,
         memcached,
-    } = parse(&text).map_err(|error| bad(path, &error))?;
-    let table: toml::Table = toml::from_str(&text).map_err(|error| bad(path, &error))?;
-    let checks: [(&str, Check); 4] = [
-        ("device", Box::new(|| super::device::check(device))),
-        ("server", Box::new(|| super::server::check(server))),
-        ("redis", Box::new(|| super::redis::check(redis))),
-        ("memcached", Box::new(|| super::memcached::check(memcached))),
-    ];
+    } = read_file(path)?;
+    crate::status::at(run.status.as_deref())
+        .map_err(|error| bad(path, &format!("[run]: {error}")))?;
     let mut found = Vec::new();
-    for (section, check) in checks {
-        if table.contains_key(section) {
-            check().map_err(|error| bad(path, &format!("[{section}]: {error}")))?;
-            found.push(format!("[{section}]"));
-        }
+    let mut checked = |name: String, outcome: Result<(), ConfigError>| {
+        outcome.map_err(|error| bad(path, &format!("[{name}]: {error}")))?;
+        found.push(format!("[{name}]"));
+        Ok::<(), ConfigError>(())
+    };
+    for (name, args) in server.named("server") {
+        checked(name, super::server::check(args))?;
+    }
+    for (name, args) in device.named("device") {
+        checked(name, super::device::check(args))?;
+    }
+    for (name, args) in redis.named("redis") {
+        checked(name, super::redis::check(args))?;
+    }
+    for (name, args) in memcached.named("memcached") {
+        checked(name, super::memcached::check(args))?;
     }
     Ok(found)
 }
 
-fn parse(text: &str) -> Result<FileConfig, toml::de::Error> {
+/// Reads the text of a file.
+pub fn parse(text: &str) -> Result<FileConfig, toml::de::Error> {
     toml::from_str(text)
 }
 
@@ -131,8 +218,34 @@ mod tests {
             "[device]\nlisten_on = 1",
             "[devise]\n",
             "[server]\nlisten = 5",
+            "[[server]]\nlisten_on = 1",
+            "server = 5",
         ] {
             assert!(toml::from_str::<FileConfig>(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_role_has_one_section_or_several() {
+        let names = |text: &str| {
+            let file = parse(text).unwrap();
+            let named = file.device.named("device");
+            named.map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(""), [""; 0]);
+        assert_eq!(names("[device]"), ["device"]);
+        assert_eq!(names("[[device]]\n[[device]]"), ["device.1", "device.2"]);
+        assert_eq!(names(&"[[device]]\n".repeat(64)).len(), 64);
+        let error = parse(&"[[device]]\n".repeat(65)).unwrap_err().to_string();
+        assert!(error.contains("at most 64 sections"), "{error}");
+        let only = |text: &str| parse(text).unwrap().device.only("device").map(drop);
+        assert!(only("").is_ok() && only("[device]").is_ok());
+        let error = only("[[device]]\n[[device]]").unwrap_err().0;
+        assert!(error.contains("2 sections [[device]]"), "{error}");
+        // The place in the text is said also within several.
+        let error = check_file("[[device]]\n[[device]]\nlisten = 5\n")
+            .unwrap_err()
+            .0;
+        assert!(error.contains("line 3"), "{error}");
     }
 }

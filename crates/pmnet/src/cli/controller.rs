@@ -10,9 +10,9 @@ use pmnet_fleet::{Advice, Controller, ControllerConfig, Plan, Step};
 use serde_json::{Value, json};
 
 use super::common::{InFleet, STATUS_HELP};
-use super::ready;
-use super::stop::stop_on_signals;
-use crate::status::{ControllerBoard, ControllerNumbers, Status};
+use super::process::Process;
+use super::ready::Line;
+use crate::status::{ControllerBoard, ControllerNumbers};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,11 +74,13 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
         copies: args.copies,
         compacts: args.compact_etcd,
     };
-    let stop = stop_on_signals()?;
-    let status = Status::open("controller", args.status.as_deref())?;
+    let line = Line::alone(args.json);
+    let process = Process::open("controller", args.status.as_deref(), line)?;
+    let part = process.alone()?;
+    let stop = part.stop()?;
     let board = ControllerBoard::new(args.place.fleet.clone(), args.place.shard);
     let board = Arc::new(board);
-    status.shown.add(board.clone());
+    part.show(board.clone());
     let mut numbers = ControllerNumbers::default();
     let mut controller = Controller::new(config);
     let mut said = Said::default();
@@ -92,7 +94,7 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
                 ("fleet", json!(args.place.fleet)),
                 ("shard", json!(args.place.shard)),
             ];
-            ready::announce(args.json, "controller", &fields);
+            part.announce("controller", &fields);
         }
         let done = matches!(turned, Ok(Advice::Do(_)));
         let answered = turned.is_ok();

@@ -14,8 +14,10 @@ mod keys;
 mod log;
 mod memcached;
 mod names;
+mod process;
 mod ready;
 mod redis;
+mod run;
 mod server;
 pub(crate) mod service;
 mod status;
@@ -66,6 +68,10 @@ const VERSION: &str = if pmnet_proto::rules::CAN_BE_SWITCHED_OFF {
 const EXAMPLES: &str = "\
 Example: a Redis with a device in front of it, all on one machine
   redis-server --appendonly yes --appendfsync always &
+  pmnet run --store redis://127.0.0.1:6379 &
+  redis-cli -p 6380 SET greeting hello
+
+The same as three processes, which can also be on three machines
   pmnet server --listen 127.0.0.1:51500 --store redis://127.0.0.1:6379 &
   pmnet device --listen 127.0.0.1:51000 --next 127.0.0.1:51500 \\
       --log /var/tmp/d1.pmlog --media file &
@@ -80,6 +86,8 @@ begins with an id such as PM1203; docs/operate/messages.md says under this id wh
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Start server, device and front of this machine in one process: a Redis with a device in front of it, or the sections of a file.
+    Run(run::RunCommand),
     /// Apply the log of a shard to a database.
     Server(server::ServerCommand),
     /// Keep a shard's log: make writes durable and acknowledge them, on their way to the server.
@@ -128,10 +136,19 @@ pub fn main() -> ExitCode {
     };
     let file = |common: &CommonArgs| config::read(common.config.as_deref());
     finish("pmnet", cli.log_json, "info", || match &cli.command {
-        Command::Server(command) => server::main(command, file(&command.common)?.server),
-        Command::Device(command) => device::main(command, file(&command.common)?.device),
-        Command::Redis(command) => redis::main(command, file(&command.common)?.redis),
-        Command::Memcached(command) => memcached::main(command, file(&command.common)?.memcached),
+        Command::Run(command) => run::main(command),
+        Command::Server(command) => {
+            server::main(command, file(&command.common)?.server.only("server")?)
+        }
+        Command::Device(command) => {
+            device::main(command, file(&command.common)?.device.only("device")?)
+        }
+        Command::Redis(command) => {
+            redis::main(command, file(&command.common)?.redis.only("redis")?)
+        }
+        Command::Memcached(command) => {
+            memcached::main(command, file(&command.common)?.memcached.only("memcached")?)
+        }
         Command::Controller(args) => controller::main(args),
         Command::Ctl(args) => ctl::main(args),
         Command::Check(args) => check::main(args),

@@ -1,29 +1,172 @@
-//! The one line that a role prints to stdout when it serves, so that scripts can wait for it.
+//! The one line that a process prints to stdout when it serves, so that scripts can wait for it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use pmnet_cli::said;
 use serde_json::{Map, Value};
 
 use super::service;
 
-/// Prints `ready ROLE key=value …`, or one JSON object with the same.
-pub fn announce(json: bool, role: &str, fields: &[(&str, Value)]) {
-    let mut plain = role.to_owned();
-    for (key, value) in fields {
-        let text = value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned);
-        plain += &format!(" {key}={text}");
-    }
-    let line = if json {
-        let mut object = Map::new();
-        object.insert("ready".into(), role.into());
-        for (key, value) in fields {
-            object.insert((*key).into(), value.clone());
+/// Facts about one loop that serves.
+type Facts = Vec<(String, Value)>;
+
+/// The ready line of a process.
+pub struct Line {
+    json: bool,
+    together: Option<Together>,
+}
+
+/// One line for the loops of several roles.
+struct Together {
+    /// Number of loops that are waited for.
+    loops: usize,
+    serving: Mutex<Serving>,
+}
+
+/// Facts of loops that serve, by section and address.
+type Loops = BTreeMap<(String, String), Facts>;
+
+#[derive(Default)]
+struct Serving {
+    loops: Loops,
+    was_said: bool,
+}
+
+/// Facts that the common line has beside the addresses, each value once.
+const PROMISES: [&str; 2] = ["survives", "store"];
+
+impl Line {
+    /// Returns the line of a process with one role: `ready ROLE key=value …`, each time that a loop begins to serve.
+    pub const fn alone(json: bool) -> Line {
+        Line {
+            json,
+            together: None,
         }
-        Value::Object(object).to_string()
-    } else {
-        format!("ready {plain}")
-    };
-    said(&line);
-    service::ready(&plain);
+    }
+
+    /// Returns the line of a process with several roles, printed once: when this many loops serve.
+    pub fn together(json: bool, loops: usize) -> Line {
+        Line {
+            json,
+            together: Some(Together {
+                loops,
+                serving: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Says that a loop serves.
+    pub fn serves(&self, section: &str, role: &str, fields: &[(&str, Value)]) {
+        let Some(together) = &self.together else {
+            return self.print(role, fields);
+        };
+        tracing::info!("[{section}] serves: {}", plain(fields));
+        let owned = fields
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.clone()));
+        let address = fields.first().map_or_else(String::new, |(_, at)| text(at));
+        let mut serving = together
+            .serving
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        serving
+            .loops
+            .insert((section.to_owned(), address), owned.collect());
+        if serving.loops.len() >= together.loops && !serving.was_said {
+            serving.was_said = true;
+            let fields = summary(&serving.loops);
+            let fields: Vec<(&str, Value)> = fields
+                .iter()
+                .map(|(key, value)| (key.as_str(), value.clone()))
+                .collect();
+            self.print("run", &fields);
+        }
+    }
+
+    /// Prints `ready ROLE key=value …`, or one JSON object with the same.
+    fn print(&self, role: &str, fields: &[(&str, Value)]) {
+        let plain = format!("{role} {}", plain(fields));
+        let line = if self.json {
+            let mut object = Map::new();
+            object.insert("ready".into(), role.into());
+            for (key, value) in fields {
+                object.insert((*key).into(), value.clone());
+            }
+            Value::Object(object).to_string()
+        } else {
+            format!("ready {plain}")
+        };
+        said(&line);
+        service::ready(&plain);
+    }
+}
+
+fn text(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn plain(fields: &[(&str, Value)]) -> String {
+    let parts: Vec<String> = fields
+        .iter()
+        .map(|(key, value)| format!("{key}={}", text(value)))
+        .collect();
+    parts.join(" ")
+}
+
+/// Returns the address of each loop under the name of its section, and what the loops promise.
+fn summary(serving: &Loops) -> Facts {
+    let mut addresses: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (section, address) in serving.keys() {
+        addresses.entry(section).or_default().push(address);
+    }
+    let addresses = addresses.into_iter();
+    let mut fields: Facts = addresses
+        .map(|(section, all)| (section.to_owned(), all.join(",").into()))
+        .collect();
+    let facts = || serving.values().flatten();
+    for name in PROMISES {
+        let mut said: Vec<String> = Vec::new();
+        for (_, value) in facts().filter(|(key, _)| key == name) {
+            let value = text(value);
+            if !said.contains(&value) {
+                said.push(value);
+            }
+        }
+        if !said.is_empty() {
+            fields.push((name.to_owned(), said.join("; ").into()));
+        }
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_common_line_has_each_address_and_each_promise_once() {
+        let mut serving = BTreeMap::new();
+        for (section, address, fact) in [
+            ("device", "a:1", ("survives", "power loss")),
+            ("device.2", "a:2", ("survives", "power loss")),
+            ("server", "a:3", ("store", "null")),
+        ] {
+            let facts = vec![(fact.0.to_owned(), json!(fact.1))];
+            serving.insert((section.to_owned(), address.to_owned()), facts);
+        }
+        let fields = summary(&serving);
+        let fields: Vec<(&str, Value)> = fields
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.clone()))
+            .collect();
+        assert_eq!(
+            plain(&fields),
+            "device=a:1 device.2=a:2 server=a:3 survives=power loss store=null"
+        );
+    }
 }

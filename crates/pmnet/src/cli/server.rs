@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use pmnet_cli::{ConfigError, password, survive_hangup, warn_of_password};
+use pmnet_cli::{ConfigError, password, warn_of_password};
 use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
 use pmnet_fleet::hand::ServerDoor;
@@ -20,9 +20,10 @@ use serde_json::json;
 
 use super::common::{CommonArgs, STATUS_HELP, in_etcd, required, size_max, udp_address};
 use super::keys::{KeyArgs, OfCluster};
-use super::ready;
-use super::stop::{stop_on_signals, unless_asked_to_stop};
-use crate::status::{self, ServerBoard, ServerWriter, Status};
+use super::process::{Part, Process};
+use super::ready::Line;
+use super::stop::unless_asked_to_stop;
+use crate::status::{self, ServerBoard, ServerWriter};
 
 /// Time of polling after activity: enough to take a burst apart, too short to rob the store.
 const SPIN_US: u64 = 0;
@@ -200,7 +201,6 @@ struct Settings {
     /// Whether `pmnet ctl` may ask it.
     by_hand: bool,
     device_log: Option<String>,
-    status: Option<String>,
 }
 
 /// A store, and how to open it.
@@ -257,14 +257,13 @@ fn settings(args: ServerArgs) -> Result<Settings, ConfigError> {
         fleet,
         by_hand,
         device_log: args.device_log,
-        status: args.status,
     })
 }
 
 /// Checks these settings, as [`main`] would read them. The store is not opened.
 pub fn check(args: ServerArgs) -> Result<(), ConfigError> {
-    let Settings { store, status, .. } = settings(args)?;
-    status::at(status.as_deref())?;
+    status::at(args.status.as_deref())?;
+    let Settings { store, .. } = settings(args)?;
     // To open a packet store would make its file.
     if !store.url.starts_with("packet:") {
         let opened = store.open();
@@ -349,12 +348,19 @@ fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
 
 /// Serves until asked to end.
 pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
-    survive_hangup()?;
     if let Some(url) = &command.args.store {
         let instead =
             "give it with --store-password-file, or put the URL into the configuration file";
         warn_of_password("--store", url, instead);
     }
+    let args = command.args.clone().over(file);
+    let line = Line::alone(command.common.json);
+    let process = Process::open("server", args.status.as_deref(), line)?;
+    run(args, &process.alone()?)
+}
+
+/// Serves until its part of the process is to end.
+pub fn run(args: ServerArgs, part: &Part<'_>) -> anyhow::Result<bool> {
     let Settings {
         serve: mut config,
         store: store_at,
@@ -362,18 +368,16 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
         fleet,
         by_hand,
         device_log,
-        status,
-    } = settings(command.args.clone().over(file))?;
+    } = settings(args)?;
     let (listen, shard) = (config.listen, store_at.shard);
     let standby = fleet.as_ref().is_some_and(|config| config.standby);
-    let stop = stop_on_signals()?;
+    let stop = part.stop()?;
     if let Some(keys) = &keys {
         keys.read_again_on_hangup();
     }
-    let status = Status::open("server", status.as_deref())?;
     let board = Arc::new(ServerBoard::new(shard));
     config.pulse = Arc::clone(&board.pulse);
-    status.shown.add(board.clone());
+    part.show(board.clone());
     let door = config.words.clone().filter(|_| by_hand).map(|words| {
         ServerDoor::open(listen, shard, words).inspect_err(|error| {
             tracing::warn!("PM2606 `pmnet ctl` cannot reach this server: TCP {listen}: {error}");
@@ -402,7 +406,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
         let agent = agent.context("cannot start the thread that talks to etcd")?;
         let mut writer = ServerWriter::default();
         let observe = |node: &ServerNode<_>, turn: &Turn| {
-            if status.is_open() {
+            if part.is_shown() {
                 writer.turn(&board, node, turn);
             }
         };
@@ -413,8 +417,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
             &stop,
             observe,
             |address, durability| {
-                ready::announce(
-                    command.common.json,
+                part.announce(
                     "server",
                     &[
                         ("listen", json!(address.to_string())),

@@ -21,11 +21,14 @@ pub use page::page;
 pub(crate) use server::{ServerBoard, ServerWriter};
 pub(crate) use verbs::VerbsBoard;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use anyhow::Context;
 use pmnet_cli::{ConfigError, address};
-use pmnet_status::{About, Histogram, Metric, Place, Sample, Shown, StatusPort, Value};
+use pmnet_status::{
+    About, Histogram, Look, Metric, Place, Sample, Shown, Source, StatusPort, Value,
+};
 
 use crate::cli::service;
 
@@ -63,9 +66,36 @@ fn seconds(metric: Metric, times: &Histogram) -> Sample {
     Sample::new(metric, Value::Histogram(times.read(1e9, 10, 34)))
 }
 
+/// A loop of a process that has loops of several roles: its labels alone do not tell it from the others.
+#[derive(Debug)]
+struct InSection {
+    section: String,
+    source: Arc<dyn Source>,
+}
+
+impl Source for InSection {
+    fn labels(&self) -> Vec<(&'static str, String)> {
+        let mut labels = vec![("section", self.section.clone())];
+        labels.extend(self.source.labels());
+        labels
+    }
+
+    fn pulse(&self) -> u64 {
+        self.source.pulse()
+    }
+
+    fn tick(&self, now: Instant) {
+        self.source.tick(now);
+    }
+
+    fn look(&self, now: Instant) -> Look {
+        self.source.look(now)
+    }
+}
+
 /// The status port of this process; closed when dropped.
 pub(crate) struct Status {
-    pub(crate) shown: Shown,
+    shown: Shown,
     port: Option<StatusPort>,
 }
 
@@ -87,6 +117,14 @@ impl Status {
         }
         service::watch(&shown)?;
         Ok(Status { shown, port })
+    }
+
+    /// Shows one more loop. `section`: its name, in a process with loops of several roles.
+    pub(crate) fn show(&self, section: Option<String>, source: Arc<dyn Source>) {
+        self.shown.add(match section {
+            None => source,
+            Some(section) => Arc::new(InSection { section, source }),
+        });
     }
 
     /// Returns whether there is a port.

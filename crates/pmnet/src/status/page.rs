@@ -26,7 +26,7 @@ fn sections() -> Vec<Section> {
     vec![
         (
             "Every role",
-            "`pmnet_alive` and `pmnet_ready` have the labels of the loop.",
+            "`pmnet_alive` and `pmnet_ready` have the labels of the loop. In `pmnet run` each loop has one more label, `section`: its section of the file.",
             Shown::METRICS.to_vec(),
         ),
         (

@@ -357,7 +357,7 @@ fn keys(section: &str) -> Vec<String> {
     let refused = check_file(&format!("[{section}]\nno-such-key = 0\n")).unwrap_err();
     let text = refused.to_string();
     let (_, listed) = text
-        .split_once("expected one of ")
+        .split_once("expected ")
         .unwrap_or_else(|| panic!("{text}"));
     let names = listed.split('`').skip(1).step_by(2);
     names
@@ -370,7 +370,7 @@ fn keys(section: &str) -> Vec<String> {
 fn every_key_is_listed() {
     let mut table = "| section | keys |\n|---|---|\n".to_owned();
     let root_command = definition();
-    for section in ["server", "device", "redis", "memcached"] {
+    for section in ["run", "server", "device", "redis", "memcached"] {
         let keys = keys(section);
         let command = root_command.find_subcommand(section).unwrap();
         let mut known = BTreeSet::new();
@@ -381,7 +381,7 @@ fn every_key_is_listed() {
             .filter(|key| !known.contains(key.as_str()))
             .collect();
         assert!(
-            keys.len() > 10 && strange.is_empty(),
+            (keys.len() > 10 || section == "run") && strange.is_empty(),
             "[{section}]: {strange:?}"
         );
         // Writing to a String cannot fail.

@@ -6,7 +6,9 @@ use std::path::Path;
 use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::Stop;
-use pmnet_dataplane::direct::{Bound, BusyPoll, DirectConfig, DirectDevice, Mode as Copying, Part};
+use pmnet_dataplane::direct::{
+    Bound, BusyPoll, DirectConfig, DirectDevice, Mode as Copying, Part as Share,
+};
 use pmnet_dataplane::relay::RelayConfig;
 use pmnet_device::{DeviceNode, Turn};
 use pmnet_fleet::Facts;
@@ -19,6 +21,7 @@ use super::interfaces::Interfaces;
 use super::relay::{announce, open_log};
 use super::settings::Settings;
 use super::supervisor::facts;
+use crate::cli::process::Part;
 use crate::status::DeviceWriter;
 
 /// Most interfaces of one device.
@@ -34,8 +37,8 @@ pub struct DirectSettings {
     pub interfaces: Vec<String>,
     pub copying: Copying,
     pub busy_poll: Option<BusyPoll>,
-    /// Part of this shard in its process.
-    pub part: Part,
+    /// Share of this shard in its process.
+    pub part: Share,
 }
 
 impl DirectSettings {
@@ -77,7 +80,7 @@ impl DirectSettings {
             interfaces,
             copying,
             busy_poll,
-            part: Part::alone(),
+            part: Share::alone(),
         }))
     }
 
@@ -94,7 +97,7 @@ impl DirectSettings {
 
     /// Returns these settings for each of several shards.
     pub fn divided(&self, shards: u16) -> Result<Vec<DirectSettings>, ConfigError> {
-        let parts = Part::all(shards, &self.interfaces);
+        let parts = Share::all(shards, &self.interfaces);
         let parts = parts.map_err(|error| ConfigError(format!("--shards {shards}: {error}")))?;
         let settings = |part| DirectSettings {
             part,
@@ -122,7 +125,7 @@ pub fn run(
     direct: DirectSettings,
     mut writer: DeviceWriter,
     stop: &Stop,
-    json: bool,
+    part: &Part<'_>,
     may_serve: impl FnOnce(Facts) -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
     fits(&settings, &direct)?;
@@ -147,7 +150,7 @@ pub fn run(
     let observe = |node: &DeviceNode<AnyMedia>, turn: &Turn| writer.turn(node, turn);
     opened.serve(log, observe, |address, node, bound| {
         let more = described(bound, busy_poll);
-        announce(json, address, node, about, (media, survives), &more);
+        announce(part, address, node, about, (media, survives), &more);
     })?;
     Ok(())
 }

@@ -17,6 +17,7 @@ use super::kernel_settings::KernelSettings;
 use super::relay::{new_identity, run_relay};
 use super::settings::{FRAME_BYTES, Settings, from_size};
 use super::supervisor::facts;
+use crate::cli::process::Part;
 use crate::doctor::interface::vanishing;
 use crate::status::DeviceWriter;
 
@@ -132,7 +133,7 @@ impl Taken {
         kernel: &KernelSettings,
         writer: DeviceWriter,
         stop: &Stop,
-        json: bool,
+        part: &Part<'_>,
         serving: impl FnOnce(),
     ) -> anyhow::Result<()> {
         let mut relay = settings.relay.clone();
@@ -142,7 +143,7 @@ impl Taken {
         }
         let _watched = Interfaces::watch(kernel.interfaces.clone(), true);
         let fast_path = Some(Box::new(self.part) as Box<dyn FastPath>);
-        let served = run_relay(relay, self.log, fast_path, writer, stop, json, serving);
+        let served = run_relay(relay, self.log, fast_path, writer, stop, part, serving);
         drop(self.lock);
         served
     }
@@ -162,7 +163,7 @@ pub fn run(
     writer: DeviceWriter,
     state: &mut Option<InKernel>,
     stop: &Stop,
-    json: bool,
+    part: &Part<'_>,
     may_serve: impl FnOnce(Facts) -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
     let anew = settings.fleet.is_some() || state.is_some();
@@ -174,7 +175,7 @@ pub fn run(
     if !may_serve(facts(&taken.log))? {
         return Ok(());
     }
-    taken.run(settings, kernel, writer, stop, json, || {
+    taken.run(settings, kernel, writer, stop, part, || {
         state.was_serving = true;
     })
 }

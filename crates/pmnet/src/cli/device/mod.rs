@@ -15,16 +15,18 @@ mod verbs;
 
 use anyhow::Context;
 use clap::Args;
-use pmnet_cli::{ConfigError, survive_hangup};
+use pmnet_cli::ConfigError;
 use pmnet_client::Stop;
 
-pub use self::args::DeviceArgs;
+pub use self::args::{DeviceArgs, MediaArg};
 use self::settings::{Place, Settings, each, settings};
-use self::supervisor::{Showing, serve};
+use self::supervisor::serve;
 use super::common::{CommonArgs, copies};
 use super::names::wait_until_known;
-use super::stop::{stop_on_signals, unless_asked_to_stop};
-use crate::status::{self, Status};
+use super::process::{Part, Process};
+use super::ready::Line;
+use super::stop::unless_asked_to_stop;
+use crate::status;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -132,34 +134,43 @@ const SHARDS_MAX: u16 = 64;
 
 /// Serves until asked to end.
 pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
-    survive_hangup()?;
     let args = command.args.clone().over(file);
+    if args.detach {
+        return detach(args);
+    }
+    let line = Line::alone(command.common.json);
+    let process = Process::open("device", args.status.as_deref(), line)?;
+    run(args, &process.alone()?)
+}
+
+/// Takes the device out of the kernel.
+fn detach(args: DeviceArgs) -> anyhow::Result<bool> {
+    let discard = args.discard;
     if !wait_until_known("--next", args.next.as_deref())? {
         return Ok(true);
     }
-    let (shards, detach, discard) = (args.shards.unwrap_or(1), args.detach, args.discard);
-    let shown_at = args.status.clone();
+    let settings = settings(args)?;
+    let kernel = settings.kernel().context("--detach needs a kernel mode")?;
+    kernel::detach(&settings, kernel, discard)
+}
+
+/// Serves until its part of the process is to end.
+pub fn run(args: DeviceArgs, part: &Part<'_>) -> anyhow::Result<bool> {
+    if !wait_until_known("--next", args.next.as_deref())? {
+        return Ok(true);
+    }
+    let shards = args.shards.unwrap_or(1);
     let copies = copies(args.copies)?;
     let first = settings(args)?;
-    if detach {
-        let kernel = first.kernel().context("--detach needs a kernel mode")?;
-        return kernel::detach(&first, kernel, discard);
-    }
-    let stop = stop_on_signals()?;
     if let Some(keys) = &first.keys {
         keys.read_again_on_hangup();
     }
-    let json = command.common.json;
     check_shards(&first, shards)?;
-    let status = Status::open("device", shown_at.as_deref())?;
-    let showing = Showing {
-        status: &status,
-        copies,
-    };
+    let stop = part.stop()?;
     if shards > 1 {
-        return serve_all(&first, shards, showing, &stop, json);
+        return serve_all(&first, shards, copies, &stop, part);
     }
-    serve(&first, showing, &stop, json)
+    serve(&first, copies, &stop, part)
         .or_else(unless_asked_to_stop)
         .map(|()| true)
 }
@@ -196,9 +207,9 @@ fn check_shards(first: &Settings, shards: u16) -> Result<(), ConfigError> {
 fn serve_all(
     first: &Settings,
     shards: u16,
-    showing: Showing<'_>,
+    copies: u8,
     stop: &Stop,
-    json: bool,
+    part: &Part<'_>,
 ) -> anyhow::Result<bool> {
     let all = each(first, shards)?;
     std::thread::scope(|scope| {
@@ -209,7 +220,7 @@ fn serve_all(
             let serving = std::thread::Builder::new()
                 .name(format!("shard-{shard}"))
                 .spawn_scoped(scope, move || {
-                    serve(&settings, showing, &stop, json)
+                    serve(&settings, copies, &stop, part)
                         .or_else(unless_asked_to_stop)
                         .inspect_err(|error| {
                             tracing::error!("PM1610 shard {shard} stopped: {error:#}")

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 
 use super::settings::Settings;
 use super::supervisor::facts;
-use crate::cli::ready;
+use crate::cli::process::Part;
 use crate::memory_limit::memory_limit;
 use crate::status::DeviceWriter;
 
@@ -21,7 +21,7 @@ pub fn run(
     settings: Settings,
     writer: DeviceWriter,
     stop: &Stop,
-    json: bool,
+    part: &Part<'_>,
     may_serve: impl FnOnce(Facts) -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
     let (log, _) = open_log(&settings)
@@ -29,7 +29,7 @@ pub fn run(
     if !may_serve(facts(&log))? {
         return Ok(log.close()?);
     }
-    run_relay(settings.relay, log, None, writer, stop, json, || ())
+    run_relay(settings.relay, log, None, writer, stop, part, || ())
 }
 
 /// Serves until asked to end; `serving` is called once it does.
@@ -39,7 +39,7 @@ pub fn run_relay<M: Media>(
     fast_path: Option<Box<dyn FastPath>>,
     mut writer: DeviceWriter,
     stop: &Stop,
-    json: bool,
+    part: &Part<'_>,
     serving: impl FnOnce(),
 ) -> anyhow::Result<()> {
     let device = relay.device.id;
@@ -48,14 +48,14 @@ pub fn run_relay<M: Media>(
     let observe = |node: &DeviceNode<M>, turn: &Turn| writer.turn(node, turn);
     relay::run(relay, log, fast_path, stop, observe, |address, node| {
         serving();
-        announce(json, address, node, (device, shard), (media, survives), &[]);
+        announce(part, address, node, (device, shard), (media, survives), &[]);
     })?;
     Ok(())
 }
 
 /// Says that a device serves: where, which one, on which medium.
 pub fn announce<M: Media>(
-    json: bool,
+    part: &Part<'_>,
     address: SocketAddr,
     node: &DeviceNode<M>,
     (device, shard): (u32, u32),
@@ -74,7 +74,7 @@ pub fn announce<M: Media>(
         ("fragment", json!(machine.fragment_size().bytes())),
     ];
     fields.extend_from_slice(more);
-    ready::announce(json, "device", &fields);
+    part.announce("device", &fields);
 }
 
 /// Opens the log, or makes it where there is none. Returns whether its file was made.

@@ -27,6 +27,7 @@ use super::relay::announce;
 use super::settings::{FRAME_BYTES, Place, Settings, device_keys, id, relay_config};
 use crate::cli::common::size_max;
 use crate::cli::keys::KeyArgs;
+use crate::cli::process::Part;
 use crate::status::{DeviceWriter, ServerWriter};
 
 /// Settings of such a device.
@@ -133,7 +134,7 @@ pub fn run(
     direct: Option<DirectSettings>,
     mut writer: DeviceWriter,
     stop: &Stop,
-    json: bool,
+    part: &Part<'_>,
 ) -> anyhow::Result<()> {
     let kind = region.medium()?;
     if let Some(direct) = &direct {
@@ -187,11 +188,11 @@ pub fn run(
         opened.serve_with(log, make, observe, |address, node, bound| {
             let mut more = described(bound, busy_poll);
             more.push(store);
-            announce(json, address, node, about, (media, survives), &more);
+            announce(part, address, node, about, (media, survives), &more);
         })?;
     } else {
         run_with(settings.relay, log, stop, make, observe, |address, node| {
-            announce(json, address, node, about, (media, survives), &[store]);
+            announce(part, address, node, about, (media, survives), &[store]);
         })?;
     }
     let [linked, copied] = counts;

@@ -16,7 +16,8 @@ use super::fleet::FleetOrders;
 use super::hand::HandOrders;
 use super::settings::{Place, Settings};
 use super::{direct, kernel, relay, store, verbs};
-use crate::status::{Beside, DeviceBoard, DeviceWriter, ServerBoard, Status, VerbsBoard};
+use crate::cli::process::Part;
+use crate::status::{Beside, DeviceBoard, DeviceWriter, ServerBoard, VerbsBoard};
 
 /// Source of orders: which next hop a device has, and when it ends.
 pub trait Orders {
@@ -58,39 +59,23 @@ impl Orders for ByFlags {
     fn ended(self: Box<Self>) {}
 }
 
-/// Where a device shows itself.
-#[derive(Clone, Copy)]
-pub struct Showing<'a> {
-    pub status: &'a Status,
-    /// Copies without which it is not ready.
-    pub copies: u8,
+/// Returns the board of a device, which is shown from now on. `copies`: those without which it is not ready.
+fn board(part: &Part<'_>, copies: u8, settings: &Settings) -> Arc<DeviceBoard> {
+    let device = &settings.relay.device;
+    let beside = Beside {
+        kernel: settings.kernel().map(|kernel| kernel.name.clone()),
+        server: matches!(settings.place, Place::Store(..)).then(|| ServerBoard::new(device.shard)),
+        verbs: matches!(settings.place, Place::Verbs(_)).then(VerbsBoard::default),
+    };
+    let board = DeviceBoard::new(device.shard, device.id, copies, beside);
+    let board = Arc::new(board);
+    part.show(board.clone());
+    board
 }
 
-impl Showing<'_> {
-    /// Returns the board of a device, which is shown from now on.
-    fn board(&self, settings: &Settings) -> Arc<DeviceBoard> {
-        let device = &settings.relay.device;
-        let beside = Beside {
-            kernel: settings.kernel().map(|kernel| kernel.name.clone()),
-            server: matches!(settings.place, Place::Store(..))
-                .then(|| ServerBoard::new(device.shard)),
-            verbs: matches!(settings.place, Place::Verbs(_)).then(VerbsBoard::default),
-        };
-        let board = DeviceBoard::new(device.shard, device.id, self.copies, beside);
-        let board = Arc::new(board);
-        self.status.shown.add(board.clone());
-        board
-    }
-}
-
-/// Serves until asked to end.
-pub fn serve(
-    settings: &Settings,
-    showing: Showing<'_>,
-    stop: &Stop,
-    json: bool,
-) -> anyhow::Result<()> {
-    let board = showing.board(settings);
+/// Serves until asked to end. `copies`: those without which the device is not ready.
+pub fn serve(settings: &Settings, copies: u8, stop: &Stop, part: &Part<'_>) -> anyhow::Result<()> {
+    let board = board(part, copies, settings);
     if is_new(settings) {
         // Nothing is made for a device that could not serve.
         can_listen(settings.relay.listen, stop)?;
@@ -101,16 +86,16 @@ pub fn serve(
         let mut now = settings.clone();
         now.relay.pulse = Arc::clone(&board.pulse);
         orders.wire(&mut now.relay);
-        let writer = DeviceWriter::new(Arc::clone(&board), showing.status.is_open());
+        let writer = DeviceWriter::new(Arc::clone(&board), part.is_shown());
         let may_serve = |log: Facts| orders.may_serve(log, stop);
         let run = match settings.place.clone() {
-            Place::Relay => relay::run(now, writer, stop, json, may_serve),
-            Place::Direct(direct) => direct::run(now, direct, writer, stop, json, may_serve),
-            Place::Verbs(queue) => verbs::run(now, &queue, writer, stop, json, may_serve),
+            Place::Relay => relay::run(now, writer, stop, part, may_serve),
+            Place::Direct(direct) => direct::run(now, direct, writer, stop, part, may_serve),
+            Place::Verbs(queue) => verbs::run(now, &queue, writer, stop, part, may_serve),
             Place::Kernel(kernel) => {
-                kernel::run(&now, &kernel, writer, &mut in_kernel, stop, json, may_serve)
+                kernel::run(&now, &kernel, writer, &mut in_kernel, stop, part, may_serve)
             }
-            Place::Store(region, direct) => store::run(now, &region, direct, writer, stop, json),
+            Place::Store(region, direct) => store::run(now, &region, direct, writer, stop, part),
         };
         match orders.after(run, stop) {
             Ok(Then::Again) => {}

@@ -20,6 +20,7 @@ use super::args::{DeviceArgs, Mode};
 use super::relay::{announce, open_log};
 use super::settings::Settings;
 use super::supervisor::facts;
+use crate::cli::process::Part;
 use crate::status::DeviceWriter;
 
 /// Bytes of a slot: it holds the largest packet.
@@ -162,7 +163,7 @@ pub fn run(
     verbs: &VerbsSettings,
     mut writer: DeviceWriter,
     stop: &Stop,
-    json: bool,
+    part: &Part<'_>,
     may_serve: impl FnOnce(Facts) -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
     let (log, _) = open_log(&settings)
@@ -206,7 +207,7 @@ pub fn run(
             chained
         };
         let more = [("rdma", json!(rdma)), ("slots", json!(slots))];
-        announce(json, address, node, about, (media, survives), &more);
+        announce(part, address, node, about, (media, survives), &more);
     })?;
     tracing::info!(?last, "what the NIC and its connections did");
     Ok(())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use pmnet_cli::{ConfigError, address, bytes, call_on_signals, reload_on_hangup};
+use pmnet_cli::{ConfigError, address, bytes};
 use pmnet_client::{ClientConfig, Clock};
 use pmnet_fleet::FollowConfig;
 use pmnet_memcached::{Front, FrontConfig};
@@ -17,14 +17,14 @@ use serde_json::json;
 use super::common::{CommonArgs, copies, required, size_max};
 use super::keys::{KeyArgs, OfFront, beside_etcd};
 use super::names::{Named, wait_until_known};
-use super::ready;
+use super::process::{Part, Process};
+use super::ready::Line;
 use super::redis::{
     CONNECTIONS_MAX, DEADLINE_MS_MAX, KEEPALIVE_SECONDS_MAX, SPIN_US_MAX, Way, name, places,
     within, within_files,
 };
-use super::service;
 use super::stop::unless_asked_to_stop;
-use crate::status::{self, MemcachedBoard, Status};
+use crate::status::{self, MemcachedBoard};
 pub use args::MemcachedArgs;
 
 const EXAMPLES: &str = "\
@@ -67,13 +67,18 @@ struct Settings {
 
 /// Serves until asked to end.
 pub fn main(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool> {
-    serve(command, file).or_else(|error| unless_asked_to_stop(error).map(|()| true))
+    let args = command.args.clone().over(file);
+    let line = Line::alone(command.common.json);
+    let process = Process::open("memcached", args.status.as_deref(), line)?;
+    run(args, &process.alone()?)
 }
 
-fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool> {
-    let args = command.args.clone().over(file);
-    let status = Status::open("memcached", args.status.as_deref())?;
-    reload_on_hangup(service::told)?;
+/// Serves until its part of the process is to end.
+pub fn run(args: MemcachedArgs, part: &Part<'_>) -> anyhow::Result<bool> {
+    serve(args, part).or_else(|error| unless_asked_to_stop(error).map(|()| true))
+}
+
+fn serve(args: MemcachedArgs, part: &Part<'_>) -> anyhow::Result<bool> {
     if !wait_until_known("--via", args.via.as_deref())? {
         return Ok(true);
     }
@@ -86,7 +91,7 @@ fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool
         settings.front.call_timeout,
         Arc::clone(&settings.front.pulse),
     ));
-    status.shown.add(board.clone());
+    part.show(board.clone());
     let way = Way::find(
         settings.client,
         settings.hosts,
@@ -96,14 +101,14 @@ fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool
     let via = way.via();
     let (_follower, _watch) = (way.follower, way.watch);
     let (front, stopper) = Front::bind(&settings.front, way.node)?;
-    call_on_signals(move || stopper.stop())?;
+    part.on_end(move || stopper.stop());
     let udp = front.udp_addr()?.map(|address| address.to_string());
     let mut fields = vec![("listen", json!(front.local_addr()?.to_string()))];
     fields.extend(udp.map(|udp| ("udp", json!(udp))));
     fields.extend([("via", json!(via)), ("copies", json!(copies))]);
-    ready::announce(command.common.json, "memcached", &fields);
+    part.announce("memcached", &fields);
     let counters = front.run_observed(|turn| {
-        if status.is_open() {
+        if part.is_shown() {
             board.turn(turn);
         }
     })?;

@@ -13,10 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use pmnet_cli::{
-    ConfigError, call_on_signals, is_name, on_signals, reload_on_hangup, survive_hangup,
-    warn_of_password,
-};
+use pmnet_cli::{ConfigError, is_name, on_signals, warn_of_password};
 use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::client::Counters;
@@ -27,10 +24,10 @@ use serde_json::json;
 use super::common::CommonArgs;
 use super::keys::OfFront;
 use super::names::{Named, Watch, wait_until_known};
-use super::ready;
-use super::service;
+use super::process::{Part, Process};
+use super::ready::Line;
 use super::stop::unless_asked_to_stop;
-use crate::status::{self, FrontBoard, Status};
+use crate::status::{self, FrontBoard};
 pub use args::RedisArgs;
 pub(super) use name::name;
 pub(super) use settings::{
@@ -91,27 +88,31 @@ pub struct RedisCommand {
 
 /// Serves until asked to end.
 pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
-    serve(command, file).or_else(|error| unless_asked_to_stop(error).map(|()| true))
-}
-
-fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     if let Some(url) = &command.args.direct {
         let instead =
             "give it with --direct-password-file, or put the URL into the configuration file";
         warn_of_password("--direct", url, instead);
     }
     let args = command.args.clone().over(file);
+    let line = Line::alone(command.common.json);
+    let process = Process::open("redis", args.status.as_deref(), line)?;
+    run(args, &process.alone()?)
+}
+
+/// Serves until its part of the process is to end.
+pub fn run(args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
+    serve(args, part).or_else(|error| unless_asked_to_stop(error).map(|()| true))
+}
+
+fn serve(args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
     let rdma = args.rdma.clone();
-    let status = Status::open("redis", args.status.as_deref())?;
     if let Some(path) = args.shards.clone() {
-        survive_hangup()?;
         let known = sharded::vias(&path);
         if !wait_until_known("--via", known.iter().map(String::as_str))? {
             return Ok(true);
         }
-        return sharded::serve(&path, args, &status, command.common.json);
+        return sharded::serve(&path, args, part);
     }
-    reload_on_hangup(service::told)?;
     if !wait_until_known("--via", args.via.as_deref())? {
         return Ok(true);
     }
@@ -138,7 +139,7 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     }
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
-    let board = show(&status, &front, &client, None);
+    let board = show(part, &front, &client, None);
     let mut way = Way::find(client, hosts, follow, keys)?;
     if let Some(rdma) = rdma {
         way.node = way.node.by_rdma(&rdma)?;
@@ -149,9 +150,8 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         .map(|named| watch_direct(named, front.direct_mover()))
         .transpose()?;
     let stopper = front.stopper();
-    call_on_signals(move || stopper.stop())?;
-    ready::announce(
-        command.common.json,
+    part.on_end(move || stopper.stop());
+    part.announce(
         "redis",
         &[
             ("listen", json!(front.local_addr()?.to_string())),
@@ -159,7 +159,7 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
             ("copies", json!(copies)),
         ],
     );
-    let counters = if status.is_open() {
+    let counters = if part.is_shown() {
         front.run_observed(|turn| board.turn(turn))?
     } else {
         front.run()?
@@ -179,7 +179,7 @@ pub fn check(args: RedisArgs) -> Result<(), ConfigError> {
 
 /// Returns the board of a front, which is shown from now on. `number`: which one of many, counted from 1.
 fn show(
-    status: &Status,
+    part: &Part<'_>,
     front: &FrontConfig,
     client: &ClientConfig,
     number: Option<usize>,
@@ -191,7 +191,7 @@ fn show(
         front.call_timeout,
         Arc::clone(&front.pulse),
     ));
-    status.shown.add(board.clone());
+    part.show(board.clone());
     board
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
-use pmnet_cli::{ConfigError, bounded_text, call_on_signals, on_reload, reload_on_hangup};
+use pmnet_cli::{ConfigError, bounded_text};
 use pmnet_front::client::Counters;
 use pmnet_front::shards::slot::{SlotMap, parse_slots};
 use pmnet_front::shards::{Router, RouterConfig};
@@ -15,10 +15,9 @@ use serde::Deserialize;
 use serde_json::json;
 use toml::{Table, Value};
 
-use super::super::{ready, service};
+use super::super::process::Part;
 use super::settings::{Settings, settings, within_files};
 use super::{RedisArgs, Way, log_end, show};
-use crate::status::Status;
 
 /// Largest file of shards, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -214,7 +213,7 @@ fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<SlotMap, C
 }
 
 /// Serves until asked to end.
-pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> anyhow::Result<bool> {
+pub fn serve(path: &Path, args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
     let common = args.of_all_shards();
     let Shards {
         map,
@@ -247,7 +246,7 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
     let (mut fronts, mut entrances, mut followers) = (Vec::new(), Vec::new(), Vec::new());
     for (number, settings) in (1..).zip(settings) {
         let of_shard = || format!("shard {number} of {}", path.display());
-        let board = show(status, &settings.front, &settings.client, Some(number));
+        let board = show(part, &settings.front, &settings.client, Some(number));
         let way = Way::find(
             settings.client,
             settings.hosts,
@@ -268,11 +267,11 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
     }
     let router = Router::bind(&config, entrances)?;
     let stopper = router.stopper();
-    call_on_signals({
+    part.on_end({
         let stopper = stopper.clone();
         move || stopper.stop()
-    })?;
-    on_reload("the file of shards", {
+    });
+    part.on_reload("the file of shards", {
         let (path, changer) = (path.to_owned(), router.map_changer());
         let again = move || changed(read(&path, &common)?, &began_with, cluster);
         move || {
@@ -282,9 +281,8 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
             Ok(())
         }
     });
-    reload_on_hangup(service::told)?;
     let mut running: Vec<(Stopper, Running)> = Vec::new();
-    let is_shown = status.is_open();
+    let is_shown = part.is_shown();
     for (number, (front, board)) in (1..).zip(fronts) {
         let (own, ends) = (front.stopper(), EndsWith(stopper.clone()));
         let thread = std::thread::Builder::new()
@@ -301,8 +299,7 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
         running.push((own, thread));
     }
     let unserved: usize = map.ranges(None).iter().map(ExactSizeIterator::len).sum();
-    ready::announce(
-        as_json,
+    part.announce(
         "redis",
         &[
             ("listen", json!(router.local_addr()?.to_string())),

@@ -1,0 +1,174 @@
+//! Parts of a process that exist once, however many roles it runs: signals, the status port, the ready line, and what is read again.
+//!
+//! A role is a [`Part`] of its process. Alone it is all of it; `pmnet run` has several.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context;
+use pmnet_cli::{call_on_signals, on_reload, reload_on_hangup};
+use pmnet_client::Stop;
+use pmnet_status::Source;
+use serde_json::Value;
+
+use super::ready::Line;
+use super::service;
+use crate::status::Status;
+
+/// Ends something. Called once.
+type End = Box<dyn FnOnce() + Send>;
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A process that serves.
+pub struct Process {
+    status: Status,
+    line: Line,
+}
+
+impl Process {
+    /// Opens its status port, if `status` gives an address, and catches SIGHUP.
+    ///
+    /// # Errors
+    /// The address is wrong, or the system gives no thread.
+    pub fn open(role: &'static str, status: Option<&str>, line: Line) -> anyhow::Result<Process> {
+        reload_on_hangup(service::told)?;
+        let status = Status::open(role, status)?;
+        Ok(Process { status, line })
+    }
+
+    /// Returns its only part, which ends at the first signal.
+    ///
+    /// # Errors
+    /// The kernel refuses to catch signals.
+    pub fn alone(&self) -> anyhow::Result<Part<'_>> {
+        let part = self.part(None);
+        let ending = Arc::clone(&part.ending);
+        call_on_signals(move || ending.end())?;
+        Ok(part)
+    }
+
+    /// Returns one of its parts. `section`: its name among them.
+    pub fn part(&self, section: Option<String>) -> Part<'_> {
+        Part {
+            process: self,
+            section,
+            ending: Arc::default(),
+        }
+    }
+}
+
+/// The end of a part: what it calls, until it has begun.
+#[derive(Default)]
+pub struct Ending(Mutex<Ends>);
+
+enum Ends {
+    Will(Vec<End>),
+    Has,
+}
+
+impl Default for Ends {
+    fn default() -> Ends {
+        Ends::Will(Vec::new())
+    }
+}
+
+impl Ending {
+    /// Begins it. May be called more than once.
+    pub fn end(&self) {
+        let ends = std::mem::replace(&mut *lock(&self.0), Ends::Has);
+        if let Ends::Will(all) = ends {
+            all.into_iter().for_each(|end| end());
+        }
+    }
+
+    /// Calls `end` when it begins, or now if it has begun.
+    fn on_end(&self, end: End) {
+        match &mut *lock(&self.0) {
+            Ends::Will(all) => return all.push(end),
+            Ends::Has => {}
+        }
+        end();
+    }
+}
+
+/// A role in its process.
+pub struct Part<'a> {
+    process: &'a Process,
+    section: Option<String>,
+    ending: Arc<Ending>,
+}
+
+impl Part<'_> {
+    /// Returns its end, for the thread that decides about it.
+    pub fn ending(&self) -> Arc<Ending> {
+        Arc::clone(&self.ending)
+    }
+
+    /// Returns a stop that comes when the part is to end.
+    ///
+    /// # Errors
+    /// The system has no sockets left.
+    pub fn stop(&self) -> anyhow::Result<Stop> {
+        let (stop, trigger) = Stop::new().context("cannot catch signals")?;
+        self.on_end(move || trigger.stop());
+        Ok(stop)
+    }
+
+    /// Calls `end` when the part is to end, or now if that was already asked for.
+    pub fn on_end(&self, end: impl FnOnce() + Send + 'static) {
+        self.ending.on_end(Box::new(end));
+    }
+
+    /// Adds a thing that is read again at each SIGHUP ([`on_reload`]).
+    pub fn on_reload(&self, name: &str, again: impl Fn() -> Result<(), String> + Send + 'static) {
+        match &self.section {
+            None => on_reload(name, again),
+            Some(section) => on_reload(&format!("{name} of [{section}]"), again),
+        }
+    }
+
+    /// Shows a loop at the status port, if there is one.
+    pub fn show(&self, source: Arc<dyn Source>) {
+        self.process.status.show(self.section.clone(), source);
+    }
+
+    /// Returns whether there is a status port.
+    pub const fn is_shown(&self) -> bool {
+        self.process.status.is_open()
+    }
+
+    /// Says that this role serves.
+    pub fn announce(&self, role: &str, fields: &[(&str, Value)]) {
+        self.process
+            .line
+            .serves(self.section.as_deref().unwrap_or(role), role, fields);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn an_end_is_called_once_and_also_by_a_part_that_asks_too_late() {
+        let calls = Arc::new(AtomicU32::new(0));
+        let count = || {
+            let calls = Arc::clone(&calls);
+            Box::new(move || {
+                calls.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let ending = Ending::default();
+        ending.on_end(count());
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+        ending.end();
+        ending.end();
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        ending.on_end(count());
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+    }
+}

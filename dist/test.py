@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Tests the packages of target/dist, as a stranger uses them: in the root of a new Debian, without this tree.
+
+Installs them, starts what the unit starts, as its user, sets and gets a key through a real Redis, compiles a program in C against
+the library, and purges everything. Also lintian, systemd-analyze, and a container by runc. Needs root.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DIST = ROOT / "target" / "dist"
+# A root with what the packages are tried with. It is made once.
+BASE = ROOT / "target" / "dist-root.tar"
+NEEDED = "procps,systemd,redis-server,redis-tools,gcc,libc6-dev,pkg-config"
+SUITE = "bookworm"
+# Exposure that `systemd-analyze security` may find, in tenths.
+EXPOSURE = {"pmnet-kernel-device@.service": 25}
+EXPOSURE_USUAL = 15
+LIMIT = 600
+
+
+def run(*command, **options):
+    options.setdefault("timeout", LIMIT)
+    done = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    if done.returncode != 0:
+        sys.exit(f"dist-test: {' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def said(text):
+    print(f"dist-test: {text}", flush=True)
+
+
+def packages(ending):
+    found = sorted(DIST.glob(f"*{ending}"))
+    if not found:
+        sys.exit(f"dist-test: no {ending} in {DIST}: run make dist")
+    return found
+
+
+def lint():
+    if not shutil.which("lintian"):
+        said("no lintian (apt-get install lintian): not linted")
+        return
+    # The library's Depends names versions of this tree only.
+    text = run("lintian", "--allow-root", "--fail-on", "error,warning", *packages(".deb"))
+    said(f"lintian: no error and no warning{text and ', but: ' + text.strip()}")
+
+
+class Root:
+    """A Debian in a folder."""
+
+    def __init__(self, folder):
+        self.path = pathlib.Path(folder) / "root"
+        if not BASE.exists():
+            said(f"making {BASE.name} with mmdebstrap, once")
+            made = BASE.with_suffix(".new")
+            run("mmdebstrap", "--variant=minbase", f"--include={NEEDED}", "--format=tar", SUITE, made)
+            made.rename(BASE)
+        self.path.mkdir()
+        run("tar", "-C", self.path, "--exclude=./dev/*", "-xf", BASE)
+        for name, flags in [("dev", "--rbind"), ("proc", "--bind")]:
+            run("mount", flags, f"/{name}", self.path / name)
+            run("mount", "--make-rslave", self.path / name)
+        policy = self.path / "usr/sbin/policy-rc.d"
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
+        self.children = []
+
+    def close(self):
+        for child in self.children:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        for name in ("dev", "proc"):
+            subprocess.run(["umount", "-R", "-l", str(self.path / name)], check=False)
+
+    def run(self, *command):
+        return run("chroot", self.path, *command)
+
+    def start(self, *command, user=None, env=None):
+        words = ["chroot", str(self.path)]
+        if user:
+            words = ["setpriv", "--no-new-privs", *words[:1], f"--userspec={user}", *words[1:]]
+        child = subprocess.Popen(words + list(command), stdout=subprocess.PIPE, stderr=open(self.path / "tmp/log", "a"),
+                                 text=True, start_new_session=True, env={"PATH": os.environ["PATH"], **(env or {})})
+        self.children.append(child)
+        return child
+
+    def files(self):
+        """All files, links and folders, but those of caches and of the package manager itself."""
+        left_out = {"dev", "proc", "sys", "tmp"}
+        skipped = re.compile(r"^(var/(cache|log|lib/dpkg|lib/apt|lib/systemd)|etc/(passwd-|shadow-|group-|gshadow-|subuid-|subgid-))|/__pycache__")
+        found = set()
+        for folder, folders, files in os.walk(self.path):
+            inner = os.path.relpath(folder, self.path)
+            if inner == ".":
+                folders[:] = [name for name in folders if name not in left_out]
+            for name in folders + files:
+                place = os.path.normpath(os.path.join(inner, name))
+                if not skipped.search(place):
+                    found.add(place)
+        return found
+
+
+def units(root):
+    folder = root.path / "usr/lib/systemd/system"
+    names = sorted(path.name for path in folder.glob("pmnet*.service"))
+    if len(names) != 6:
+        sys.exit(f"dist-test: units: {names}")
+    for name in names:
+        text = run("systemd-analyze", "security", "--offline=true", f"--root={root.path}", name)
+        exposure = re.search(r"Overall exposure level for \S+ ([\d.]+)", text)
+        tenths = round(float(exposure.group(1)) * 10)
+        if tenths > EXPOSURE.get(name, EXPOSURE_USUAL):
+            sys.exit(f"dist-test: {name}: exposure {tenths / 10}\n{text}")
+        said(f"{name}: exposure {tenths / 10}")
+    found = subprocess.run(["systemd-analyze", "verify", f"--root={root.path}", "--man=no", "--recursive-errors=no", *names],
+                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
+    ours = [line for line in found.stdout.splitlines() if "pmnet" in line]
+    if found.returncode or ours:
+        sys.exit(f"dist-test: systemd-analyze verify: {found.stdout}")
+    said("systemd-analyze verify: nothing")
+
+
+def executed(root, unit):
+    """User and words of what a unit starts."""
+    text = (root.path / "usr/lib/systemd/system" / unit).read_text()
+    user = re.search(r"^User=(.*)", text, re.M).group(1)
+    return user, re.search(r"^ExecStart=(.*)", text, re.M).group(1).split()
+
+
+def wait_line(child, beginning):
+    deadline = time.monotonic() + 30
+    os.set_blocking(child.stdout.fileno(), False)
+    while time.monotonic() < deadline:
+        line = child.stdout.readline()
+        if line.startswith(beginning):
+            return line.strip()
+        if child.poll() is not None:
+            break
+        time.sleep(0.02)
+    return None
+
+
+def serves(root):
+    """Redis, and the unit pmnet.service, as systemd would start it."""
+    (root.path / "tmp/redis").mkdir()
+    root.start("redis-server", "--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", "/tmp/redis")
+    user, words = executed(root, "pmnet.service")
+    child = root.start(*words, user=f"{user}:{user}")
+    line = wait_line(child, "ready run")
+    if not line:
+        sys.exit(f"dist-test: {' '.join(words)} does not serve:\n{(root.path / 'tmp/log').read_text()}")
+    said(line)
+    for command, answer in [(("SET", "greeting", "hello"), "OK"), (("GET", "greeting"), "hello")]:
+        got = root.run("redis-cli", "-p", "6380", *command).strip()
+        if got != answer:
+            sys.exit(f"dist-test: {command}: {got}")
+    os.kill(child.pid, signal.SIGTERM)
+    if child.wait(20) != 0:
+        sys.exit(f"dist-test: it ended with {child.returncode}:\n{(root.path / 'tmp/log').read_text()}")
+    owner = root.run("stat", "-c", "%U %a", "/var/lib/pmnet/device.pmlog").split()
+    if owner[0] != "pmnet":
+        sys.exit(f"dist-test: the log is {owner}")
+    said("set, got, ended with exit code 0; the log belongs to pmnet")
+
+
+def compiles(root):
+    """The programs of docs/use/programs.md, with nothing but the packages."""
+    examples = ROOT / "examples" / "c"
+    for name in ("client.c", "counter.c"):
+        shutil.copy(examples / name, root.path / "tmp" / name)
+        flags = root.run("pkg-config", "--cflags", "--libs", "pmnet").split()
+        program = name.removesuffix(".c")
+        root.run("cc", "-Wall", "-Werror", "-o", f"/tmp/{program}", f"/tmp/{name}", *flags)
+    (root.path / "tmp/counter-state").mkdir()
+    root.start("/tmp/counter", "127.0.0.1:51510", "/tmp/counter-state")
+    device = root.start("pmnet", "device", "--listen", "127.0.0.1:51010", "--next", "127.0.0.1:51510", "--log",
+                        "/tmp/counter.pmlog", "--media", "file", "--log-size", "1M")
+    if not wait_line(device, "ready device"):
+        sys.exit(f"dist-test: no device:\n{(root.path / 'tmp/log').read_text()}")
+    root.run("/tmp/client", "127.0.0.1:51010", "update", "+1", "100")
+    said("a client and a server in C: " + root.run("/tmp/client", "127.0.0.1:51010", "read", "get").strip())
+    root.run("man", "--version") if (root.path / "usr/bin/man").exists() else None
+
+
+def leaves_nothing(root, before):
+    for child in root.children:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    root.run("dpkg", "--purge", "pmnet-dbgsym", "libpmnet-dev", "libpmnet0", "pmnet")
+    left = root.files() - before
+    gone = before - root.files()
+    if left or gone:
+        sys.exit(f"dist-test: after the purge there is {sorted(left)[:20]}, and missing is {sorted(gone)[:20]}")
+    if "pmnet" in (root.path / "etc/passwd").read_text():
+        sys.exit("dist-test: the user pmnet is left")
+    said("the purge leaves nothing")
+
+
+def main():
+    if os.geteuid() != 0:
+        sys.exit("dist-test: needs root, for chroot and mounts")
+    if not shutil.which("mmdebstrap"):
+        sys.exit("dist-test: no mmdebstrap (apt-get install mmdebstrap)")
+    if os.environ.get("PMNET_DIST_NAMESPACE") != "1":
+        # Its own network and mounts: ports are free, and nothing stays mounted.
+        os.environ["PMNET_DIST_NAMESPACE"] = "1"
+        os.execvp("unshare", ["unshare", "--net", "--mount", "--", sys.executable, __file__, *sys.argv[1:]])
+    run("ip", "link", "set", "lo", "up")
+    if "--no-lint" not in sys.argv:
+        lint()
+    with tempfile.TemporaryDirectory(dir=ROOT / "target") as folder:
+        root = Root(folder)
+        try:
+            before = root.files()
+            for package in packages(".deb"):
+                shutil.copy(package, root.path / "tmp")
+            root.run("sh", "-c", "dpkg -i /tmp/*.deb")
+            said(root.run("pmnet", "--version").splitlines()[0])
+            units(root)
+            serves(root)
+            compiles(root)
+            leaves_nothing(root, before)
+        finally:
+            root.close()
+    said("all is well")
+
+
+if __name__ == "__main__":
+    main()
