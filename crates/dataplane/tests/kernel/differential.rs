@@ -409,6 +409,7 @@ pub fn compared<R>(
                 step(&mut run);
             }
             world(&run).compare_logs();
+            world(&run).compare_forged();
             let answered = world(&run).answered;
             (answered, world(&run).compare_silence(), world(&run).reads)
         });
