@@ -18,6 +18,7 @@
 #include "crc.h"
 #include "maps.h"
 
+#if PM_KEYED
 /* The state of one hash. */
 struct pm_sip {
 	__u64 v0, v1, v2, v3;
@@ -237,3 +238,4 @@ static __always_inline __u32 tag_crc(__be64 tag)
 	OPAQUE(t);
 	return crc_add8(t, 0, tag);
 }
+#endif

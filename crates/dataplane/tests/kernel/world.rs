@@ -488,8 +488,9 @@ impl World {
         counted.expect("it is counted").1
     }
 
-    /// Both drop the same packets for want of the right seal. Returns how many of them the kernel dropped.
-    pub fn compare_forged(&self) -> u64 {
+    /// Both drop the same packets for want of the right seal. Returns how many of them the kernel dropped; `None`: there are no keys.
+    pub fn compare_forged(&self) -> Option<u64> {
+        self.keys.as_ref()?;
         let by_kernel = self.forged_by_kernel();
         let [ours, theirs] = [
             self.device.machine().counters(),
@@ -504,7 +505,7 @@ impl World {
             of(theirs),
             "{by_kernel} by the kernel"
         );
-        by_kernel
+        Some(by_kernel)
     }
 
     /// Time passes.
