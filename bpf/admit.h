@@ -15,10 +15,11 @@
 #include "reads.h"
 
 /* An update that passed ingress. A duplicate of what is committed is acknowledged again. */
-static __always_inline enum pm_verdict admit_update(struct pm_packet *pkt, const struct pm_maps *m,
-						    struct pm_session *session, __u32 interface,
-						    __u32 zero)
+static __always_inline enum pm_verdict admit_update(struct xdp_md *ctx, struct pm_packet *pkt,
+						    const struct pm_maps *m,
+						    const struct pm_known *known, __u32 zero)
 {
+	struct pm_session *session = known->session;
 	enum pm_verdict verdict = PM_HAND_UP;
 	struct pm_shard *shard = m->shard;
 	struct pm_hops *hops = m->hops;
@@ -35,14 +36,14 @@ static __always_inline enum pm_verdict admit_update(struct pm_packet *pkt, const
 	} else if (pkt->seq <= session->last) {
 		COUNT(m->counts, duplicates);
 		if (shard->alone) {
-			make_ack(pkt, shard, session, session->last, shard->last);
+			make_ack(pkt, shard, known, session->last, shard->last);
 			verdict = PM_ACK;
 		} else if (pkt->seq <= session->committed && hops->next_port) {
-			make_ack(pkt, shard, session, session->committed, hops->committed);
+			make_ack(pkt, shard, known, session->committed, hops->committed);
 			verdict = PM_ACK;
 		}
 		session->heard |= verdict == PM_ACK;
-	} else if (!append(pkt, m->image, shard, session, zero)) {
+	} else if (!append(ctx, pkt, m, session, zero)) {
 		COUNT(m->counts, full);
 	} else {
 		COUNT(m->counts, appended);
@@ -51,11 +52,11 @@ static __always_inline enum pm_verdict admit_update(struct pm_packet *pkt, const
 		session->seq_known = pkt->header->append.seq;
 		session->seq_places = pkt->seq_crc;
 		if (shard->alone) {
-			make_ack(pkt, shard, session, session->last, shard->last);
+			make_ack(pkt, shard, known, session->last, shard->last);
 			verdict = PM_ACK;
 		} else {
 			/* It is acknowledged later, by the packet that comes back as a DURABLE. */
-			learn_way(session->client, pkt->eth, interface);
+			learn_way(session->client, pkt->eth, ctx->ingress_ifindex);
 			verdict = forward_in_order(pkt, shard, hops);
 		}
 	}
@@ -67,8 +68,8 @@ static __always_inline enum pm_verdict admit_update(struct pm_packet *pkt, const
  * An APPEND of the previous hop. The last device of the chain answers with a DURABLE; the others
  * forward it.
  */
-static __always_inline enum pm_verdict admit_entry(struct pm_packet *pkt, const struct pm_maps *m,
-						   __u32 interface, __u32 zero)
+static __always_inline enum pm_verdict admit_entry(struct xdp_md *ctx, struct pm_packet *pkt,
+						   const struct pm_maps *m, __u32 zero)
 {
 	enum pm_verdict verdict = PM_HAND_UP;
 	struct pm_shard *shard = m->shard;
@@ -82,11 +83,11 @@ static __always_inline enum pm_verdict admit_entry(struct pm_packet *pkt, const 
 		COUNT(m->counts, held);
 	} else if (bpf_be64_to_cpu(pkt->header->append.order) != shard->last + 1) {
 		COUNT(m->counts, gaps);
-	} else if (!append(pkt, m->image, shard, NULL, zero)) {
+	} else if (!append(ctx, pkt, m, NULL, zero)) {
 		COUNT(m->counts, full);
 	} else {
 		COUNT(m->counts, appended);
-		learn_way(hops->before, pkt->eth, interface);
+		learn_way(hops->before, pkt->eth, ctx->ingress_ifindex);
 		if (hops->behind) {
 			verdict = forward_in_order(pkt, shard, hops);
 		} else {

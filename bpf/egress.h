@@ -227,9 +227,10 @@ static __always_inline int send_ack(struct xdp_md *ctx, struct pm_packet *pkt)
  * these orders.
  */
 static __always_inline int send_durable(struct xdp_md *ctx, struct pm_packet *pkt,
-					const struct pm_shard *shard, const struct pm_hops *hops,
-					const __u64 *orders, __u32 zero)
+					const struct pm_maps *m, const __u64 *orders, __u32 zero)
 {
+	const struct pm_shard *shard = m->shard;
+	const struct pm_hops *hops = m->hops;
 	__u32 behind = hops->behind, length = (behind + 1) * PM_ROW_BYTES, crc = ~0u;
 	__u64 sum = sum_of_lengths(PM_HEADER_LEN + length);
 	pm_table t = pm_slice;
@@ -278,7 +279,11 @@ static __always_inline int send_durable(struct xdp_md *ctx, struct pm_packet *pk
 	h->fragment_count = bpf_htons(1);
 	h->payload_len = bpf_htonl(length);
 	h->payload_crc = bpf_htonl(~crc);
+#if PM_KEYED
+	h->tag = make_tag(ctx, payload_offset(pkt), length, m->keys->own[0], m->keys->own[1]);
+#else
 	h->tag = shard->token;
+#endif
 	h->header_crc = bpf_htonl(header_crc(h));
 	/*
 	 * The orders were read under the lock, the names were not. If user space has held the shard

@@ -103,18 +103,19 @@ static __always_inline bool read_rows(struct pm_packet *pkt, const struct pm_hop
 /*
  * Takes in a DURABLE with these orders; takes the lock. A follower keeps them and tells the
  * previous hop. The head moves `committed`; if that is one order further, and it is an update of
- * @session, the packet becomes the update's acknowledgement. In all other cases user space
+ * @known, the packet becomes the update's acknowledgement. In all other cases user space
  * acknowledges.
  *
- * @expected: the order after the committed one, before the lock was taken. @session: its session,
- * if it is served here.
+ * @expected: the order after the committed one, before the lock was taken. @known: its session, if it
+ * is served here.
  */
 static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struct pm_maps *m,
-					      struct pm_session *session, __u64 expected,
+					      const struct pm_known *known, __u64 expected,
 					      __u64 *orders, __u32 interface)
 {
 	enum pm_verdict verdict = PM_HAND_UP;
 	struct pm_shard *shard = m->shard;
+	struct pm_session *session = known->session;
 	struct pm_hops *hops = m->hops;
 	const struct pm_entry *entry;
 	__u64 committed;
@@ -156,7 +157,7 @@ static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struc
 		    entry->session == session->id && session->client[PM_WAY_INTERFACE]) {
 			if (entry->seq > session->committed)
 				session->committed = entry->seq;
-			make_ack(pkt, shard, session, session->committed, committed);
+			make_ack(pkt, shard, known, session->committed, committed);
 			set_destination(pkt, session->address_high, session->address_low,
 					session->port, session->client);
 			verdict = PM_ACK_COMMITTED;

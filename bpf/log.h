@@ -12,8 +12,8 @@
  */
 #pragma once
 
-#include "crc.h"
 #include "lock.h"
+#include "packet.h"
 
 /* Free entries of the log. */
 static __always_inline __u64 free_entries(const struct pm_shard *shard)
@@ -92,16 +92,52 @@ static __always_inline void copy32(void *to, const void *from)
 		((__u64 *)to)[i] = ((const __u64 *)from)[i];
 }
 
+/* Both checksums in one store: they are loaded as one word, which two stores would stall. */
+static __always_inline void set_crc_and_tag(struct pm_header *h, __u32 crc, __be64 tag)
+{
+	*(__u64 *)&h->payload_crc = (__u64)bpf_htonl(crc) << 32 | h->payload_crc;
+	h->tag = tag;
+}
+
+#if PM_KEYED
+/*
+ * The tag of the entry whose header the packet has. It was made before the lock was taken, for the
+ * order that came next; if another CPU was faster, it is made again.
+ */
+static __always_inline __be64 tag_of_entry(struct xdp_md *ctx, const struct pm_packet *pkt,
+					   const struct pm_maps *m)
+{
+	if (pkt->header->append.order == pkt->entry_order)
+		return pkt->entry_tag;
+	return make_tag(ctx, payload_offset(pkt), pkt->payload_len, m->keys->own[0],
+			m->keys->own[1]);
+}
+
+/*
+ * An entry of the hop before gets this device's tag. On the last device it gets none, which is 0:
+ * its process sends the entry to the server, and seals it then.
+ */
+static __always_inline void reseal(struct pm_packet *pkt)
+{
+	struct pm_header *h = pkt->header;
+	__u32 crc = bpf_ntohl(h->header_crc) ^ tag_crc(h->tag ^ pkt->entry_tag);
+
+	set_crc_and_tag(h, crc, pkt->entry_tag);
+}
+#endif
+
 /*
  * Turns an update's header into that of its entry: the packet is now what the log holds and what
  * the next hop gets. Seq and key hash stay as they are, and so does what they contribute to the
  * checksum.
  */
-static __always_inline void make_append(struct pm_packet *pkt, struct pm_shard *shard,
-					const struct pm_session *session, __u64 order)
+static __always_inline void make_append(struct xdp_md *ctx, struct pm_packet *pkt,
+					const struct pm_maps *m, const struct pm_session *session,
+					__u64 order)
 {
 	struct pm_header *h = pkt->header;
-	__be64 order_be = bpf_cpu_to_be64(order);
+	struct pm_shard *shard = m->shard;
+	__be64 order_be = bpf_cpu_to_be64(order), tag = shard->token;
 	__u32 crc;
 
 	_Static_assert(FIELD(append.seq) == FIELD(update.seq), "seq");
@@ -112,19 +148,26 @@ static __always_inline void make_append(struct pm_packet *pkt, struct pm_shard *
 	h->kind_word = PM_APPEND_WORD;
 	h->device_incarnation = shard->device_incarnation;
 	h->append.order = order_be;
-	/* Both checksums in one store: they are loaded as one word, which two stores would stall. */
 	crc = session->append_crc ^ pkt->fields_crc ^ shard->order_places;
-	*(__u64 *)&h->payload_crc = (__u64)bpf_htonl(crc) << 32 | h->payload_crc;
-	h->tag = shard->token;
+#if PM_KEYED
+	tag = shard->alone ? 0 : tag_of_entry(ctx, pkt, m);
+	crc ^= tag_crc(tag);
+#else
+	(void)ctx;
+#endif
+	set_crc_and_tag(h, crc, tag);
 }
 
 /*
  * Appends the packet; false if the log is full. With a @session the packet is one of its updates,
  * and becomes an APPEND. Without one it is an APPEND already.
  */
-static __always_inline bool append(struct pm_packet *pkt, void *image, struct pm_shard *shard,
-				   const struct pm_session *session, __u32 zero)
+static __always_inline bool append(struct xdp_md *ctx, struct pm_packet *pkt,
+				   const struct pm_maps *m, const struct pm_session *session,
+				   __u32 zero)
 {
+	struct pm_shard *shard = m->shard;
+	void *image = m->image;
 	struct pm_header *h = pkt->header, *frame;
 	__u32 length = PM_HEADER_LEN + pkt->payload_len, offset;
 	__u64 taken = (length + PM_FRAME_ALIGN - 1) & ~(PM_FRAME_ALIGN - 1ull), at, order;
@@ -161,7 +204,11 @@ static __always_inline bool append(struct pm_packet *pkt, void *image, struct pm
 	}
 	asm volatile("" ::: "memory");
 	if (session)
-		make_append(pkt, shard, session, order);
+		make_append(ctx, pkt, m, session, order);
+#if PM_KEYED
+	else
+		reseal(pkt);
+#endif
 	*frame = *h;
 
 	entry = entry_at(image, order);

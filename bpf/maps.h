@@ -106,6 +106,26 @@ struct {
 	__uint(max_entries, 4096);
 } pm_wakeups SEC(".maps");
 
+#if PM_KEYED
+/* Keys between hops in the present epoch. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_hop_keys);
+} pm_hop_keys SEC(".maps");
+
+/* Keys of sessions, by row. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pm_session_keys);
+} pm_session_keys SEC(".maps");
+#endif
+
 /* Is the shard's address, and so that of all its clients and hops, one of IPv6? */
 static __always_inline bool is_ipv6_shard(void)
 {
@@ -118,6 +138,7 @@ struct pm_maps {
 	struct pm_counters *counts;
 	struct pm_hops *hops;
 	void *image;
+	const struct pm_hop_keys *keys;	/* NULL without keys */
 };
 
 /* The verifier wants every pointer checked; none of these look-ups can fail. */
@@ -129,19 +150,44 @@ static __always_inline bool look_up_maps(struct pm_maps *m)
 	m->counts = bpf_map_lookup_elem(&pm_counts, &zero);
 	m->image = bpf_map_lookup_elem(&pm_image, &zero);
 	m->hops = bpf_map_lookup_elem(&pm_chain, &zero);
+	m->keys = NULL;
+#if PM_KEYED
+	m->keys = bpf_map_lookup_elem(&pm_hop_keys, &zero);
+	if (!m->keys)
+		return false;
+#endif
 	return m->shard && m->counts && m->image && m->hops;
 }
 
+/* A session that is served here; both are NULL if it is not. */
+struct pm_known {
+	struct pm_session *session;
+	const struct pm_session_keys *keys;	/* NULL without keys */
+};
+
+/* The session in this row. With keys one that has none is not served here. */
+static __always_inline struct pm_session *session_in(const __u32 *row, struct pm_known *known)
+{
+	known->session = bpf_map_lookup_elem(&pm_sessions, row);
+	known->keys = NULL;
+#if PM_KEYED
+	known->keys = bpf_map_lookup_elem(&pm_session_keys, row);
+	if (!known->keys || !(known->keys->to_head[0] | known->keys->to_head[1]))
+		known->session = NULL;
+#endif
+	return known->session;
+}
+
 /* The session with this id, if it is served here: first in its preferred row, then by the index. */
-static __always_inline struct pm_session *find_session(__be64 id)
+static __always_inline struct pm_session *find_session(__be64 id, struct pm_known *known)
 {
 	__u32 low = bpf_be64_to_cpu(id) & pm_session_mask, *row;
-	struct pm_session *session = bpf_map_lookup_elem(&pm_sessions, &low);
+	struct pm_session *session = session_in(&low, known);
 
 	if (session && session->id == bpf_be64_to_cpu(id))
 		return session;
 	row = bpf_map_lookup_elem(&pm_session_rows, &id);
-	return row ? bpf_map_lookup_elem(&pm_sessions, row) : NULL;
+	return row ? session_in(row, known) : NULL;
 }
 
 /*

@@ -12,8 +12,7 @@
  */
 #pragma once
 
-#include "crc.h"
-#include "maps.h"
+#include "mac.h"
 
 /* A bit of frag_off. All others are zero in a packet that is whole. */
 #define IP_DONT_FRAGMENT 0x4000
@@ -128,17 +127,20 @@ static __always_inline bool is_from(const struct pm_packet *pkt, __u64 high, __u
 	return pkt->udp->source == port;
 }
 
-/* Has it the session's token, and the address to which the session's acknowledgements go? */
+/*
+ * Has it the session's token, and the address to which the session's acknowledgements go? (With
+ * keys a tag is no token, and verified later.)
+ */
 static __always_inline bool is_from_client(const struct pm_packet *pkt,
 					   const struct pm_session *session)
 {
-	return pkt->header->tag == session->token &&
+	return (PM_KEYED || pkt->header->tag == session->token) &&
 	       is_from(pkt, session->address_high, session->address_low, session->port);
 }
 
 /*
  * Is it of this kind, shard and epoch, under the token between hops, from the hop at this address
- * and port?
+ * and port? With keys neither tag nor address is looked at: both come after the checksums.
  */
 static __always_inline bool is_from_hop(struct pm_packet *pkt, const struct pm_shard *shard,
 					__u64 kind_word, __u64 high, __u64 low, __u32 port)
@@ -149,7 +151,8 @@ static __always_inline bool is_from_hop(struct pm_packet *pkt, const struct pm_s
 		return false;
 	h = pkt->header;
 	return h->kind_word == kind_word && h->shard_epoch == shard->shard_epoch &&
-	       h->tag == shard->token && port && is_from(pkt, high, low, port);
+	       (PM_KEYED || h->tag == shard->token) && port &&
+	       (PM_KEYED || is_from(pkt, high, low, port));
 }
 
 static __always_inline __u32 payload_offset(const struct pm_packet *pkt)
@@ -172,6 +175,7 @@ static __always_inline bool is_update_intact(struct xdp_md *ctx, struct pm_packe
 	__u64 fragment = *(__u64 *)&h->fragment_index;
 	/* Index 0, count 1. */
 	const __u32 one = (__u32)bpf_htons(1) << 16;
+	__u32 crc;
 
 	pkt->seq_crc = field_crc_from(FIELD(update.seq), h->update.seq, session->seq_known,
 				      session->seq_places);
@@ -182,7 +186,12 @@ static __always_inline bool is_update_intact(struct xdp_md *ctx, struct pm_packe
 		pkt->fields_crc ^= field_crc(FIELD(update.key_hash), 8, h->update.key_hash);
 	if ((__u32)fragment != one)
 		pkt->fields_crc ^= field_crc(FIELD(fragment_index), 4, (__u32)fragment ^ one);
-	if (bpf_htonl(session->update_crc ^ pkt->fields_crc) != h->header_crc)
+	crc = session->update_crc ^ pkt->fields_crc;
+#if PM_KEYED
+	/* The session's part has a tag of zeros. */
+	crc ^= tag_crc(h->tag);
+#endif
+	if (bpf_htonl(crc) != h->header_crc)
 		return false;
 	return payload_crc(ctx, payload_offset(pkt), pkt->payload_len) == bpf_ntohl(h->payload_crc);
 }
@@ -194,3 +203,104 @@ static __always_inline bool is_packet_intact(struct xdp_md *ctx, struct pm_packe
 	       payload_crc(ctx, payload_offset(pkt), pkt->payload_len) ==
 		       bpf_ntohl(pkt->header->payload_crc);
 }
+
+#if PM_KEYED
+/* Result of looking at a packet's MAC. */
+enum pm_seal {
+	PM_SEALED,		/* it is right */
+	PM_FORGED,		/* it is wrong: the packet is to be dropped */
+	PM_NOT_SURE,		/* it may be wrong because the keys were being changed: to user space */
+};
+
+/* What a MAC that does not verify means, which was compared with keys of the packet's generation. */
+static __always_inline enum pm_seal seal_is_wrong(const struct pm_packet *pkt,
+						  const struct pm_maps *m)
+{
+	asm volatile("" ::: "memory");
+	if (!*(volatile __u32 *)&m->shard->admits ||
+	    *(volatile __u32 *)&m->shard->generation != pkt->generation) {
+		COUNT(m->counts, held);
+		return PM_NOT_SURE;
+	}
+	COUNT(m->counts, forged);
+	return PM_FORGED;
+}
+
+/* Has the session's client sealed this READ? */
+static __always_inline enum pm_seal verify_read(struct xdp_md *ctx, const struct pm_packet *pkt,
+						const struct pm_maps *m,
+						const struct pm_session_keys *keys)
+{
+	if (is_sealed(ctx, payload_offset(pkt), pkt->payload_len, keys->to_head[0],
+		      keys->to_head[1]))
+		return PM_SEALED;
+	return seal_is_wrong(pkt, m);
+}
+
+/*
+ * The same for an update. If this device sends its entry on, the entry's tag is made in the same
+ * pass, for the order that the entry will most likely get.
+ */
+static __always_inline enum pm_seal verify_update(struct xdp_md *ctx, struct pm_packet *pkt,
+						  const struct pm_maps *m,
+						  const struct pm_session_keys *keys)
+{
+	const struct pm_shard *shard = m->shard;
+	struct pm_seals seals = {};
+
+	if (shard->alone)
+		return verify_read(ctx, pkt, m, keys);
+	seals.from[0] = keys->to_head[0];
+	seals.from[1] = keys->to_head[1];
+	seals.own[0] = m->keys->own[0];
+	seals.own[1] = m->keys->own[1];
+	seals.kind_word = PM_APPEND_WORD;
+	seals.device_incarnation = shard->device_incarnation;
+	seals.order = bpf_cpu_to_be64(*(volatile __u64 *)&shard->last + 1);
+	if (!verify_and_make(ctx, payload_offset(pkt), pkt->payload_len, &seals))
+		return seal_is_wrong(pkt, m);
+	pkt->entry_order = seals.order;
+	pkt->entry_tag = seals.tag;
+	return PM_SEALED;
+}
+
+/* Has the hop with one of these two keys sealed it? The second is that of a rollover. */
+static __always_inline enum pm_seal verify_hop(struct xdp_md *ctx, const struct pm_packet *pkt,
+					       const struct pm_maps *m, const __u64 *keys)
+{
+	__u32 offset = payload_offset(pkt);
+
+	if (is_sealed(ctx, offset, pkt->payload_len, keys[0], keys[1]) ||
+	    is_sealed(ctx, offset, pkt->payload_len, keys[2], keys[3]))
+		return PM_SEALED;
+	return seal_is_wrong(pkt, m);
+}
+
+/*
+ * Has the hop before sealed this entry? If this device sends it on, its tag is made in the same
+ * pass; otherwise it is 0.
+ */
+static __always_inline enum pm_seal verify_entry(struct xdp_md *ctx, struct pm_packet *pkt,
+						 const struct pm_maps *m)
+{
+	const struct pm_hop_keys *keys = m->keys;
+	struct pm_seals seals = {};
+
+	pkt->entry_tag = 0;
+	if (!m->hops->behind)
+		return verify_hop(ctx, pkt, m, keys->before);
+	seals.from[0] = keys->before[0];
+	seals.from[1] = keys->before[1];
+	seals.own[0] = keys->own[0];
+	seals.own[1] = keys->own[1];
+	seals.kind_word = pkt->header->kind_word;
+	seals.device_incarnation = pkt->header->device_incarnation;
+	seals.order = pkt->header->append.order;
+	if (!verify_and_make(ctx, payload_offset(pkt), pkt->payload_len, &seals) &&
+	    !is_sealed(ctx, payload_offset(pkt), pkt->payload_len, keys->before[2],
+		       keys->before[3]))
+		return seal_is_wrong(pkt, m);
+	pkt->entry_tag = seals.tag;
+	return PM_SEALED;
+}
+#endif

@@ -7,6 +7,7 @@
  *   log access  admit.h    under the lock: is it the session's next one? append it (log.h)
  *   egress      egress.h   the packet becomes its own acknowledgement and goes back to its sender
  *   reads       reads.h    notes what was appended; answers READs (HIT, MISS)
+ *   keys        mac.h      with keys: has the right sender sealed it? seals what is sent
  *   leases      lease.h    may clients be answered now? else the answer is dropped
  *
  * In a chain the packet goes on to the next hop as an entry (APPEND) instead. The last device turns
@@ -14,7 +15,7 @@
  * way down the chain and back.
  *
  * This file has the programs: `pipeline` is at the interfaces; `hold`, `release` and `wake_me` are
- * run by user space with BPF_PROG_TEST_RUN. Headers by stage: types.h, maps.h, crc.h, packet.h,
+ * run by user space with BPF_PROG_TEST_RUN. Headers by stage: types.h, maps.h, crc.h, mac.h, packet.h,
  * lock.h, log.h, session.h, hops.h, reads.h, admit.h, lease.h, egress.h; together they are one
  * compilation unit.
  *
@@ -29,15 +30,28 @@
 #include "lease.h"
 #include "packet.h"
 
+#if PM_KEYED
+/* Goes on if the packet is sealed; drops it if it is forged. */
+#define VERIFY(what)                                                                               \
+	switch (what) {                                                                            \
+	case PM_SEALED:                                                                            \
+		break;                                                                             \
+	case PM_FORGED:                                                                            \
+		return XDP_DROP;                                                                   \
+	default:                                                                                   \
+		goto up;                                                                           \
+	}
+#endif
+
 /*
  * Packets between hops, and everything else that a client does not send often. This, process_read()
  * and process_update() are global functions, so that the verifier checks each by itself.
  */
 __attribute__((noinline)) int process_hop_packet(struct xdp_md *ctx)
 {
-	struct pm_session *session;
 	struct pm_packet pkt = {};
 	enum pm_verdict verdict;
+	struct pm_known known;
 	struct pm_hops *hops;
 	struct pm_maps m;
 	__u32 zero;
@@ -56,19 +70,37 @@ __attribute__((noinline)) int process_hop_packet(struct xdp_md *ctx)
 			COUNT(m.counts, odd);
 			goto up;
 		}
+#if PM_KEYED
+		VERIFY(verify_entry(ctx, &pkt, &m));
+		if (!is_from(&pkt, hops->before_high, hops->before_low, hops->before_port)) {
+			COUNT(m.counts, odd);
+			goto up;
+		}
+#endif
 		leave_out_of_checksum(&pkt);
-		verdict = admit_entry(&pkt, &m, ctx->ingress_ifindex, zero);
+		verdict = admit_entry(ctx, &pkt, &m, zero);
 	} else if (hops->behind &&
 		   is_from_hop(&pkt, m.shard,
 			       PM_DURABLE_WORD | (__u64)hops->behind << PM_DURABLE_ROWS_SHIFT,
 			       hops->next_high, hops->next_low, hops->next_port)) {
-		if (!is_packet_intact(ctx, &pkt) || !read_rows(&pkt, hops, orders, zero)) {
+		if (!is_packet_intact(ctx, &pkt)) {
+			COUNT(m.counts, odd);
+			goto up;
+		}
+#if PM_KEYED
+		VERIFY(verify_hop(ctx, &pkt, &m, m.keys->next));
+		if (!is_from(&pkt, hops->next_high, hops->next_low, hops->next_port)) {
+			COUNT(m.counts, odd);
+			goto up;
+		}
+#endif
+		if (!read_rows(&pkt, hops, orders, zero)) {
 			COUNT(m.counts, odd);
 			goto up;
 		}
 		expected = *(volatile __u64 *)&hops->committed + 1;
-		session = find_session_of(m.image, expected);
-		verdict = commit(&pkt, &m, session, expected, orders, ctx->ingress_ifindex);
+		find_session_of(m.image, expected, &known);
+		verdict = commit(&pkt, &m, &known, expected, orders, ctx->ingress_ifindex);
 	} else {
 		COUNT(m.counts, odd);
 		goto up;
@@ -80,8 +112,9 @@ __attribute__((noinline)) int process_hop_packet(struct xdp_md *ctx)
 	case PM_SEND_DURABLE:
 		wake_user_space(pkt.wake);
 		return record_time(m.counts, begun,
-				   send_durable(ctx, &pkt, m.shard, hops, orders, zero));
+				   send_durable(ctx, &pkt, &m, orders, zero));
 	case PM_ACK_COMMITTED:
+		seal_ack(ctx, &pkt);
 		return record_time(m.counts, begun, send_ack(ctx, &pkt));
 	case PM_NO_NEWS:
 	case PM_SILENCED:
@@ -103,8 +136,8 @@ __attribute__((noinline)) int process_read(struct xdp_md *ctx)
 {
 	struct pm_session *session;
 	struct pm_packet pkt = {};
+	struct pm_known known;
 	struct pm_read read = {};
-	struct pm_header *h;
 	struct pm_maps m;
 	__be32 crc;
 	__u64 begun;
@@ -113,14 +146,25 @@ __attribute__((noinline)) int process_read(struct xdp_md *ctx)
 		return XDP_PASS;
 	begun = count_packet(m.counts);
 	pkt.generation = *(volatile __u32 *)&m.shard->generation;
-	session = find_session(pkt.header->session);
-	if (!session || !is_from_client(&pkt, session)) {
+	session = find_session(pkt.header->session, &known);
+	if (!session || (!PM_KEYED && !is_from_client(&pkt, session))) {
 		COUNT(m.counts, sessions_unknown);
 		goto up;
 	}
+#if PM_KEYED
+	if (!is_packet_intact(ctx, &pkt)) {
+		COUNT(m.counts, odd);
+		goto up;
+	}
+	VERIFY(verify_read(ctx, &pkt, &m, known.keys));
+	if (!is_from_client(&pkt, session)) {
+		COUNT(m.counts, sessions_unknown);
+		goto up;
+	}
+#endif
 	read.kept = pkt.header->kind_word == PM_KEPT_READ_WORD;
 	if (!find_buckets(&pkt, m.shard, &read, unknown_zero(m.shard)) ||
-	    !is_packet_intact(ctx, &pkt)) {
+	    (!PM_KEYED && !is_packet_intact(ctx, &pkt))) {
 		COUNT(m.counts, odd);
 		goto up;
 	}
@@ -131,7 +175,7 @@ __attribute__((noinline)) int process_read(struct xdp_md *ctx)
 	case PM_MISS:
 		COUNT(m.counts, read_misses);
 		session->heard = 1;
-		make_answer(pkt.header, &read, PM_MISS_WORD, 0, 0);
+		make_answer(ctx, &pkt, &known, &read, PM_MISS_WORD, 0, 0);
 		return record_time(m.counts, begun, reply_with_header(ctx, &pkt));
 	case PM_HIT:
 		if (!put_update(ctx, &pkt, &m, &read, &crc))
@@ -139,12 +183,13 @@ __attribute__((noinline)) int process_read(struct xdp_md *ctx)
 		/* The helper has invalidated all packet pointers. */
 		if (!is_for_shard(ctx, &pkt))
 			return XDP_DROP;
-		h = (void *)(pkt.udp + 1);
-		if ((void *)(h + 1) > pkt.end)
+		pkt.header = (void *)(pkt.udp + 1);
+		if ((void *)(pkt.header + 1) > pkt.end)
 			return XDP_DROP;
 		COUNT(m.counts, read_hits);
 		session->heard = 1;
-		make_answer(h, &read, PM_HIT_WORD, read.frame_len - PM_HEADER_LEN, crc);
+		make_answer(ctx, &pkt, &known, &read, PM_HIT_WORD, read.frame_len - PM_HEADER_LEN,
+			    crc);
 		if (!turn_around(&pkt, read.frame_len))
 			return XDP_DROP;
 		return record_time(m.counts, begun, XDP_TX);
@@ -165,6 +210,7 @@ __attribute__((noinline)) int process_update(struct xdp_md *ctx)
 	struct pm_session *session;
 	struct pm_packet pkt = {};
 	enum pm_verdict verdict;
+	struct pm_known known;
 	struct pm_maps m;
 	__u32 zero;
 	__u64 begun;
@@ -175,8 +221,8 @@ __attribute__((noinline)) int process_update(struct xdp_md *ctx)
 	if (!is_current_update(&pkt, m.shard))
 		return is_current_read(&pkt, m.shard) ? PM_IS_A_READ : PM_NOT_AN_UPDATE;
 	begun = count_packet(m.counts);
-	session = find_session(pkt.header->session);
-	if (!session || !is_from_client(&pkt, session)) {
+	session = find_session(pkt.header->session, &known);
+	if (!session || (!PM_KEYED && !is_from_client(&pkt, session))) {
 		COUNT(m.counts, sessions_unknown);
 		goto up;
 	}
@@ -185,15 +231,23 @@ __attribute__((noinline)) int process_update(struct xdp_md *ctx)
 		COUNT(m.counts, odd);
 		goto up;
 	}
+#if PM_KEYED
+	VERIFY(verify_update(ctx, &pkt, &m, known.keys));
+	if (!is_from_client(&pkt, session)) {
+		COUNT(m.counts, sessions_unknown);
+		goto up;
+	}
+#endif
 	zero = unknown_zero(m.shard);
 	leave_out_of_checksum(&pkt);
-	verdict = admit_update(&pkt, &m, session, ctx->ingress_ifindex, zero);
+	verdict = admit_update(ctx, &pkt, &m, &known, zero);
 	switch (gate(&m, verdict)) {
 	case PM_SILENCED:
 		wake_user_space(pkt.wake);
 		return XDP_DROP;
 	case PM_ACK:
 		wake_user_space(pkt.wake);
+		seal_ack(ctx, &pkt);
 		return record_time(m.counts, begun, reply_with_header(ctx, &pkt));
 	case PM_FORWARD:
 		wake_user_space(pkt.wake);

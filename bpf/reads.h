@@ -191,15 +191,30 @@ out:
 }
 
 /* Writes the header of the answer, of which the packet holds the payload already. */
-static __always_inline void make_answer(struct pm_header *h, const struct pm_read *read,
+static __always_inline void make_answer(struct xdp_md *ctx, const struct pm_packet *pkt,
+					const struct pm_known *known, const struct pm_read *read,
 					__u64 kind_word, __u32 length, __be32 crc)
 {
+	struct pm_header *h = pkt->header;
+
 	h->kind_word = kind_word;
 	h->device_incarnation = read->device_incarnation;
 	h->miss.version = read->version;
 	h->hit.order = read->order;
 	h->payload_len = bpf_htonl(length);
 	h->payload_crc = crc;
+#if PM_KEYED
+	/* What was asked may still be behind the header of a MISS. */
+	if (kind_word == PM_HIT_WORD)
+		h->tag = make_tag(ctx, payload_offset(pkt), length, known->keys->to_client[0],
+				  known->keys->to_client[1]);
+	else
+		h->tag = make_header_tag(ctx, payload_offset(pkt), known->keys->to_client[0],
+					 known->keys->to_client[1]);
+#else
+	(void)ctx;
+	(void)known;
+#endif
 	h->header_crc = bpf_htonl(header_crc(h));
 }
 

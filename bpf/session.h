@@ -13,19 +13,21 @@
 #include "log.h"
 
 /* The session of the update with this order, if it is served here. */
-static __always_inline struct pm_session *find_session_of(void *image, __u64 order)
+static __always_inline struct pm_session *find_session_of(void *image, __u64 order,
+							  struct pm_known *known)
 {
-	return find_session(bpf_cpu_to_be64(entry_at(image, order)->session));
+	return find_session(bpf_cpu_to_be64(entry_at(image, order)->session), known);
 }
 
 /*
  * Turns the packet's header into that of the session's acknowledgement, up to this seq and, of the
  * shard, this order. What is known of the checksum of an update's seq and of an entry's order
- * serves here too: they are at the same places.
+ * serves here too: they are at the same places. With keys the tag is made later (seal_ack()).
  */
 static __always_inline void make_ack(struct pm_packet *pkt, struct pm_shard *shard,
-				     struct pm_session *session, __u64 seq, __u64 committed)
+				     const struct pm_known *known, __u64 seq, __u64 committed)
 {
+	struct pm_session *session = known->session;
 	__u64 applied = session->applied < seq ? session->applied : seq;
 	__be64 seq_be = bpf_cpu_to_be64(seq), committed_be = bpf_cpu_to_be64(committed);
 	__be64 room_be = bpf_cpu_to_be64(free_entries(shard));
@@ -60,5 +62,26 @@ static __always_inline void make_ack(struct pm_packet *pkt, struct pm_shard *sha
 	h->payload_crc = 0;
 	h->header_crc = bpf_htonl(session->ack_crc ^ session->seq_places ^ shard->order_places ^
 				  shard->room_places ^ session->applied_places);
-	h->tag = session->token;
+	h->tag = PM_KEYED ? 0 : session->token;
+#if PM_KEYED
+	pkt->answer_key[0] = known->keys->to_client[0];
+	pkt->answer_key[1] = known->keys->to_client[1];
+#endif
+}
+
+/* Seals the acknowledgement that the packet has become. The lock is not held. */
+static __always_inline void seal_ack(struct xdp_md *ctx, struct pm_packet *pkt)
+{
+#if PM_KEYED
+	__be64 tag = make_header_tag(ctx, payload_offset(pkt), pkt->answer_key[0],
+				     pkt->answer_key[1]);
+	struct pm_header *h = pkt->header;
+
+	if ((void *)(h + 1) > pkt->end)
+		return;
+	set_crc_and_tag(h, bpf_ntohl(h->header_crc) ^ tag_crc(tag), tag);
+#else
+	(void)ctx;
+	(void)pkt;
+#endif
 }

@@ -26,6 +26,14 @@
 #include "generated.h"
 
 /*
+ * 1: the program of a shard with keys. It is compiled by itself (pipeline_keyed.bpf.c), so that the
+ * program without keys has nothing of it.
+ */
+#ifndef PM_KEYED
+#define PM_KEYED 0
+#endif
+
+/*
  * Hides a value's origin from the compiler. Without it, clang keeps derived values in stack slots
  * or unrolls look-ups in ways that cost more, or that the verifier rejects.
  */
@@ -65,7 +73,7 @@ struct pm_header {
 	};
 	__be16 fragment_index, fragment_count;
 	__be32 payload_len, payload_crc, header_crc;
-	__u64 tag;		/* the token of the session, or of the shard between hops */
+	__u64 tag;		/* the token of the session, or of the shard between hops; with keys a MAC */
 };
 _Static_assert(sizeof(struct pm_header) == PM_HEADER_LEN, "header");
 
@@ -112,6 +120,10 @@ struct pm_packet {
 	__u64 to_high, to_low;	/* its address, as in pm_address_high and pm_address_low */
 	__u32 to_port, way[4];
 	__u64 udp_sum;		/* over IPv6: what is not summed up anew in its UDP checksum */
+#if PM_KEYED
+	__be64 entry_order, entry_tag;	/* the tag that the entry has if it gets this order */
+	__u64 answer_key[2];	/* under which its answer to a client is sealed */
+#endif
 };
 
 /* What becomes of a packet. */

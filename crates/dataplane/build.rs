@@ -10,7 +10,7 @@ mod compile;
 #[path = "src/xdp/generate.rs"]
 mod generate;
 
-const PROGRAMS: [&str; 3] = ["pipeline", "dispatch", "redirect"];
+const PROGRAMS: [&str; 4] = ["pipeline", "pipeline_keyed", "dispatch", "redirect"];
 
 fn main() {
     let folder = |name| PathBuf::from(std::env::var_os(name).expect("cargo sets it"));

@@ -4,6 +4,7 @@
 //! replaces it by the token that the packet would have without keys. So all later steps are the same in both modes.
 
 use crate::rules::{Rule, Rules};
+use core::num::NonZeroU64;
 pub use pmnet_wire::FrontKey;
 use pmnet_wire::packet::{Identity, Recover};
 use pmnet_wire::record::{Member, read_path};
@@ -48,6 +49,20 @@ impl ClusterKeys {
         }
     }
 
+    /// Returns a number that is another one whenever one of the keys, or the list of refused fronts, is another. It is no secret, and never 0.
+    #[must_use]
+    pub fn print(&self) -> NonZeroU64 {
+        let other = self.other.as_ref().map_or(0, ClusterKey::fingerprint);
+        let first = u64::from(self.present.fingerprint()) << 32 | u64::from(other);
+        let mix = |print: u64, id: u64| {
+            (print ^ id)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(29)
+        };
+        let print = self.refused.iter().map(|id| id.get()).fold(first, mix);
+        NonZeroU64::new(print).unwrap_or(NonZeroU64::MIN)
+    }
+
     /// The keys that they accept, that under which they send first.
     fn accepted(&self) -> impl Iterator<Item = &ClusterKey> {
         std::iter::once(&self.present).chain(&self.other)
@@ -80,14 +95,14 @@ pub struct DeviceKeys {
 }
 
 /// Keys of a hop, a device or the server, with the hops beside it, in one epoch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HopKeys {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HopKeys {
     /// Of packets that the hop itself sends.
-    pub(crate) own: MacKey,
+    pub own: MacKey,
     /// Of the device before it, under each cluster key; the head has none.
-    before: [Option<MacKey>; 2],
+    pub before: [Option<MacKey>; 2],
     /// Of the next hop.
-    after: [Option<MacKey>; 2],
+    pub after: [Option<MacKey>; 2],
 }
 
 impl HopKeys {

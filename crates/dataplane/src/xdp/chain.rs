@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use pmnet_proto::Peer;
 use pmnet_proto::device::{ChainState, HopWork};
+use pmnet_proto::keys;
 
-use super::shared::{Hops, WAY_INTERFACE};
-use super::words::{address_words, port_word};
+use super::shared::{HopKeys, Hops, WAY_INTERFACE};
+use super::words::{address_words, port_word, store_key};
 
 impl Hops {
     /// Tells the pipeline its place in the chain, and what the machine knows of the devices after it.
@@ -69,6 +70,20 @@ impl Hops {
         work.skipped = self.skipped.load(Acquire);
         work.told = self.told.load(Acquire);
         work
+    }
+}
+
+impl HopKeys {
+    /// Tells the pipeline the keys of the present epoch; without any it verifies nothing.
+    pub(super) fn describe(&self, keys: Option<&keys::HopKeys>) {
+        store_key(&self.own, keys.map(|keys| keys.own));
+        let none = [None; 2];
+        let (before, after) = keys.map_or((none, none), |keys| (keys.before, keys.after));
+        for (words, [present, other]) in [(&self.before, before), (&self.next, after)] {
+            let (first, second) = words.split_at(2);
+            store_key(first, present);
+            store_key(second, other);
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use pmnet_wire::packet::{Ack, Append, Fragment, Stamp, Update};
 
 use super::error::KernelError;
 use super::kernel::Kernel;
+use super::maps::hop_keys_in;
 use super::sessions::BaseCrcs;
 use super::shared::FOR_EVER;
 
@@ -53,11 +54,19 @@ impl Kernel {
         if was_held { Ok(()) } else { held.resume() }
     }
 
+    /// With keys the pipeline adds what a tag contributes, which is another one in each packet.
     fn base_crcs(&self, state: &SessionState) -> BaseCrcs {
+        let keyed = self.keys.is_some();
+        let token = if keyed { 0 } else { state.token };
+        let own = if keyed {
+            self.stamp.tagged(0)
+        } else {
+            self.stamp
+        };
         let client = Stamp {
             shard: self.stamp.shard,
             epoch: self.stamp.epoch,
-            tag: state.token,
+            tag: token,
             ..Stamp::default()
         };
         let update = Update {
@@ -67,7 +76,7 @@ impl Kernel {
             fragment: Fragment::WHOLE,
         };
         let update = update.header(&client);
-        let append = Append::admitted(&update, 0, &self.stamp);
+        let append = Append::admitted(&update, 0, &own);
         let ack = Ack {
             session: state.id,
             seq: 0,
@@ -77,7 +86,7 @@ impl Kernel {
             copies: self.copies,
             short: false,
         };
-        let ack = ack.header(&self.stamp.tagged(state.token));
+        let ack = ack.header(&own.tagged(token));
         BaseCrcs {
             update: checksum(update),
             append: checksum(append),
@@ -136,6 +145,10 @@ impl Hold for Held<'_> {
         shard.incarnation.store(stamp.incarnation, Relaxed);
         let longest = u32::try_from(chain.size.bytes()).expect("bounded");
         shard.longest.store(longest, Relaxed);
+        shard.keys.store(kernel.print(), Relaxed);
+        if let Some((_, map)) = &kernel.keys {
+            hop_keys_in(map).describe(chain.keys.as_ref());
+        }
         shard.alone.store(u32::from(copies == 1), Relaxed);
         shard.copies.store(u32::from(kernel.copies), Relaxed);
         let talks = kernel.copies > 1 && chain.next.is_ipv4() == kernel.is_ipv4;

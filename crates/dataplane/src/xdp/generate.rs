@@ -87,6 +87,8 @@ pub fn header() -> String {
         shared::Shard::C,
         shared::Hops::C,
         shared::Session::C,
+        shared::HopKeys::C,
+        shared::SessionKeys::C,
         shared::Bucket::C,
         shared::Closed::C,
         shared::Counters::C,

@@ -3,7 +3,8 @@
 //! [`super::load`] makes it, [`super::attach`] puts it in front of interfaces, [`super::fast_path`] is what the device
 //! uses of it. Spec: `docs/spec/pipeline.md`. May not: decide who holds the pipeline, or when.
 
-use std::sync::atomic::Ordering::Release;
+use std::num::NonZeroU64;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
@@ -57,6 +58,8 @@ pub struct Kernel {
     pub(super) port: u16,
     /// Its address is one of IPv4, as are those of all with whom it talks.
     pub(super) is_ipv4: bool,
+    /// Which keys it verifies with ([`super::KernelConfig::keys`]), and the mapping of `pm_hop_keys`.
+    pub(super) keys: Option<(NonZeroU64, MmapRaw)>,
 }
 
 impl Kernel {
@@ -140,6 +143,16 @@ impl Kernel {
     #[must_use]
     pub fn pins(&self) -> &Pins {
         &self.pins
+    }
+
+    /// Returns whether the maps were used with other keys, or with none, or without keys and are to be used with some.
+    pub(super) fn has_other_keys(&self) -> bool {
+        self.shard().keys.load(Relaxed) != self.print()
+    }
+
+    /// The word that says which keys it has.
+    pub(super) fn print(&self) -> u64 {
+        self.keys.as_ref().map_or(0, |(print, _)| print.get())
     }
 
     pub(super) fn shard(&self) -> &Shard {

@@ -6,6 +6,7 @@
 //! found ([`super::open()`]).
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use aya::maps::RingBuf;
@@ -17,17 +18,20 @@ use pmnet_wire::packet::Stamp;
 use super::error::KernelError;
 use super::image::MapMedia;
 use super::kernel::{Kernel, program};
-use super::maps::{check_layout, map_array, map_image, take_array, take_map};
+use super::maps::{check_layout, map_array, map_image, pinned_entries, take_array, take_map};
 use super::names;
 use super::pins::Pins;
 use super::reads::Buckets;
 use super::rows::preferred_mask;
 use super::sessions::Sessions;
-use super::shared::{Hops, LAYOUT, Shard};
+use super::shared::{HopKeys, Hops, LAYOUT, Shard};
 use super::words::{address_words, ipv4_word, port_word};
 
 /// The compiled programs; empty if there was no compiler.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pipeline.o"));
+/// The same for a shard with keys.
+static KEYED_OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pipeline_keyed.o"));
 /// The verifier allows no larger offsets into a map.
 const FRAME_BYTES_MAX: u64 = 256 << 20;
 const ENTRIES_MAX: u64 = 1 << 22;
@@ -45,6 +49,10 @@ pub struct KernelConfig {
     pub sessions_max: u32,
     /// Buckets of the index of READs, a power of two. Unless the device has just as many, its process answers READs.
     pub read_buckets: u32,
+    /// Which keys the shard has ([`ClusterKeys::print`]); `None`: it has no keys.
+    ///
+    /// [`ClusterKeys::print`]: pmnet_proto::keys::ClusterKeys::print
+    pub keys: Option<NonZeroU64>,
 }
 
 /// A device in a switch. Clients know only the server, whose packets it takes.
@@ -75,7 +83,18 @@ impl Kernel {
             &take_array(&mut ebpf, names::SESSIONS),
             take_map(&mut ebpf, names::SESSION_ROWS),
             preferred_mask(config.sessions_max),
+            config
+                .keys
+                .map(|_| take_array(&mut ebpf, names::SESSION_KEYS))
+                .as_ref(),
         )?;
+        let keys = match config.keys {
+            Some(print) => {
+                let map = take_array(&mut ebpf, names::HOP_KEYS);
+                Some((print, map_array(&map, size_of::<HopKeys>())?))
+            }
+            None => None,
+        };
         let buckets = Buckets::new(
             &take_array(&mut ebpf, names::BUCKETS),
             &take_array(&mut ebpf, names::CLOSED),
@@ -97,6 +116,7 @@ impl Kernel {
             copies: 1,
             port: config.address.port(),
             is_ipv4: config.address.is_ipv4(),
+            keys,
         };
         kernel.shard().layout.store(LAYOUT, Relaxed);
         kernel.held = !kernel.admits();
@@ -175,6 +195,13 @@ fn load_object(config: &KernelConfig, pins: &Pins) -> Result<Ebpf, KernelError> 
     let own_mac = u64::from_ne_bytes(own_mac);
     let session_mask = preferred_mask(config.sessions_max);
     let bucket_mask = config.read_buckets - 1;
+    // As many as there are rows, which a pinned map has its own number of.
+    let rows = pinned_entries(pins, names::SESSIONS)?.unwrap_or(config.sessions_max);
+    let object = if config.keys.is_some() {
+        KEYED_OBJECT
+    } else {
+        OBJECT
+    };
     let mut loader = EbpfLoader::new();
     loader
         .override_global("pm_entries", &config.parameters.entries, true)
@@ -188,12 +215,13 @@ fn load_object(config: &KernelConfig, pins: &Pins) -> Result<Ebpf, KernelError> 
         .override_global("pm_own_mac", &own_mac, true)
         .map_max_entries(names::SESSIONS, config.sessions_max)
         .map_max_entries(names::SESSION_ROWS, config.sessions_max)
+        .map_max_entries(names::SESSION_KEYS, rows)
         .map_max_entries(names::BUCKETS, config.read_buckets)
         .map_max_entries(names::CLOSED, config.read_buckets);
     for name in names::ALL {
         loader.map_pin_path(name, pins.path(name));
     }
-    let mut ebpf = loader.load(OBJECT)?;
+    let mut ebpf = loader.load(object)?;
     for name in ["pipeline", "hold", "release", "wake_me"] {
         program(&mut ebpf, name)?
             .load()

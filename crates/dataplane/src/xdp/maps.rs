@@ -15,9 +15,11 @@ use aya::maps::{Map, MapData};
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::error::KernelError;
-use super::names::{BUCKETS, CHAIN, CLOSED, COUNTS, IMAGE, SESSIONS, SHARDS};
+use super::names::{
+    BUCKETS, CHAIN, CLOSED, COUNTS, HOP_KEYS, IMAGE, SESSION_KEYS, SESSIONS, SHARDS,
+};
 use super::pins::Pins;
-use super::shared::{Bucket, Closed, Counters, Hops, LAYOUT, Session, Shard};
+use super::shared::{Bucket, Closed, Counters, HopKeys, Hops, LAYOUT, Session, SessionKeys, Shard};
 
 /// Bytes behind the image. The verifier bounds only where a frame begins; this is room for its end.
 const PAD_BYTES: usize = 8192;
@@ -67,6 +69,24 @@ pub(super) fn hops_in(map: &MmapRaw) -> &Hops {
     unsafe { &*map.as_ptr().cast::<Hops>() }
 }
 
+/// Content of a mapping of `pm_hop_keys`.
+pub(super) fn hop_keys_in(map: &MmapRaw) -> &HopKeys {
+    // SAFETY: the mapping is a page that begins with a `HopKeys`, aligned as a page is, and lives as long as the
+    // reference; all its fields are atomic.
+    unsafe { &*map.as_ptr().cast::<HopKeys>() }
+}
+
+/// Returns how many elements a pinned map has; `None`: there is none.
+pub(super) fn pinned_entries(pins: &Pins, name: &str) -> Result<Option<u32>, KernelError> {
+    let path = pins.path(name);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let map = MapData::from_pin(path).map_err(|error| KernelError::map(name, error))?;
+    let info = map.info().map_err(|error| KernelError::map(name, error))?;
+    Ok(Some(info.max_entries()))
+}
+
 /// Maps the image. Returns its size in bytes as well. If it is not pinned yet, it is made with room for `bytes`: the
 /// object file does not know its size.
 pub(super) fn map_image(
@@ -108,11 +128,14 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
         (BUCKETS, size_of::<Bucket>()),
         (CLOSED, size_of::<Closed>()),
         (COUNTS, size_of::<Counters>()),
+        (HOP_KEYS, size_of::<HopKeys>()),
+        (SESSION_KEYS, size_of::<SessionKeys>()),
     ] {
         let path = pins.path(name);
         if !path.exists() {
             // An older version made the image and the shard, and did not have this map.
-            if pins.in_use() && pins.path(SHARDS).exists() {
+            let is_of_keys = [HOP_KEYS, SESSION_KEYS].contains(&name);
+            if pins.in_use() && pins.path(SHARDS).exists() && !is_of_keys {
                 return Err(KernelError::OtherVersion(pins.folder().to_owned()));
             }
             continue;

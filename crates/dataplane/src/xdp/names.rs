@@ -18,8 +18,12 @@ pub(super) const CLOSED: &str = "pm_closed";
 pub(super) const COUNTS: &str = "pm_counts";
 /// Ring buffer that wakes user space.
 pub(super) const WAKEUPS: &str = "pm_wakeups";
+/// Keys between hops, of a shard with keys.
+pub(super) const HOP_KEYS: &str = "pm_hop_keys";
+/// Keys of sessions, by row, of a shard with keys.
+pub(super) const SESSION_KEYS: &str = "pm_session_keys";
 /// All of them.
-pub(super) const ALL: [&str; 9] = [
+pub(super) const ALL: [&str; 11] = [
     IMAGE,
     SHARDS,
     CHAIN,
@@ -29,4 +33,6 @@ pub(super) const ALL: [&str; 9] = [
     CLOSED,
     COUNTS,
     WAKEUPS,
+    HOP_KEYS,
+    SESSION_KEYS,
 ];

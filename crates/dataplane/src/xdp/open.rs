@@ -127,7 +127,8 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
 }
 
 /// The log goes on as it is, in its incarnation, unless it is to begin anew. If a file may hold the same log, the maps go on
-/// in the next incarnation, so that the two can be told apart.
+/// in the next incarnation, so that the two can be told apart. With other keys than before nothing is admitted until the server has
+/// answered: a key that is refused from now on must not be good for that long.
 fn take_over(
     config: &OpenConfig,
     pins: &Pins,
@@ -139,7 +140,7 @@ fn take_over(
         ..config.kernel.clone()
     };
     let (mut kernel, media) = Kernel::load(&settings, pins.clone())?;
-    if config.anew {
+    if config.anew || kernel.has_other_keys() {
         let failed = |error: std::io::Error| OpenError::Other(error.to_string());
         kernel.hold().map_err(failed)?;
     }

@@ -20,8 +20,8 @@ use super::error::KernelError;
 use super::maps::map_array;
 use super::names::{SESSION_ROWS, SESSIONS};
 use super::rows::Rows;
-use super::shared::{Session, WAY_INTERFACE};
-use super::words::{address_words, port_word};
+use super::shared::{Session, SessionKeys, WAY_INTERFACE};
+use super::words::{address_words, port_word, store_key};
 
 /// Checksums of a session's headers in which the fields that vary are zero. The pipeline adds these fields.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +38,8 @@ pub(super) struct BaseCrcs {
 pub(super) struct Sessions {
     /// Mapping of `pm_sessions`.
     map: MmapRaw,
+    /// Mapping of `pm_session_keys`, if the shard has keys.
+    keys: Option<MmapRaw>,
     index: BpfHashMap<MapData, u64, u32>,
     rows: Rows,
 }
@@ -48,15 +50,18 @@ impl Sessions {
         map: &MapData,
         index: Map,
         preferred_mask: u32,
+        keys: Option<&MapData>,
     ) -> Result<Sessions, KernelError> {
         // A map that was pinned has the size that it was made with, whatever the settings say now.
         let rows_max = map
             .info()
             .map_err(|error| KernelError::map(SESSIONS, error))?
             .max_entries();
-        let bytes = usize::try_from(rows_max).unwrap_or(0) * size_of::<Session>();
+        let bytes = |row: usize| usize::try_from(rows_max).unwrap_or(0) * row;
+        let keys = keys.map(|keys| map_array(keys, bytes(size_of::<SessionKeys>())));
         Ok(Sessions {
-            map: map_array(map, bytes)?,
+            map: map_array(map, bytes(size_of::<Session>()))?,
+            keys: keys.transpose()?,
             index: BpfHashMap::try_from(index).map_err(index_error)?,
             rows: Rows::new(rows_max, preferred_mask),
         })
@@ -68,6 +73,15 @@ impl Sessions {
         // SAFETY: inside the mapping by the assertion, aligned since rows are 64-byte aligned multiples
         // of their alignment from the start of a page; all fields are atomic.
         unsafe { &*self.map.as_ptr().cast::<Session>().add(row) }
+    }
+
+    /// The keys of the session in this row; `None`: the shard has none.
+    fn keys(&self, row: u32) -> Option<&SessionKeys> {
+        let keys = self.keys.as_ref()?;
+        let row = usize::try_from(row).expect("u32 fits usize");
+        assert!((row + 1) * size_of::<SessionKeys>() <= keys.len());
+        // SAFETY: as in `row`.
+        Some(unsafe { &*keys.as_ptr().cast::<SessionKeys>().add(row) })
     }
 
     /// Returns the session's row.
@@ -96,6 +110,10 @@ impl Sessions {
         session.update_crc.store(crcs.update, Relaxed);
         session.append_crc.store(crcs.append, Relaxed);
         session.ack_crc.store(crcs.ack, Relaxed);
+        if let Some(keys) = self.keys(row) {
+            store_key(&keys.to_head, state.keys.map(|keys| keys.to_head));
+            store_key(&keys.to_client, state.keys.map(|keys| keys.to_client));
+        }
     }
 
     /// Writes what user space alone changes: at any time. `new`: the row was another session's.

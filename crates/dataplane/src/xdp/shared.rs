@@ -42,6 +42,8 @@ pub const LAYOUT: u64 = {
     hash = hash_fields(hash, Shard::C);
     hash = hash_fields(hash, Hops::C);
     hash = hash_fields(hash, Session::C);
+    hash = hash_fields(hash, HopKeys::C);
+    hash = hash_fields(hash, SessionKeys::C);
     hash = hash_fields(hash, Bucket::C);
     hash = hash_fields(hash, Closed::C);
     hash_fields(hash, Counters::C)
@@ -164,6 +166,8 @@ shared! {
         lap_before: AtomicU64,
         /// Word about the index in a MISS. User space.
         read_version: AtomicU64,
+        /// Which keys it verifies with (`ClusterKeys::print`); 0: none. User space, held.
+        keys: AtomicU64,
     }
 
     /// A bucket of the index of READs: one element of `pm_buckets`.
@@ -273,6 +277,25 @@ shared! {
         client: [AtomicU32; 4],
     }
 
+    /// Keys between hops in the present epoch (`docs/spec/keys.md` §3): the one element of `pm_hop_keys`, which only a shard with keys has.
+    /// A key is two words, as SipHash takes them; zeros: none. User space, held.
+    struct HopKeys as "pm_hop_keys" aligned 64 {
+        /// Of what this device sends.
+        own: [AtomicU64; 2],
+        /// Of what the device before it sends, under each of the two cluster keys.
+        before: [AtomicU64; 4],
+        /// Of what the next hop sends.
+        next: [AtomicU64; 4],
+    }
+
+    /// Keys of a session: one element of `pm_session_keys`, in the row that the session has in `pm_sessions`. User space, held.
+    struct SessionKeys as "pm_session_keys" aligned 32 {
+        /// Of what its client sends.
+        to_head: [AtomicU64; 2],
+        /// Of what the head sends.
+        to_client: [AtomicU64; 2],
+    }
+
     /// Counted events of the pipeline on one CPU: one element of `pm_counts`.
     struct Counters as "pm_counters" aligned 64 {
         /// Updates appended.
@@ -287,6 +310,8 @@ shared! {
         sessions_unknown: AtomicU64,
         /// Among those handed up: updates with wrong checksums or fixed fields.
         odd: AtomicU64,
+        /// With keys: packets that were dropped, because the right sender has not sealed them, or they were changed.
+        forged: AtomicU64,
         /// Among those handed up: another CPU had the lock for too long.
         busy: AtomicU64,
         /// Among those handed up: updates that came too early.

@@ -155,7 +155,7 @@ const WORDS: usize = size_of::<Counters>() / size_of::<u64>();
 const TOOK_AT: usize = std::mem::offset_of!(Counters, took) / size_of::<u64>();
 
 /// Every counter, and the index of its word.
-const COUNTED: [(&str, usize); 15] = [
+const COUNTED: [(&str, usize); 16] = [
     ("packets", std::mem::offset_of!(Counters, packets) / 8),
     ("appended", std::mem::offset_of!(Counters, appended) / 8),
     ("duplicates", std::mem::offset_of!(Counters, duplicates) / 8),
@@ -167,6 +167,7 @@ const COUNTED: [(&str, usize); 15] = [
         std::mem::offset_of!(Counters, sessions_unknown) / 8,
     ),
     ("odd", std::mem::offset_of!(Counters, odd) / 8),
+    ("forged", std::mem::offset_of!(Counters, forged) / 8),
     ("busy", std::mem::offset_of!(Counters, busy) / 8),
     ("gaps", std::mem::offset_of!(Counters, gaps) / 8),
     ("full", std::mem::offset_of!(Counters, full) / 8),

@@ -1,7 +1,11 @@
 //! Addresses and ports as the pipeline compares them: the bytes of a packet, read as one number in this machine's byte
-//! order.
+//! order; keys as it takes them.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pmnet_wire::{KEY_BYTES, MacKey};
 
 /// Returns an address in two words, as in an IPv6 header. Of an IPv4 address the second word is that of `::ffff:a.b.c.d`, and the
 /// first is 0.
@@ -26,4 +30,13 @@ pub(super) fn ipv4_word(address: Ipv4Addr) -> u32 {
 /// Returns a UDP port, in network byte order.
 pub(super) fn port_word(port: u16) -> u32 {
     port.to_be().into()
+}
+
+/// Stores a key as the two words that SipHash takes, or zeros.
+pub(super) fn store_key(words: &[AtomicU64], key: Option<MacKey>) {
+    let bytes = key.map_or([0; KEY_BYTES], |key| *key.bytes());
+    for (word, bytes) in words.iter().zip(bytes.chunks_exact(8)) {
+        let half = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+        word.store(half, Relaxed);
+    }
 }

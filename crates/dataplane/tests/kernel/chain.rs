@@ -6,6 +6,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use fastrand::Rng;
+use pmnet_device::DeviceConfig;
 use pmnet_proto::Time;
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::record::{DurableRow, write_durable};
@@ -49,19 +50,34 @@ impl Run {
         let mut rng = Rng::with_seed(seed);
         let around = PLACES[rng.usize(..PLACES.len())];
         let network = NETWORKS[rng.usize(..NETWORKS.len())];
-        Run::at(rng, network, around, leased)
+        Run::at(rng, network, around, |settings| settings.leased = leased)
     }
 
-    fn at(rng: Rng, network: Network, around: (usize, usize), leased: bool) -> Run {
-        let (device, client) = addresses()[usize::from(network == Network::Ipv6)];
+    /// The devices have keys, in every fourth story two.
+    pub fn with_keys(seed: u64) -> Run {
+        let mut rng = Rng::with_seed(seed);
+        let around = PLACES[rng.usize(..PLACES.len())];
+        let network = NETWORKS[rng.usize(..NETWORKS.len())];
+        Run::at(rng, network, around, |settings| {
+            settings.keys = Some(crate::keyed::keys(around, seed.is_multiple_of(4)));
+        })
+    }
+
+    fn at(
+        rng: Rng,
+        network: Network,
+        around: (usize, usize),
+        device: impl Fn(&mut DeviceConfig),
+    ) -> Run {
+        let (address, client) = addresses()[usize::from(network == Network::Ipv6)];
         // In a switch devices have addresses of their own.
-        let own = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 12), device.port()));
+        let own = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 12), address.port()));
         let own = Some(own).filter(|_| network == Network::Switch);
-        let world = World::with(device, own, around, |settings| {
+        let world = World::with(address, own, around, |settings| {
             // No timers: only user space measures round trips, so the two would differ.
             settings.link_timeout_floor = 1_000 * SECOND;
             settings.link_timeout_ceiling = 1_000 * SECOND;
-            settings.leased = leased;
+            device(settings);
         });
         Run {
             rng,
@@ -371,7 +387,7 @@ fn whatever_the_network_is_the_kernel_talks_to_the_hops_beside_it() {
     }
     for network in NETWORKS {
         for around in PLACES {
-            let mut run = Run::at(Rng::with_seed(1), network, around, false);
+            let mut run = Run::at(Rng::with_seed(1), network, around, |_| ());
             // Some packets are handed up in any network, and so is what follows until the process has caught up.
             for _packet in 0..2_000 {
                 run.step();

@@ -397,7 +397,7 @@ pub fn compared<R>(
     world: impl Fn(&R) -> &World + std::panic::RefUnwindSafe,
 ) -> (u64, u64) {
     let first = number("PMNET_SEED", 1);
-    let (mut answered, mut silences, mut hits, mut misses) = (0, 0, 0, 0);
+    let (mut answered, mut silences, mut hits, mut misses, mut forged) = (0, 0, 0, 0, Some(0));
     for seed in first..first + packets.div_ceil(PACKETS) {
         let outcome = std::panic::catch_unwind(|| {
             let mut run = begin(seed);
@@ -409,11 +409,18 @@ pub fn compared<R>(
                 step(&mut run);
             }
             world(&run).compare_logs();
+            let forged = world(&run).compare_forged();
             let answered = world(&run).answered;
-            (answered, world(&run).compare_silence(), world(&run).reads)
+            (
+                forged,
+                answered,
+                world(&run).compare_silence(),
+                world(&run).reads,
+            )
         });
         match outcome {
-            Ok((more, silent, reads)) => {
+            Ok((forged_here, more, silent, reads)) => {
+                forged = forged.zip(forged_here).map(|(all, here)| all + here);
                 answered += more + silent;
                 silences += silent;
                 hits += reads.0;
@@ -429,6 +436,13 @@ pub fn compared<R>(
         "{packets} packets, {answered} {did} by the kernel alone, {hits} HITs and {misses} MISSes among them, and \
          {silences} that it kept to itself for want of a lease"
     );
+    if let Some(forged) = forged {
+        println!("{forged} forged ones were dropped by the kernel alone");
+        assert!(
+            forged * 100 > packets,
+            "{forged} of {packets} forged: little was compared"
+        );
+    }
     assert!(
         answered * 8 > packets,
         "{answered} of {packets}: the kernel hardly ever did anything, so little was compared"

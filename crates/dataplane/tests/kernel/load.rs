@@ -92,6 +92,12 @@ fn what_it_costs_to_verify_is_told() {
     let instructions = world.kernel.0.lock().unwrap().verified_instructions();
     println!("verified instructions: {instructions:?}");
     assert!(instructions.is_none_or(|count| count < 1_000_000));
+    let world = World::new(device, |device| {
+        device.keys = Some(crate::keyed::keys((0, 0), false));
+    });
+    let instructions = world.kernel.0.lock().unwrap().verified_instructions();
+    println!("with keys: {instructions:?}");
+    assert!(instructions.is_none_or(|count| count < 1_000_000));
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod differential;
 mod erase;
 mod forwards;
 mod hold;
+mod keyed;
 mod lease;
 #[path = "../af_xdp/link.rs"]
 mod link;

@@ -524,6 +524,7 @@ pub fn alone() -> ChainState {
         credit: 1,
         window: 1,
         receive_window: 1,
+        keys: None,
     }
 }
 
@@ -537,6 +538,7 @@ pub fn fresh() -> SessionState {
         until: u64::MAX,
         applied: 0,
         address: Some(client()),
+        keys: None,
     }
 }
 

@@ -19,6 +19,7 @@ use pmnet_wire::packet::Stamp;
 use pmnet_wire::record::{Member, RecoverReply, read_path};
 use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 
+use crate::keyed::Keys;
 use crate::shared::{FOR_EVER, Shard};
 use crate::skip::skip;
 
@@ -221,6 +222,8 @@ pub struct World {
     around: (usize, usize),
     words: Words,
     scratch: Scratch,
+    /// Keys of the others, if the shard has keys.
+    keys: Option<Keys>,
 }
 
 /// Ids of the other devices, head first.
@@ -252,6 +255,7 @@ pub fn config(address: SocketAddr) -> KernelConfig {
         parameters: PARAMETERS,
         sessions_max: 64,
         read_buckets: BUCKETS,
+        keys: None,
     }
 }
 
@@ -297,6 +301,7 @@ impl World {
         });
         let config = KernelConfig {
             own: of_switch,
+            keys: settings.keys.as_ref().map(|keys| keys.cluster.print()),
             ..config(address)
         };
         let (kernel, mut media) = Kernel::load(&config, scratch.0.clone()).unwrap();
@@ -305,7 +310,10 @@ impl World {
         pmnet_log::format(&mut memory, &IDENTITY, &PARAMETERS).unwrap();
         let now = Time(1);
         let kernel = Shared(Arc::new(Mutex::new(kernel)));
+        let keys = settings.keys.as_ref();
+        let keys = keys.map(|keys| Keys::new(keys, address, around));
         let mut world = World {
+            keys,
             now,
             reference: DeviceNode::new(settings.clone(), repaired(memory), Random::new(9), now),
             device: DeviceNode::new(settings, repaired(media), Random::new(9), now)
@@ -359,11 +367,16 @@ impl World {
         };
         let mut answer = Vec::new();
         let is_hop = [crate::world::before(self.address), server(self.address)].contains(&from);
+        let datagram = &match &mut self.keys {
+            Some(keys) => keys.seal(datagram),
+            None => datagram.to_vec(),
+        };
         // A client that sends to the switch itself is the process's.
         let to_switch = is_hop || datagram.len() % 8 == 3;
         let to = self.own.filter(|_| to_switch).unwrap_or(self.address);
         let frame = frame(from, to, datagram);
         let mut out = [0; 2048];
+        let forged = self.forged_by_kernel();
         let mut kernel = self.kernel.0.lock().unwrap();
         // The kernel looks at the real clock. Times that it was told are in the time of this world.
         let word = &self.words.shard().answers_until;
@@ -378,6 +391,7 @@ impl World {
             Some(front) => front.lock().unwrap().run(&frame, &mut out),
         };
         let (verdict, after) = ran.unwrap();
+        let mut drops = false;
         word.store(told, Ordering::SeqCst);
         match verdict {
             XDP_TX => {
@@ -389,17 +403,21 @@ impl World {
                 let out = answered(after, self.address, speaks);
                 self.reads.0 += u64::from(kind_of(&out.bytes) == Some(Kind::Hit));
                 self.reads.1 += u64::from(kind_of(&out.bytes) == Some(Kind::Miss));
-                answer.push(out);
+                answer.push(match &mut self.keys {
+                    Some(keys) => keys.open(out),
+                    None => out,
+                });
                 self.answered += 1;
             }
             XDP_PASS => match self.own {
                 Some(own) if to != own => assert_delivered(after, &frame, own),
                 _ => assert_eq!(after, frame, "what passes is as it was"),
             },
-            XDP_DROP => {}
+            XDP_DROP => drops = self.forged_by_kernel() != forged,
             other => panic!("verdict {other}"),
         }
         let heard = verdict != XDP_PASS
+            && !drops
             && match kind_of(datagram) {
                 Some(Kind::Update) => kernel.last() == self.device.log().last(),
                 kind => kind == Some(Kind::Read),
@@ -427,6 +445,9 @@ impl World {
             ..header
         }
         .write(b"", &mut ping);
+        if let Some(keys) = &self.keys {
+            ping = keys.ping(&header);
+        }
         self.device.receive(self.now, from, &ping).unwrap();
         self.reference.receive(self.now, from, &ping).unwrap();
         self.compare(Vec::new());
@@ -454,6 +475,37 @@ impl World {
             "{by_kernel} by the kernel"
         );
         by_kernel
+    }
+
+    /// Returns how many packets the kernel has dropped as forged; 0 without keys.
+    fn forged_by_kernel(&self) -> u64 {
+        if self.keys.is_none() {
+            return 0;
+        }
+        let name = self.scratch.0.folder().file_name().unwrap();
+        let status = Status::read(&name.to_string_lossy()).unwrap();
+        let counted = status.counters.iter().find(|(name, _)| *name == "forged");
+        counted.expect("it is counted").1
+    }
+
+    /// Both drop the same packets for want of the right seal. Returns how many of them the kernel dropped; `None`: there are no keys.
+    pub fn compare_forged(&self) -> Option<u64> {
+        self.keys.as_ref()?;
+        let by_kernel = self.forged_by_kernel();
+        let [ours, theirs] = [
+            self.device.machine().counters(),
+            self.reference.machine().counters(),
+        ];
+        let of = |counters: &pmnet_proto::device::Counters| {
+            (counters.forged, counters.unknown_key, counters.misled)
+        };
+        let (forged, unknown, misled) = of(ours);
+        assert_eq!(
+            (forged + by_kernel, unknown, misled),
+            of(theirs),
+            "{by_kernel} by the kernel"
+        );
+        Some(by_kernel)
     }
 
     /// Time passes.
@@ -485,8 +537,12 @@ impl World {
                 .write(packet.payload, &mut sent.bytes);
             }
         }
-        answer.extend(sent(&mut self.device));
-        let mut expected = sent(&mut self.reference);
+        let opened = |sent: Vec<Sent>, keys: &mut Option<Keys>| match keys {
+            Some(keys) => sent.into_iter().map(|sent| keys.open(sent)).collect(),
+            None => sent,
+        };
+        answer.extend(opened(sent(&mut self.device), &mut self.keys));
+        let mut expected = opened(sent(&mut self.reference), &mut self.keys);
         if self.device.log().tail().released < self.reference.log().tail().released {
             // The reference has released space that the device releases a burst later: see below.
             answer.iter_mut().for_each(without_room);
@@ -545,18 +601,40 @@ impl World {
             let all = image[blocks..at].chunks(pmnet_log::ENTRY_BYTES);
             all.map(<[u8]>::to_vec).collect()
         };
+        // With keys, the last device's process seals what the pipeline has appended, when it sends it. A checksum covers the tag.
+        let sealed_later = self.keys.is_some() && self.around.1 == 0;
+        let compared = pmnet_log::ENTRY_BYTES - if sealed_later { 4 } else { 0 };
         for (slot, (ours, theirs)) in entries(ours).iter().zip(entries(theirs)).enumerate() {
-            assert_eq!(*ours, theirs, "entry in slot {slot}");
+            assert_eq!(ours[..compared], theirs[..compared], "entry in slot {slot}");
         }
         let (_, _, _, applied) = self.reference.machine().cursors();
         for order in applied + 1..=self.reference.log().last() {
-            assert_eq!(
+            let [ours, theirs] = [
                 self.device.log().frame(order),
                 self.reference.log().frame(order),
-                "frame {order}"
-            );
+            ];
+            if sealed_later && ours.is_some_and(|frame| frame[80..88] == [0; 8]) {
+                assert_eq!(
+                    ours.map(without_tag),
+                    theirs.map(without_tag),
+                    "frame {order}"
+                );
+            } else {
+                assert_eq!(ours, theirs, "frame {order}");
+            }
         }
     }
+}
+
+fn without_tag(frame: &[u8]) -> Vec<u8> {
+    let packet = Packet::parse(frame).unwrap();
+    let mut out = Vec::new();
+    Header {
+        tag: 0,
+        ..packet.header
+    }
+    .write(packet.payload, &mut out);
+    out
 }
 
 pub fn repaired<M: Media>(media: M) -> Log<M> {

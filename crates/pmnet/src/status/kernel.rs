@@ -24,6 +24,8 @@ numbers! {
             sessions_unknown,
             /// They were malformed or unusual, and were handed up.
             odd,
+            /// With keys: they were dropped, because nobody with the right key has sealed them, or they were changed.
+            forged,
             /// They found the log busy with another processor's packet, and were handed up.
             busy,
             /// They were not the next of their session, and were handed up.

@@ -8,10 +8,11 @@
 use super::reads::{Bucket, ReadState};
 use super::{Device, Phase};
 use crate::Peer;
+use crate::keys::HopKeys;
 use crate::time::Time;
 use pmnet_wire::packet::{Append, Bypass, EntryKind, Identity};
 use pmnet_wire::record::{CHAIN_MAX, DurableRow};
-use pmnet_wire::{Flags, FragmentSize, Header, Kind, Packet};
+use pmnet_wire::{Flags, FragmentSize, Header, Kind, Packet, SessionKeys};
 
 /// What a fast path must know to admit updates of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct SessionState {
     pub applied: u64,
     /// Where its client was last heard from.
     pub address: Option<Peer>,
+    /// Its keys, if the shard has keys. A session that should have some and has none is served by the machine alone.
+    pub keys: Option<SessionKeys>,
 }
 
 /// What a fast path must know to take part in a chain.
@@ -55,6 +58,8 @@ pub struct ChainState {
     pub receive_window: u64,
     /// Size of the shard's fragments.
     pub size: FragmentSize,
+    /// Keys with the hops beside it, if the shard has keys.
+    pub keys: Option<HopKeys>,
 }
 
 /// What a fast path has done with the hops beside it. All numbers except the credit only grow.
@@ -151,6 +156,7 @@ impl Device {
                     until,
                     applied: session.applied,
                     address: session.address,
+                    keys: session.keys,
                 }
             });
             tell(id, state);
@@ -185,6 +191,7 @@ impl Device {
             window: self.config.link_window_max,
             receive_window: self.config.receive_window,
             size,
+            keys: self.chain.keys,
         }
     }
 

@@ -101,6 +101,7 @@ impl Stand {
                 parameters: plan.log,
                 sessions_max: ROWS,
                 read_buckets: BUCKETS,
+                keys: None,
             },
             identity: Identity {
                 log_uuid: u128::from(fastrand::u64(..)),

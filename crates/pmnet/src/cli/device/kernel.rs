@@ -49,6 +49,12 @@ fn kernel_config(settings: &Settings, own: Option<Own>) -> KernelConfig {
             .ok()
             .and_then(u32::checked_next_power_of_two)
             .unwrap_or(1),
+        keys: settings
+            .relay
+            .device
+            .keys
+            .as_ref()
+            .map(|keys| keys.cluster.print()),
     }
 }
 
