@@ -10,6 +10,7 @@ PACKETS ?= 10000000
 OPERATIONS ?= 10000000
 FUZZ_SECONDS ?= 60
 KERNELS ?=
+MINUTES ?= 10
 PACKAGE ?= pmnet-resp
 MUTANTS_OPTIONS ?=
 COMMANDS ?= 1000000
@@ -33,7 +34,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs attack fuzz soak
+.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs attack page alerts fuzz soak
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -66,6 +67,8 @@ help:
 	@echo "make powercut RUNS=$(RUNS)   a log on ext4 and xfs, as every flush leaves it, and parts of writes: is it whole? (in QEMU)"
 	@echo "make verbs           RDMA: a NIC (soft-RoCE) acknowledges, processes are killed and stopped: is all there, in order? (in QEMU)"
 	@echo "make attack PACKETS=$(PACKETS)   an adversary in each link of a chain with keys: processes, AF_XDP, the kernel; each a third of so many packets"
+	@echo "make page            the page of the status port in Chromium, over real processes; pictures in target/page (UPDATE=1: also in docs)"
+	@echo "make alerts MINUTES=$(MINUTES)   load with a kill a minute that heals, watched by a real Prometheus: does any alert cry wolf?"
 	@echo "make fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)   each fuzz target for so long"
 	@echo "make soak            SOAK_SEEDS=$(SOAK_SEEDS) of the simulator, then SOAK_SECONDS=$(SOAK_SECONDS) of checked load with kills"
 	@echo "make setup           install what tests and demo use, where that is possible"
@@ -78,7 +81,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build lib python demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs fuzz soak: rust
+build lib python demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs page alerts fuzz soak: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -243,6 +246,17 @@ verbs:
 	@$(CARGO) build --release --locked -p pmnet
 	@$(CARGO) build --release --locked -p pmnet-verbs --example rude
 	@python3 tests/verbs/run.py $(KERNELS)
+
+page:
+	@sh tests/setup.sh packages
+	@$(CARGO) build --release --locked -p pmnet
+	@python3 tests/page/run.py
+
+alerts:
+	@sh tests/setup.sh packages promtool
+	@$(CARGO) build --release --locked -p pmnet
+	@PMNET_MINUTES=$(MINUTES) $(CARGO) test --release --locked -p pmnet-lab --test e2e alerts::none_cries_wolf_for_long -- \
+		--ignored --nocapture --test-threads=1
 
 fuzz:
 	@bash fuzz/run.sh --seconds $(FUZZ_SECONDS)

@@ -204,13 +204,14 @@ if [ "$what" = all ]; then
         kernel) in_lab kernel 600 e2e kernel:: ;;
         fleet) in_lab fleet 480 e2e fleet:: ;;
         kills) in_lab kills 420 e2e kills:: ;;
+        alerts) in_lab alerts 480 e2e alerts:: ;;
         programs) in_lab programs 480 e2e programs:: ;;
         # There is also a module kernel::hand.
         *) in_lab "$1" 240 e2e "$1::" --skip kernel:: ;;
         esac
     }
     # They mostly wait for deadlines, so some go side by side. Each lane takes the next one that no other lane has taken; the long ones come first.
-    turns=(fleet testbed three_boxes joining chain failovers compat wheel)
+    turns=(fleet testbed alerts three_boxes joining chain failovers compat wheel)
     # Every module has its turn, also one that is new; what measures has a lane.
     measures=(kernel kills demo)
     mapfile -t themes < <(sed -n 's/^mod \([a-z_]*\);$/\1/p' tests/e2e/main.rs | grep -vxE 'common|support|kernel|kills')

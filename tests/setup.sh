@@ -107,20 +107,20 @@ node() {
         install ioredis@5.11.1 >/dev/null 2>&1 || say "could not install ioredis: it is not tested"
 }
 
-# Not with the packages: 20 MB for one test. Only the tool is kept.
+# Not with the packages: 20 MB for a few tests, and nothing of it may run as a service. Only the programs are kept.
 fetch_promtool() {
-    command -v promtool >/dev/null 2>&1 && return
-    [ -x target/promtool/promtool ] && return
-    command -v dpkg-deb >/dev/null 2>&1 || { say "no dpkg-deb: what Prometheus thinks of the metrics is not tested"; return; }
-    say "fetching promtool"
+    command -v promtool >/dev/null 2>&1 && command -v prometheus >/dev/null 2>&1 && return
+    [ -x target/promtool/promtool ] && [ -x target/promtool/prometheus ] && return
+    command -v dpkg-deb >/dev/null 2>&1 || { say "no dpkg-deb: metrics and alerts are not tested with Prometheus"; return; }
+    say "fetching prometheus and promtool"
     mkdir -p target/promtool
     (
         cd target/promtool || exit 1
         timeout -k 5 $LIMIT apt-get -q download prometheus >/dev/null 2>&1 &&
-            dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool
+            dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool ./usr/bin/prometheus
         rm -f prometheus_*.deb
     )
-    [ -x target/promtool/promtool ] || say "could not fetch promtool: what Prometheus thinks of the metrics is not tested"
+    [ -x target/promtool/prometheus ] || say "could not fetch prometheus: metrics and alerts are not tested with it"
 }
 
 for what in "$@"; do

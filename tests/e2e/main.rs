@@ -5,6 +5,7 @@
 mod common;
 mod support;
 
+mod alerts;
 mod attack;
 mod bad_input;
 mod bad_packets;

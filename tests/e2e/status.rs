@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const CLIENTS: usize = 4;
 const SCRAPED_EVERY: Duration = Duration::from_millis(20);
 
 /// Returns a topology in which every process has a status port.
-fn shown(mut topology: Topology) -> Topology {
+pub fn shown(mut topology: Topology) -> Topology {
     let status = ["--status", "127.0.0.1:0"].map(String::from);
     for args in [
         &mut topology.server_args,
@@ -38,7 +38,7 @@ fn shown(mut topology: Topology) -> Topology {
 }
 
 /// Returns the address of a process's status port, as it said last.
-fn place(process: &Process) -> SocketAddr {
+pub fn place(process: &Process) -> SocketAddr {
     let log = process.stderr();
     let said = log.rsplit_once(OPEN).map(|(_, rest)| rest);
     let address = said.and_then(|rest| rest.split_whitespace().next());
@@ -122,7 +122,7 @@ fn all(cluster: &Cluster) -> BTreeMap<Role, Metrics> {
 }
 
 /// Acknowledged operations of checked load, by kind.
-fn load(cluster: &Cluster) -> (Ledger, BTreeMap<Op, u64>) {
+pub fn load(cluster: &Cluster) -> (Ledger, BTreeMap<Op, u64>) {
     let mut options = Options::new(cluster.endpoint().unwrap());
     options.clients = CLIENTS;
     options.operations = Some(4_000);
@@ -473,7 +473,7 @@ fn part(line: &str) -> String {
 }
 
 /// Returns the folder of the repository.
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
@@ -491,7 +491,7 @@ fn documented() -> BTreeSet<String> {
 }
 
 /// Sends bad datagrams, each wrong in one way.
-fn send_bad_ones(to: SocketAddr) {
+pub fn send_bad_ones(to: SocketAddr) {
     let packet = |change: &dyn Fn(&mut Header), payload: &[u8]| {
         let mut header = Header {
             epoch: 1,
@@ -625,13 +625,24 @@ fn every_metric_moves() {
     assert!(gone.is_empty(), "not served: {gone:?}");
 }
 
+/// Returns a program of Prometheus's, `prometheus` or `promtool`. `None`: it is not there, and the test is skipped.
+pub fn of_prometheus(program: &str) -> Option<PathBuf> {
+    let fetched = root().join("target/promtool").join(program);
+    let fetched = fetched.exists().then_some(fetched);
+    let found = find_program(program).or(fetched);
+    if found.is_none() {
+        common::skip(&format!(
+            "{program} is not installed (tests/setup.sh promtool)"
+        ));
+    }
+    found
+}
+
 /// `promtool` finds nothing to complain about.
 #[test]
 fn promtool_agrees() {
-    let fetched = root().join("target/promtool/promtool");
-    let fetched = fetched.exists().then_some(fetched);
-    let Some(promtool) = find_program("promtool").or(fetched) else {
-        return common::skip("promtool is not installed (tests/setup.sh promtool)");
+    let Some(promtool) = of_prometheus("promtool") else {
+        return;
     };
     let topology = shown(Topology::new(StoreKind::Null, 1, Medium::Dram));
     let cluster = common::start("status-promtool", topology).unwrap();

@@ -1,11 +1,14 @@
 //! One connection to the status port: one request, one answer, the end.
 
+use std::borrow::Cow;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
+
+use crate::page::POLICY;
 
 /// Longest head of a request.
 pub const HEAD_BYTES_MAX: usize = 8192;
@@ -74,11 +77,11 @@ pub struct Request {
 pub struct Answer {
     pub status: &'static str,
     pub content_type: &'static str,
-    pub body: String,
+    pub body: Cow<'static, str>,
 }
 
 impl Answer {
-    pub fn text(status: &'static str, text: impl Into<String>) -> Answer {
+    pub fn text(status: &'static str, text: impl Into<Cow<'static, str>>) -> Answer {
         Answer {
             status,
             content_type: "text/plain; charset=utf-8",
@@ -94,6 +97,7 @@ impl Answer {
         };
         let mut bytes = format!(
             "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\n\
+             Content-Security-Policy: {POLICY}\r\nReferrer-Policy: no-referrer\r\n\
              {allow}X-Content-Type-Options: nosniff\r\n\r\n",
             self.status,
             self.content_type,

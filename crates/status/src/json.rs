@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use crate::board::Shot;
 use crate::metric::{Sample, Value};
 use crate::source::{About, Looked};
 
@@ -45,6 +46,14 @@ fn one(one: &Looked) -> Json {
     })
 }
 
+/// Returns the upper bound of each bucket (null: it has none) and the count in it alone, without those that are empty.
+fn buckets(shot: &Shot) -> Vec<(Option<f64>, u64)> {
+    let filled = shot.buckets.iter().filter(|(_, count)| *count > 0);
+    filled
+        .map(|&(bound, count)| ((bound != f64::MAX).then_some(bound), count))
+        .collect()
+}
+
 /// Enters a sample under its name, and under the value of its label if it has one.
 fn enter(metrics: &mut Map<String, Json>, sample: &Sample) {
     let metric = &sample.metric;
@@ -56,6 +65,7 @@ fn enter(metrics: &mut Map<String, Json>, sample: &Sample) {
             "sum": shot.sum,
             "p50": shot.quantile(0.5),
             "p99": shot.quantile(0.99),
+            "buckets": buckets(shot),
         }),
     };
     let name = metric.full_name();

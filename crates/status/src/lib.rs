@@ -1,7 +1,7 @@
 //! The status port: one thread that shows the state of a process's loops.
 //!
 //! Purpose: metrics in the text forms of OpenMetrics and Prometheus (`/metrics`), whether the process lives and is ready (`/livez`,
-//! `/readyz`), and its state as JSON (`/api/v1/status`). A loop publishes its numbers once a turn in a [`Board`]: plain stores of words
+//! `/readyz`), its state as JSON (`/api/v1/status`), and a page that draws it (`/`). A loop publishes its numbers once a turn in a [`Board`]: plain stores of words
 //! that only it writes. It takes no lock, reads no clock and makes no system call for that, and never waits for a reader.
 //! Bounds: [`CONNECTIONS_MAX`] connections, [`HEAD_BYTES_MAX`] bytes of a request, [`REQUEST_MAX`] for a request and [`LIFE_MAX`] for a
 //! connection. A request beyond them gets an error; a connection beyond them waits to be accepted.
@@ -11,6 +11,7 @@ mod board;
 mod connection;
 mod json;
 mod metric;
+mod page;
 mod pulse;
 mod server;
 mod source;

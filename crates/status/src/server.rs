@@ -16,7 +16,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use crate::connection::{Answer, Connection, Request, Stream, Then};
 use crate::source::{About, Shown};
 use crate::text::Form;
-use crate::{json, text};
+use crate::{json, page, text};
 
 /// Connections at a time. One more waits until one of them is over.
 pub const CONNECTIONS_MAX: usize = 128;
@@ -321,7 +321,7 @@ fn answer(about: &About, shown: &Shown, began: Instant, now: Instant, request: &
             Answer {
                 status: "200 OK",
                 content_type: form.content_type(),
-                body: text::write(about, shown.look(now), form),
+                body: text::write(about, shown.look(now), form).into(),
             }
         }
         "/livez" => judged(shown.dead(now), "alive\n"),
@@ -336,23 +336,23 @@ fn answer(about: &About, shown: &Shown, began: Instant, now: Instant, request: &
         "/api/v1/status" => Answer {
             status: "200 OK",
             content_type: "application/json",
-            body: json::write(about, now.duration_since(began).as_secs(), &shown.look(now)),
+            body: json::write(about, now.duration_since(began).as_secs(), &shown.look(now)).into(),
         },
-        "/" => Answer::text(
-            "200 OK",
-            format!(
-                "pmnet {}: /metrics /livez /readyz /api/v1/status\n",
-                about.role
+        path => match page::file(path) {
+            Some((content_type, body)) => Answer {
+                status: "200 OK",
+                content_type,
+                body: body.into(),
+            },
+            None => Answer::text(
+                "404 Not Found",
+                "there are /, /metrics, /livez, /readyz and /api/v1/status\n",
             ),
-        ),
-        _ => Answer::text(
-            "404 Not Found",
-            "there are /metrics, /livez, /readyz and /api/v1/status\n",
-        ),
+        },
     }
 }
 
-fn judged(reasons: Vec<String>, well: &str) -> Answer {
+fn judged(reasons: Vec<String>, well: &'static str) -> Answer {
     if reasons.is_empty() {
         Answer::text("200 OK", well)
     } else {

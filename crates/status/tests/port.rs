@@ -157,6 +157,38 @@ fn every_path_has_its_answer() {
     assert_eq!((status.as_str(), body.as_str()), ("200", ""));
 }
 
+/// A browser gets the page and what belongs to it here, and is told to ask nobody else.
+#[test]
+fn a_browser_gets_a_page_and_a_strict_policy() {
+    let stand = stand();
+    let mut stream = stand.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    for header in [
+        "Content-Type: text/html; charset=utf-8",
+        "Content-Security-Policy: default-src 'none'; script-src 'self'; ",
+        "X-Content-Type-Options: nosniff",
+        "Referrer-Policy: no-referrer",
+    ] {
+        assert!(text.contains(&format!("\r\n{header}")), "{header}");
+    }
+    for unsafe_one in ["unsafe-inline", "unsafe-eval", "data:", "*"] {
+        let head = text.split("\r\n\r\n").next().unwrap();
+        assert!(!head.contains(unsafe_one), "{head}");
+    }
+    for (path, part) in [
+        ("/page/page.js", "/api/v1/status"),
+        ("/page/uplot.js", "uPlot"),
+        ("/page/page.css", "prefers-color-scheme: dark"),
+        ("/page/uplot-license.txt", "The MIT License"),
+    ] {
+        let (status, body) = stand.get(path);
+        assert!(status == "200" && body.contains(part), "{path}");
+    }
+    assert_eq!(stand.get("/page/").0, "404");
+}
+
 #[test]
 fn a_loop_that_is_stuck_or_refuses_is_told() {
     let stand = stand();

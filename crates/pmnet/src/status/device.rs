@@ -170,6 +170,8 @@ pub(crate) struct DeviceBoard {
     acknowledged: Histogram,
     /// Order of the server to a person, without which the device may not serve. It changes rarely, and only then the loop locks it.
     waits: Mutex<Option<String>>,
+    /// Ids of the devices of its chain, from the head on; empty: it does not serve. As rarely.
+    chain: Mutex<Vec<u32>>,
     /// Of the status port's thread.
     lag: Mutex<Lag>,
     /// Of the server in the same process (--store).
@@ -202,6 +204,7 @@ impl DeviceBoard {
             durable: Histogram::default(),
             acknowledged: Histogram::default(),
             waits: Mutex::default(),
+            chain: Mutex::default(),
             lag: Mutex::default(),
             server: beside.server,
             verbs: beside.verbs,
@@ -257,6 +260,7 @@ impl Source for DeviceBoard {
             seconds(ACKNOWLEDGED_SECONDS, &self.acknowledged),
         ]);
         look.facts.insert("waits".into(), json!(waits));
+        look.facts.insert("chain".into(), json!(*lock(&self.chain)));
         if let Some(name) = &self.kernel {
             kernel::look(name, &mut look);
         }
@@ -349,6 +353,8 @@ pub(crate) struct DeviceWriter {
     until_durable: Marks,
     until_acknowledged: Marks,
     waits: Option<String>,
+    /// Epoch of the chain that was published; `None`: it did not serve.
+    epoch: Option<u32>,
     /// Whether there is a status port. Without one the loop publishes nothing.
     is_shown: bool,
 }
@@ -360,6 +366,7 @@ impl DeviceWriter {
             until_durable: Marks::default(),
             until_acknowledged: Marks::default(),
             waits: None,
+            epoch: None,
             is_shown,
         }
     }
@@ -403,6 +410,15 @@ impl DeviceWriter {
             self.waits = machine.waits_for().map(str::to_owned);
             lock(&board.waits).clone_from(&self.waits);
         }
+        let epoch = machine.is_serving().then(|| machine.epoch());
+        if epoch != self.epoch {
+            self.epoch = epoch;
+            let mut chain = lock(&board.chain);
+            chain.clear();
+            if epoch.is_some() {
+                chain.extend(machine.chain());
+            }
+        }
     }
 
     /// Returns the board, if there is a status port.
@@ -415,6 +431,7 @@ impl Drop for DeviceWriter {
     /// Publishes that the loop has ended: it serves no client, and waits for another run.
     fn drop(&mut self) {
         self.board.numbers.publish(DeviceNumbers::default().words());
+        lock(&self.board.chain).clear();
         if let Some(server) = &self.board.server {
             server.ended();
         }

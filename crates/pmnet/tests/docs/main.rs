@@ -1,6 +1,7 @@
 //! Every link within the documentation leads somewhere: to a file of the repository, and to a heading in it.
 //! Every page can be found from its index. Every `make` target, command line, flag and message that it names exists.
 
+mod alerts;
 mod commands;
 mod gaps;
 mod messages;
