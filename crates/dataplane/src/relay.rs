@@ -410,6 +410,24 @@ fn tell_of_sessions(machine: &Device, told: &mut u64) {
     }
 }
 
+/// Says that processes of the other mode send to this one, which they cannot speak with; less and less often. `told`: as above.
+fn tell_of_the_other_mode(machine: &Device, told: &mut u64) {
+    let packets = machine.counters().other_mode;
+    if packets >= told.saturating_mul(2).max(1) {
+        *told = packets;
+        let (own, other) = if machine.has_keys() {
+            ("has a key", "without one")
+        } else {
+            ("has no key", "with one")
+        };
+        tracing::warn!(
+            packets,
+            "PM1115 this device {own}, and a process {other} sends to it: they cannot speak with each other. Give --key to all processes of the \
+             shard, or to none"
+        );
+    }
+}
+
 /// Tells the agent of a device's lease what becomes of it, and everybody: when it serves, and when it does not for long.
 pub(crate) fn watch<M: Media>(
     lease: Option<Lease>,
@@ -425,8 +443,10 @@ pub(crate) fn watch<M: Media>(
     let mut told = None;
     let mut large_lost = false;
     let mut sessions = 0;
+    let mut other_mode = 0;
     move |node| {
         let machine = node.machine();
+        tell_of_the_other_mode(machine, &mut other_mode);
         if machine.loses_large() && !std::mem::replace(&mut large_lost, true) {
             tracing::warn!(
                 "PM1114 large packets to {next} do not arrive, and small ones do: the path carries less than the system knows. New writes are sent in \

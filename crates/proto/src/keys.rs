@@ -205,6 +205,17 @@ pub(crate) fn sealed(key: &MacKey, packet: &Packet<'_>, rules: Rules) -> bool {
     Verified::of(key.verifies(packet)).under(rules) == Verified::Yes
 }
 
+/// Returns whether a process of the other mode has sent it, as far as that can be told: with keys if the receiver has none, and the other way about
+/// (keys.md §4). It proves nothing, and nothing but a warning follows.
+pub(crate) fn is_of_the_other_mode(keyed: bool, packet: &Packet<'_>) -> bool {
+    let by_keys = match packet.header.kind {
+        Kind::Open => Identity::read(packet.payload).map(|said| said.front.is_some()),
+        Kind::Recover => Some(packet.header.tag != 0),
+        _ => None,
+    };
+    by_keys.is_some_and(|by_keys| by_keys != keyed)
+}
+
 /// Returns the number by which RECOVER names this hop; 0 names none.
 pub(crate) fn said(hop: u32) -> u64 {
     u64::from(hop) + 1

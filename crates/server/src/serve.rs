@@ -123,6 +123,7 @@ pub fn serve(
     let mut core = ServerNode::new(Server::new(config.server, random), store);
     let (words, pulse) = (config.words, config.pulse);
     let mut said = OnRecord::default();
+    let mut other_mode = 0;
     let mut poll = mio::Poll::new()?;
     let mut events = mio::Events::with_capacity(16);
     poll.registry().register(
@@ -221,6 +222,7 @@ pub fn serve(
         while let Some(notice) = core.machine_mut().poll_notice() {
             tracing::warn!("{notice}");
         }
+        tell_of_the_other_mode(core.machine(), &mut other_mode);
         if let Some(words) = &words {
             tell(words, core.machine(), &mut said);
         }
@@ -251,6 +253,25 @@ pub fn serve(
         if events.iter().any(|event| event.token() == STOP_TOKEN) {
             return Ok(Ended::Asked);
         }
+    }
+}
+
+/// Says that devices of the other mode send to this server, which cannot speak with them; less and less often. `told`: how many packets there were
+/// when it was said last.
+fn tell_of_the_other_mode(machine: &Server, told: &mut u64) {
+    let packets = machine.counters().other_mode;
+    if packets >= told.saturating_mul(2).max(1) {
+        *told = packets;
+        let (own, other) = if machine.has_keys() {
+            ("has a key", "without one")
+        } else {
+            ("has no key", "with one")
+        };
+        tracing::warn!(
+            packets,
+            "PM2607 this server {own}, and a device {other} sends to it: they cannot speak with each other. Give --key to all processes of the shard, \
+             or to none"
+        );
     }
 }
 

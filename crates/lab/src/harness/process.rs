@@ -101,7 +101,8 @@ impl Process {
             .as_ref()
             .unwrap_or(&self.spec.binaries.pmnet);
         // Networks of the laboratory have no strangers.
-        let keyed = self.spec.args.iter().any(|arg| arg == "--key");
+        let says_key = |arg: &OsString| arg.to_string_lossy().contains("--key");
+        let keyed = self.spec.args.iter().any(says_key);
         let insecure = ROLES.iter().filter(|_| !keyed);
         let insecure = insecure.map(|role| (format!("PMNET_{role}_INSECURE"), "true"));
         let child = Command::new(&self.spec.binaries.lab)

@@ -237,6 +237,8 @@ counters! {
     unknown_key,
     /// Dropped: sealed for another hop than this one.
     misled,
+    /// Of processes with keys if this device has none, and the other way about.
+    other_mode,
     /// Dropped: a kind that this role does not take from this sender.
     unexpected,
     /// Dropped and answered: the sender's epoch is lower.
@@ -548,6 +550,9 @@ impl Device {
         if header.shard != self.config.shard {
             self.counters.wrong_shard += 1;
             return Verdict::Done;
+        }
+        if keys::is_of_the_other_mode(self.has_keys(), packet) {
+            self.counters.other_mode += 1;
         }
         if self.config.keys.is_none() {
             return self.take_in(now, from, packet, room, out);
