@@ -186,6 +186,7 @@ struct pm_seals {
 	__u64 kind_word, device_incarnation;
 	__be64 order;
 	__be64 tag;		/* of the entry: the result */
+	__u64 tail;		/* only used inside */
 };
 
 /* Was the packet sealed with `from`, and is it unchanged? Then the entry's tag is in @seals. */
@@ -195,6 +196,7 @@ __attribute__((noinline)) bool verify_and_make(struct xdp_md *ctx, __u32 offset,
 	struct pm_sip a, b;
 	struct pm_words words;
 	const __u64 *header;
+	__u64 wrong;
 	void *p;
 
 	if (!seals || !(seals->from[0] | seals->from[1]) ||
@@ -204,6 +206,9 @@ __attribute__((noinline)) bool verify_and_make(struct xdp_md *ctx, __u32 offset,
 	header = (const void *)words.h;
 	sip_begin(&a, seals->from[0], seals->from[1]);
 	sip_begin(&b, seals->own[0], seals->own[1]);
+	/* What is needed behind the loop: older kernels leave this function 96 bytes of stack. */
+	seals->tail = last_word(words.last, length);
+	seals->tag = words.h->tag;
 #pragma clang loop unroll(full)
 	for (int i = 0; i < 9; i++) {
 		sip_add(&a, header[i]);
@@ -224,10 +229,12 @@ __attribute__((noinline)) bool verify_and_make(struct xdp_md *ctx, __u32 offset,
 		sip_add(&b, *(__u64 *)p);
 		p += 8;
 	}
-	sip_add(&a, last_word(words.last, length));
-	sip_add(&b, last_word(words.last, length));
+	asm volatile("" ::: "memory");
+	sip_add(&a, seals->tail);
+	sip_add(&b, seals->tail);
+	wrong = sip_end(&a) ^ seals->tag;
 	seals->tag = sip_end(&b);
-	return !(sip_end(&a) ^ words.h->tag);
+	return !wrong;
 }
 
 /* What eight bytes at the end of a header, its tag, contribute to the checksum. */

@@ -178,12 +178,17 @@ static __always_inline struct pm_session *session_in(const __u32 *row, struct pm
 	return known->session;
 }
 
-/* The session with this id, if it is served here: first in its preferred row, then by the index. */
+/*
+ * The session with this id, if it is served here: first in its preferred row, then by the index. A
+ * free row has the id 0, which no session has.
+ */
 static __always_inline struct pm_session *find_session(__be64 id, struct pm_known *known)
 {
 	__u32 low = bpf_be64_to_cpu(id) & pm_session_mask, *row;
 	struct pm_session *session = session_in(&low, known);
 
+	if (!id)
+		return NULL;
 	if (session && session->id == bpf_be64_to_cpu(id))
 		return session;
 	row = bpf_map_lookup_elem(&pm_session_rows, &id);

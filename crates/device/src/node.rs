@@ -250,6 +250,9 @@ impl<M: Media> DeviceNode<M> {
                 return Ok(());
             }
         };
+        let Some(genuine) = self.machine.check(&packet) else {
+            return Ok(());
+        };
         if let Some(fast) = &mut self.fast
             && self.machine.may_close(&packet.header)
             && !std::mem::replace(&mut fast.reads_up, true)
@@ -261,9 +264,10 @@ impl<M: Media> DeviceNode<M> {
         if Device::may_admit(&packet.header) && self.machine.is_serving() {
             self.hold(now)?;
         }
+        let room = self.room();
         match self
             .machine
-            .receive(now, from, &packet, self.room(), &mut self.out)
+            .receive_genuine(now, from, &genuine, room, &mut self.out)
         {
             Verdict::Done => Ok(()),
             Verdict::Append(header) => {

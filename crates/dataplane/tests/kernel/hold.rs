@@ -2,19 +2,21 @@
 //! is told of a session beside it changes nothing that the pipeline counts.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering::SeqCst;
 
-use pmnet_dataplane::xdp::{Kernel, XDP_PASS, XDP_TX};
+use pmnet_dataplane::xdp::{Kernel, Status, XDP_PASS, XDP_TX};
 use pmnet_device::FastPath;
 use pmnet_proto::device::SessionState;
 use pmnet_wire::Kind;
 use pmnet_wire::packet::Stamp;
 
 use crate::races::{address, alone, client, fresh, hop, update};
-use crate::world::{Scratch, config, frame, skipped};
+use crate::world::{IDENTITY, PARAMETERS, Scratch, Words, config, frame, skipped};
 
 /// Returns a pipeline that knows its chain and no session; held.
 fn pipeline(scratch: &Scratch) -> Kernel {
-    let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
+    let (mut kernel, mut image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
+    pmnet_log::format(&mut image, &IDENTITY, &PARAMETERS).unwrap();
     let stamp = Stamp::of(&hop(Kind::Append, 1, 1));
     let mut hold = kernel.hold().unwrap();
     hold.describe(&stamp, &alone());
@@ -69,6 +71,33 @@ fn a_session_that_is_new_is_told_under_a_hold_of_its_own() {
     kernel.refresh_session(1, Some(fresh())).unwrap();
     assert!(kernel.admits());
     assert_eq!(verdict(&mut kernel, 1), XDP_TX);
+}
+
+/// Regression: a packet of session 0 found a row that was free, with the token and, where there are keys, the key of the session that had it before.
+#[test]
+fn a_free_row_is_nobodys() {
+    if skipped() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut kernel = pipeline(&scratch);
+    // Its preferred row is that of session 0.
+    let state = SessionState { id: 64, ..fresh() };
+    kernel.hold().unwrap().set_session(64, Some(state)).unwrap();
+    kernel.hold().unwrap().set_session(64, None).unwrap();
+    release(&mut kernel);
+    let mut out = [0; 4096];
+    let frame = frame(client(), address(), &update(0, 1));
+    assert_eq!(kernel.run(&frame, &mut out).unwrap().0, XDP_PASS);
+    // As those that `open` makes: the status is that of a whole device.
+    Words::of(&scratch.0).shard().stage.store(1, SeqCst);
+    let name = scratch.0.folder().file_name().unwrap();
+    let status = Status::read(&name.to_string_lossy()).unwrap();
+    let counted = status
+        .counters
+        .iter()
+        .find(|(name, _)| *name == "sessions_unknown");
+    assert_eq!(counted.unwrap().1, 1);
 }
 
 #[test]

@@ -5,16 +5,24 @@
 //! they send, and verifies what the devices send.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Barrier};
 
 use fastrand::Rng;
-use pmnet_proto::Peer;
+use pmnet_dataplane::xdp::{Kernel, KernelConfig};
 use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
+use pmnet_proto::{Peer, Time};
 use pmnet_wire::packet::Identity;
-use pmnet_wire::{ClusterKey, FrontKey, Header, Kind, MacKey, Packet};
+use pmnet_wire::record::{DurableRow, write_durable};
+use pmnet_wire::{ClusterKey, FrontKey, Header, Kind, MacKey, Packet, raw};
 
 use crate::chain;
 use crate::differential::{PACKETS_ALL, Run, compared, number};
-use crate::world::{DEVICE, SHARD, SHARD_TOKEN, Sent, World, before, others, server, skipped};
+use crate::load::addresses;
+use crate::rig::{Node, Passed, run};
+use crate::world::{
+    DEVICE, SHARD, SHARD_TOKEN, Sent, World, before, config, frame, others, recover_reply, server,
+    settings, skipped,
+};
 
 /// The server begins with this key, and so do all hops beside the device.
 const CLUSTER: ClusterKey = ClusterKey::new(*b"a key of cluster");
@@ -56,6 +64,8 @@ pub struct Keys {
     sessions: HashMap<u64, u64>,
     tokens: Vec<u64>,
     rng: Rng,
+    /// Nothing is forged.
+    pub honest: bool,
 }
 
 impl Keys {
@@ -64,13 +74,14 @@ impl Keys {
         let (sender, next) = beside(around);
         Keys {
             own: keys.cluster.present,
-            front: CLUSTER.front(CLUSTER.front_id(b"web")).unwrap(),
+            front: front(),
             before: sender,
             next,
             hops: [before(address), server(address)],
             sessions: HashMap::new(),
             tokens: Vec::new(),
             rng: Rng::with_seed(7),
+            honest: false,
         }
     }
 
@@ -88,7 +99,7 @@ impl Keys {
         };
         let header = packet.header;
         let (key, payload) = self.key(&packet);
-        if header.kind != Kind::RecoverReply && self.rng.u8(..FORGED) == 0 {
+        if !self.honest && header.kind != Kind::RecoverReply && self.rng.u8(..FORGED) == 0 {
             return self.forge(&key, &header, payload);
         }
         sealed(&key, &header, &payload)
@@ -273,7 +284,7 @@ fn with_keys_the_kernel_answers_as_user_space_does() {
         Run::new(seed, |address, settings| {
             World::new(address, |device| {
                 settings(device);
-                device.keys = Some(keys((0, 0), seed % 4 == 0));
+                device.keys = Some(keys((0, 0), seed.is_multiple_of(4)));
             })
         })
     };
@@ -299,4 +310,245 @@ fn in_a_chain_with_keys_the_kernel_does_what_user_space_does() {
         chain::Run::step,
         |run| &run.world,
     );
+}
+
+/// Two CPUs append at the same time. An entry's tag is made before the lock is taken, for the order that comes next then; who comes second has to make it
+/// again.
+#[test]
+fn whoever_comes_second_to_the_lock_seals_its_entry_for_the_order_that_it_gets() {
+    if skipped() {
+        return;
+    }
+    let (address, client) = addresses()[0];
+    let second = Peer::new(client.ip(), client.port() + 1);
+    for _world in 0..10 {
+        let mut world = World::with(address, None, (0, 1), |settings| {
+            settings.keys = Some(keys((0, 1), false));
+        });
+        world.nobody_forges();
+        let sessions = [(client, 0x2000), (second, 0x3000)]
+            .map(|(client, token)| (client, token, open_in_chain(&mut world, client, token)));
+        let barrier = Arc::new(Barrier::new(2));
+        let cpus = sessions.map(|(client, token, session)| {
+            let (pins, barrier) = (world.pins().clone(), barrier.clone());
+            std::thread::spawn(move || {
+                let settings = KernelConfig {
+                    keys: Some(keys((0, 1), false).cluster.print()),
+                    ..config(address)
+                };
+                let (mut kernel, _image) = Kernel::load(&settings, pins).unwrap();
+                let key = front().session(SHARD, token).to_head;
+                let frames: Vec<_> = (1..=20)
+                    .map(|seq| {
+                        let header = Header {
+                            shard: SHARD,
+                            epoch: 1,
+                            session,
+                            seq,
+                            ..Header::new(Kind::Update)
+                        };
+                        frame(client, address, &sealed(&key, &header, &[7; 200]))
+                    })
+                    .collect();
+                barrier.wait();
+                let mut out = [0; 4096];
+                for frame in &frames {
+                    kernel.run(frame, &mut out).unwrap();
+                }
+            })
+        });
+        for cpu in cpus {
+            cpu.join().unwrap();
+        }
+        world.device.finish(Time(world.now.0 + 1)).unwrap();
+        assert_eq!(world.device.log().last(), 42, "two OPENs, and all updates");
+        let own = CLUSTER.hop(SHARD, 1, DEVICE);
+        for order in 1..=42 {
+            let entry = world.device.log().frame(order).unwrap();
+            let packet = Packet::parse(entry).unwrap();
+            assert!(own.verifies(&packet), "{}", packet.header);
+        }
+    }
+}
+
+/// Opens a session at the head of two devices.
+fn open_in_chain(world: &mut World, client: Peer, token: u64) -> u64 {
+    let open = Header {
+        shard: SHARD,
+        tag: token,
+        ..Header::new(Kind::Open)
+    };
+    let mut bytes = Vec::new();
+    open.write(&token.to_be_bytes(), &mut bytes);
+    world.receive(client, &bytes);
+    let order = world.device.log().last();
+    let next = others().start;
+    let row = DurableRow {
+        device: next,
+        incarnation: 1,
+        order,
+    };
+    let durable = Header {
+        shard: SHARD,
+        epoch: 1,
+        tag: SHARD_TOKEN,
+        device: next,
+        incarnation: 1,
+        order,
+        request: raw(100),
+        copies: raw(1),
+        ..Header::new(Kind::Durable)
+    };
+    let mut bytes = Vec::new();
+    durable.write(&write_durable(&[row]), &mut bytes);
+    world.receive(server(world.address), &bytes);
+    order
+}
+
+fn front() -> FrontKey {
+    CLUSTER.front(CLUSTER.front_id(b"web")).unwrap()
+}
+
+/// A device alone, with its process.
+struct Alone {
+    node: Node,
+    now: Time,
+    client: Peer,
+    session: u64,
+    seq: u64,
+}
+
+impl Alone {
+    const TOKEN: u64 = 0x4000;
+
+    fn new() -> Alone {
+        let (address, client) = addresses()[0];
+        let mut settings = settings(DEVICE, server(address));
+        settings.keys = Some(keys((0, 0), false));
+        let now = Time(1);
+        let node = Node::new(address, settings, Arc::new(|_, _| ()), now);
+        let mut alone = Alone {
+            node,
+            now,
+            client,
+            session: 0,
+            seq: 0,
+        };
+        alone.serve();
+        let identity = Identity {
+            token: Alone::TOKEN,
+            front: Some(front().id()),
+        };
+        let open = Header {
+            shard: SHARD,
+            ..Header::new(Kind::Open)
+        };
+        let open = sealed(
+            &front().session(SHARD, Alone::TOKEN).to_head,
+            &open,
+            &identity.write(),
+        );
+        let said = alone.turn(&[(client, open)]);
+        let reply = said
+            .iter()
+            .find(|(to, _)| *to == client)
+            .expect("an answer");
+        alone.session = Packet::parse(&reply.1).unwrap().header.session;
+        alone
+    }
+
+    fn turn(&mut self, burst: &[(Peer, Vec<u8>)]) -> Vec<(Peer, Vec<u8>)> {
+        self.now = Time(self.now.0 + 300_000_000);
+        self.node.turn(self.now, burst).unwrap()
+    }
+
+    /// The server answers.
+    fn serve(&mut self) {
+        let next = server(self.node.address);
+        for _turn in 0..16 {
+            let said = self.turn(&[]);
+            let replies = said
+                .iter()
+                .filter_map(|(_, bytes)| recover_reply(bytes, (0, 0)));
+            let replies = replies.map(|reply| {
+                let packet = Packet::parse(&reply).unwrap();
+                let key = CLUSTER.asking(SHARD, 0);
+                (next, sealed(&key, &packet.header, packet.payload))
+            });
+            let replies: Vec<_> = replies.collect();
+            self.turn(&replies);
+        }
+        assert!(self.node.device().unwrap().machine().is_serving());
+    }
+
+    /// What becomes of the next update.
+    fn update(&mut self) -> Passed {
+        self.seq += 1;
+        let header = Header {
+            shard: SHARD,
+            epoch: 1,
+            session: self.session,
+            seq: self.seq,
+            ..Header::new(Kind::Update)
+        };
+        let key = front().session(SHARD, Alone::TOKEN).to_head;
+        let bytes = sealed(&key, &header, b"update");
+        run(&self.node.kernel, self.client, self.node.address, &bytes)
+    }
+
+    fn take_over(&mut self, keys: Option<DeviceKeys>) {
+        self.node.kill();
+        self.node
+            .reconfigure(move |settings| settings.keys = keys.clone());
+        self.node.restart(self.now).unwrap();
+    }
+}
+
+#[test]
+fn with_the_same_keys_a_process_takes_the_pipeline_over_while_it_goes_on() {
+    if skipped() {
+        return;
+    }
+    let mut alone = Alone::new();
+    assert!(matches!(alone.update(), Passed::Out(..)));
+    alone.node.kill();
+    assert!(
+        matches!(alone.update(), Passed::Out(..)),
+        "without a process"
+    );
+    alone.take_over(Some(keys((0, 0), false)));
+    assert!(
+        matches!(alone.update(), Passed::Out(..)),
+        "before the server has answered"
+    );
+    alone.serve();
+    // The client is heard of again.
+    let passed = alone.update();
+    assert!(matches!(passed, Passed::Up), "{passed:?}");
+}
+
+/// A key that is refused from now on is not good until the server answers, however long it is away.
+#[test]
+fn with_other_keys_a_process_holds_the_pipeline_at_once() {
+    if skipped() {
+        return;
+    }
+    let refused = || {
+        let mut refused = keys((0, 0), false);
+        refused.cluster.refused.push(front().id());
+        refused
+    };
+    for others in [Some(keys((0, 0), true)), Some(refused()), None] {
+        let mut alone = Alone::new();
+        assert!(matches!(alone.update(), Passed::Out(..)));
+        alone.take_over(others);
+        let passed = alone.update();
+        assert!(matches!(passed, Passed::Up), "{passed:?}");
+    }
+    let mut alone = Alone::new();
+    alone.take_over(Some(refused()));
+    alone.serve();
+    assert!(matches!(alone.update(), Passed::Up));
+    let counters = *alone.node.device().unwrap().machine().counters();
+    assert_eq!(counters.admitted, 0, "nothing of a refused front");
 }

@@ -9,7 +9,9 @@ use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
-use pmnet_dataplane::xdp::{Kernel, MapMedia, OpenConfig, Pins, XDP_DROP, XDP_PASS, XDP_TX, open};
+use pmnet_dataplane::xdp::{
+    Kernel, KernelConfig, MapMedia, OpenConfig, Pins, XDP_DROP, XDP_PASS, XDP_TX, open,
+};
 use pmnet_device::{DeviceConfig, DeviceError, DeviceNode, FastPath, Hold};
 use pmnet_log::{Identity, Tail};
 use pmnet_proto::device::{Bucket, ChainState, HopWork, ReadState, SessionState};
@@ -301,7 +303,10 @@ fn start(
     anew: bool,
 ) -> Result<(Part, Process), String> {
     let wanted = OpenConfig {
-        kernel: config(address),
+        kernel: KernelConfig {
+            keys: settings.keys.as_ref().map(|keys| keys.cluster.print()),
+            ..config(address)
+        },
         identity: Identity {
             log_uuid: 1 << 100 | u128::from(settings.id),
             device: settings.id,

@@ -477,6 +477,16 @@ impl World {
         by_kernel
     }
 
+    /// From now on nothing is forged.
+    pub fn nobody_forges(&mut self) {
+        self.keys.as_mut().expect("it has keys").honest = true;
+    }
+
+    /// Returns where it is pinned.
+    pub fn pins(&self) -> &Pins {
+        &self.scratch.0
+    }
+
     /// Returns how many packets the kernel has dropped as forged; 0 without keys.
     fn forged_by_kernel(&self) -> u64 {
         if self.keys.is_none() {

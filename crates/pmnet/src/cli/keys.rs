@@ -9,9 +9,6 @@ use pmnet_keys::{Cluster, Front, KeyFileError};
 use pmnet_proto::keys::ClusterKeys;
 use pmnet_wire::FrontKey;
 
-/// The kernel's pipeline verifies and seals. Until it does, a device with keys takes no kernel mode.
-pub const KERNEL_HAS_KEYS: bool = false;
-
 /// What a role says about its keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeyArgs {

@@ -271,6 +271,14 @@ impl Counters {
     }
 }
 
+/// A packet of this shard. With keys the right sender has sealed it, and its tag is the token that it would have without keys.
+#[derive(Debug)]
+pub struct Genuine<'a> {
+    packet: Packet<'a>,
+    /// Seal of answers to it.
+    answers: Seal,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct IndexRow {
     session: u64,
@@ -543,29 +551,50 @@ impl Device {
         room: Room,
         out: &mut Outbox,
     ) -> Verdict {
+        match self.check(packet) {
+            Some(genuine) => self.receive_genuine(now, from, &genuine, room, out),
+            None => Verdict::Done,
+        }
+    }
+
+    /// The first part of [`Device::receive`]: whether the packet is for this shard and, with keys, whether the right sender has sealed it. `None`: it is
+    /// counted, and to be dropped. Until this is known nothing may be done for its sake: no fast path held, no READ handed up.
+    pub fn check<'a>(&mut self, packet: &Packet<'a>) -> Option<Genuine<'a>> {
         let header = &packet.header;
         if matches!(self.phase, Phase::Stopped) {
-            return Verdict::Done;
+            return None;
         }
         if header.shard != self.config.shard {
             self.counters.wrong_shard += 1;
-            return Verdict::Done;
+            return None;
         }
         if keys::is_of_the_other_mode(self.has_keys(), packet) {
             self.counters.other_mode += 1;
         }
-        if self.config.keys.is_none() {
-            return self.take_in(now, from, packet, room, out);
-        }
-        match self.verify(packet) {
-            Some((tag, answers)) => {
-                self.answers = answers;
-                let header = Header { tag, ..*header };
-                let payload = packet.payload;
-                self.take_in(now, from, &Packet { header, payload }, room, out)
-            }
-            None => Verdict::Done,
-        }
+        let (tag, answers) = if self.has_keys() {
+            self.verify(packet)?
+        } else {
+            (header.tag, Seal::Token)
+        };
+        let header = Header { tag, ..*header };
+        let payload = packet.payload;
+        Some(Genuine {
+            packet: Packet { header, payload },
+            answers,
+        })
+    }
+
+    /// The second part: takes it in.
+    pub fn receive_genuine(
+        &mut self,
+        now: Time,
+        from: Peer,
+        genuine: &Genuine<'_>,
+        room: Room,
+        out: &mut Outbox,
+    ) -> Verdict {
+        self.answers = genuine.answers;
+        self.take_in(now, from, &genuine.packet, room, out)
     }
 
     /// Verifies that the packet comes unchanged from a sender that may send it. Returns the token that it would have without keys, and the seal of

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 
 use super::packet::Packet;
-use super::plan::Plan;
+use super::plan::{Plan, Tags};
 use super::stand::Stand;
 use crate::bench::micro::{cpus, pin};
 use crate::demo::view::View;
@@ -20,6 +20,8 @@ const PAYLOAD_BYTES: usize = 100;
 pub struct Row {
     /// The kind of packet.
     pub packet: Packet,
+    /// What it carries to show who has sent it.
+    pub tags: Tags,
     /// Bytes of the update, or of what is in its place.
     pub payload_bytes: usize,
     /// Sessions that took turns.
@@ -76,7 +78,8 @@ fn cells(plan: &Plan, ipv6: bool) -> Vec<Cell> {
 /// Rows that will be measured.
 pub fn steps(plan: &Plan) -> u64 {
     let rows = [false, true].map(|ipv6| cells(plan, ipv6).len());
-    u64::try_from(rows.iter().sum::<usize>() * plan.sessions.len()).unwrap_or(u64::MAX)
+    let each = plan.sessions.len() * plan.tags.len();
+    u64::try_from(rows.iter().sum::<usize>() * each).unwrap_or(u64::MAX)
 }
 
 /// Measures everything, on the first core that this process may use.
@@ -90,9 +93,13 @@ pub fn all(plan: &Plan, stop: &AtomicBool, view: &View) -> anyhow::Result<Vec<Ro
             if cells.is_empty() {
                 continue;
             }
-            number += 1;
-            let mut stand = Stand::new(plan, ipv6, sessions, number)
-                .context("cannot set up a device to be measured")?;
+            let mut stands = Vec::new();
+            for &tags in &plan.tags {
+                number += 1;
+                let stand = Stand::new(plan, tags, ipv6, sessions, number)
+                    .context("cannot set up a device to be measured")?;
+                stands.push((tags, stand));
+            }
             for cell in cells {
                 let Cell {
                     packet,
@@ -102,9 +109,9 @@ pub fn all(plan: &Plan, stop: &AtomicBool, view: &View) -> anyhow::Result<Vec<Ro
                     "{}, {payload_bytes} B, {sessions} session(s)",
                     packet.name()
                 );
-                view.step(&name, 1);
-                rows.push(
-                    one(&mut stand, plan, cell, sessions, stop).with_context(|| name.clone())?,
+                view.step(&name, u64::try_from(stands.len()).unwrap_or(1));
+                rows.extend(
+                    one(&mut stands, plan, cell, sessions, stop).with_context(|| name.clone())?,
                 );
             }
         }
@@ -112,39 +119,59 @@ pub fn all(plan: &Plan, stop: &AtomicBool, view: &View) -> anyhow::Result<Vec<Ro
     Ok(rows)
 }
 
-/// Both programs get the same packets in each round; who comes first alternates.
+/// The devices take turns, round by round.
 fn one(
-    stand: &mut Stand,
+    stands: &mut [(Tags, Stand)],
     plan: &Plan,
     cell: Cell,
     sessions: usize,
     stop: &AtomicBool,
-) -> anyhow::Result<Row> {
+) -> anyhow::Result<Vec<Row>> {
+    let mut samples = vec![Vec::with_capacity(plan.rounds); stands.len()];
+    for number in 0..plan.rounds {
+        ensure!(!stop.load(Ordering::Relaxed), "interrupted");
+        for ((_, stand), samples) in stands.iter_mut().zip(&mut samples) {
+            samples.push(round(stand, plan, cell, number)?);
+        }
+    }
+    let rows = stands.iter().zip(&samples);
+    let rows = rows.map(|((tags, _), samples)| row(cell, *tags, sessions, plan.batch, samples));
+    Ok(rows.collect())
+}
+
+/// Both programs get the same packets in each round; who comes first alternates.
+fn round(
+    stand: &mut Stand,
+    plan: &Plan,
+    cell: Cell,
+    number: usize,
+) -> anyhow::Result<(Duration, Duration)> {
     let Cell {
         packet,
         payload_bytes,
     } = cell;
-    let mut samples = Vec::with_capacity(plan.rounds);
-    for round in 0..plan.rounds {
-        ensure!(!stop.load(Ordering::Relaxed), "interrupted");
-        if round == 0 || packet.appends() {
-            stand.prepare(packet, payload_bytes, plan.batch)?;
-        }
-        // The first program must not find the packets in other caches than the second.
-        stand.run_nothing(plan.batch)?;
-        samples.push(if round % 2 == 0 {
-            let without = stand.run_nothing(plan.batch)?;
-            (stand.run_pipeline(packet, plan.batch)?, without)
-        } else {
-            let with = stand.run_pipeline(packet, plan.batch)?;
-            (with, stand.run_nothing(plan.batch)?)
-        });
+    if number == 0 || packet.appends() {
+        stand.prepare(packet, payload_bytes, plan.batch)?;
     }
-    Ok(row(cell, sessions, plan.batch, &samples))
+    // The first program must not find the packets in other caches than the second.
+    stand.run_nothing(plan.batch)?;
+    Ok(if number.is_multiple_of(2) {
+        let without = stand.run_nothing(plan.batch)?;
+        (stand.run_pipeline(packet, plan.batch)?, without)
+    } else {
+        let with = stand.run_pipeline(packet, plan.batch)?;
+        (with, stand.run_nothing(plan.batch)?)
+    })
 }
 
 /// `samples`: time for a packet with the pipeline and without, by rounds.
-fn row(cell: Cell, sessions: usize, batch: u32, samples: &[(Duration, Duration)]) -> Row {
+fn row(
+    cell: Cell,
+    tags: Tags,
+    sessions: usize,
+    batch: u32,
+    samples: &[(Duration, Duration)],
+) -> Row {
     let nanos = |time: &Duration| time.as_secs_f64() * 1e9;
     let pick = |figure: &dyn Fn(&(Duration, Duration)) -> f64, least: bool| {
         let mut values: Vec<f64> = samples.iter().map(figure).collect();
@@ -155,6 +182,7 @@ fn row(cell: Cell, sessions: usize, batch: u32, samples: &[(Duration, Duration)]
     let ns = pick(&|(with, without)| nanos(with) - nanos(without), false);
     Row {
         packet: cell.packet,
+        tags,
         payload_bytes: cell.payload_bytes,
         sessions,
         packets: u64::from(batch) * u64::try_from(samples.len()).unwrap_or(u64::MAX),
@@ -178,7 +206,7 @@ mod tests {
             packet: Packet::Update,
             payload_bytes: 100,
         };
-        let row = row(cell, 1, 1000, &samples);
+        let row = row(cell, Tags::Token, 1, 1000, &samples);
         let near = |a: f64, b: f64| assert!((a - b).abs() < 0.001, "{a} {b}");
         near(row.ns, 140.0);
         near(row.ns_min, 130.0);

@@ -23,7 +23,7 @@ use crate::xdp::{NOT_BUILT, plain};
 
 pub use measure::{Outcome, Row};
 pub use packet::Packet;
-pub use plan::{BATCH_MAX, BATCHES_IN_LOG, BESIDE_MAX, Plan, TAKEN_MAX};
+pub use plan::{BATCH_MAX, BATCHES_IN_LOG, BESIDE_MAX, Plan, TAKEN_MAX, Tags};
 pub use stand::SESSIONS_MAX;
 
 /// Why this process cannot measure; `None`: it can, as far as can be seen without trying.

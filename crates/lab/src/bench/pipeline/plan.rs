@@ -2,6 +2,7 @@
 
 use pmnet_dataplane::xdp::DEVICES_MAX;
 use pmnet_log::Parameters;
+use serde::Serialize;
 
 use super::packet::Packet;
 #[cfg(doc)]
@@ -36,4 +37,27 @@ pub struct Plan {
     pub beside: u16,
     /// The device answers by a lease.
     pub leased: bool,
+    /// What packets carry, each once. Several are measured in turns.
+    pub tags: Vec<Tags>,
+}
+
+/// What a packet carries to show who has sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tags {
+    /// A token.
+    Token,
+    /// A MAC: the shard has keys.
+    Mac,
+}
+
+impl Tags {
+    /// As in the table.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Tags::Token => "token",
+            Tags::Mac => "MAC",
+        }
+    }
 }

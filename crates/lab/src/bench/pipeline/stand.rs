@@ -10,15 +10,16 @@ use pmnet_client::Clock;
 use pmnet_dataplane::xdp::{Dispatcher, KernelConfig, MapMedia, OpenConfig, Opened, Pins, open};
 use pmnet_device::{DeviceConfig, DeviceNode};
 use pmnet_log::Identity;
+use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
 use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{Peer, Random, Time};
 use pmnet_wire::packet::{self, Fragment, Stamp};
 use pmnet_wire::record::{RecoverReply, read_path};
-use pmnet_wire::{Header, Kind, Packet as Wire};
+use pmnet_wire::{ClusterKey, FrontKey, Header, Kind, MacKey, Packet as Wire};
 
 use super::frame;
 use super::packet::Packet;
-use super::plan::Plan;
+use super::plan::{Plan, Tags};
 use crate::bench::micro::pinned::Pinned;
 use crate::xdp::{Feeder, Target};
 
@@ -42,9 +43,37 @@ const LEASE: Nanos = 24 * 3600 * SECOND;
 /// Time that passes with each turn, in nanoseconds: enough for every timer of a start.
 const TURN: u64 = 300_000_000;
 
+/// Keys of the shard, as others than the device have them.
+struct Keys {
+    cluster: ClusterKey,
+    front: FrontKey,
+}
+
+impl Keys {
+    fn new() -> Keys {
+        let cluster = ClusterKey::new(fastrand::u128(..).to_be_bytes());
+        let front = cluster.front(cluster.front_id(b"bench"));
+        let front = front.expect("it is derived from the same key");
+        Keys { cluster, front }
+    }
+}
+
+/// The datagram, sealed if there is a key.
+fn written(key: Option<MacKey>, header: Header, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let header = match key {
+        Some(key) => key.seal(&header.for_payload(payload), payload),
+        None => header,
+    };
+    header.write(payload, &mut out);
+    out
+}
+
 struct Client {
     address: SocketAddr,
     token: u64,
+    /// Of what it sends.
+    key: Option<MacKey>,
     session: u64,
     seq: u64,
 }
@@ -66,6 +95,7 @@ pub struct Stand {
     // While it is open, it has programs to go over to.
     _dispatcher: Option<Dispatcher>,
     clients: Vec<Client>,
+    keys: Option<Keys>,
     address: SocketAddr,
     server: Peer,
     now: Time,
@@ -80,7 +110,18 @@ pub struct Stand {
 
 impl Stand {
     /// A new device with the plan's log, which serves this many sessions and has room for a batch of prepared packets.
-    pub fn new(plan: &Plan, ipv6: bool, sessions: usize, number: usize) -> anyhow::Result<Stand> {
+    pub fn new(
+        plan: &Plan,
+        tags: Tags,
+        ipv6: bool,
+        sessions: usize,
+        number: usize,
+    ) -> anyhow::Result<Stand> {
+        let keys = (tags == Tags::Mac).then(Keys::new);
+        let of_device = keys.as_ref().map(|keys| DeviceKeys {
+            cluster: ClusterKeys::new(keys.cluster),
+            next: 0,
+        });
         let batch = plan.batch;
         let host = |last: u8| -> IpAddr {
             if ipv6 {
@@ -101,7 +142,7 @@ impl Stand {
                 parameters: plan.log,
                 sessions_max: ROWS,
                 read_buckets: BUCKETS,
-                keys: None,
+                keys: of_device.as_ref().map(|keys| keys.cluster.print()),
             },
             identity: Identity {
                 log_uuid: u128::from(fastrand::u64(..)),
@@ -137,6 +178,7 @@ impl Stand {
         let feeder = Feeder::new(fed, &pinned.0, batch)?;
         let mut device = DeviceConfig::new(DEVICE, SHARD, server);
         device.leased = plan.leased;
+        device.keys = of_device;
         let now = Time(1);
         let pipeline = DeviceNode::new(device, log, Random::new(fastrand::u64(..)), now)
             .with_fast_path(Box::new(kernel));
@@ -145,6 +187,7 @@ impl Stand {
             feeder,
             _dispatcher: dispatcher,
             clients: Vec::new(),
+            keys,
             address,
             server,
             now,
@@ -200,9 +243,9 @@ impl Stand {
                     epoch: EPOCH,
                     ..Stamp::of(&asked.header)
                 };
-                let mut reply = Vec::new();
-                header.header(&stamp).write(&payload, &mut reply);
-                replies.push(reply);
+                let keys = self.keys.as_ref();
+                let key = keys.map(|keys| keys.cluster.asking(SHARD, 0));
+                replies.push(written(key, header.header(&stamp), &payload));
             }
             for reply in &replies {
                 self.pipeline.receive(self.now, self.server, reply)?;
@@ -227,20 +270,24 @@ impl Stand {
     fn open(&mut self, client: SocketAddr) -> anyhow::Result<()> {
         // Even: no mark.
         let token = fastrand::u64(1..1 << 60) << 1;
-        let mut open = Vec::new();
+        let keys = self.keys.as_ref();
+        let key = keys.map(|keys| keys.front.session(SHARD, token).to_head);
+        let identity = packet::Identity {
+            token,
+            front: keys.map(|keys| keys.front.id()),
+        };
         let stamp = Stamp {
             shard: SHARD,
             tag: token,
             ..Stamp::default()
         };
-        packet::Open {
+        let open = packet::Open {
             copies: 1,
             client: 0,
             start: 0,
             searches: false,
-        }
-        .header(&stamp)
-        .write(&token.to_be_bytes(), &mut open);
+        };
+        let open = written(key, open.header(&stamp), &identity.write());
         self.pipeline.receive(self.now, client, &open)?;
         let said = self.turn()?;
         let session = said.iter().find_map(|(to, bytes)| {
@@ -250,6 +297,7 @@ impl Stand {
         self.clients.push(Client {
             address: client,
             token,
+            key,
             session: session.context("the device opens no session")?,
             seq: 0,
         });
@@ -259,7 +307,6 @@ impl Stand {
     /// The machine follows what the pipeline has appended, and the server has applied all of it.
     pub fn apply(&mut self) -> anyhow::Result<()> {
         self.turn()?;
-        let mut applied = Vec::new();
         let word = packet::Applied {
             received: 0,
             applied: self.pipeline.log().last(),
@@ -273,7 +320,9 @@ impl Stand {
             tag: SHARD_TOKEN,
             ..Stamp::default()
         };
-        word.header(&stamp).write(b"", &mut applied);
+        let keys = self.keys.as_ref();
+        let key = keys.map(|keys| keys.cluster.hop(SHARD, EPOCH, 0));
+        let applied = written(key, word.header(&stamp), b"");
         self.pipeline.receive(self.now, self.server, &applied)?;
         self.turn()?;
         let (_, _, _, applied) = self.pipeline.machine().cursors();
@@ -327,9 +376,8 @@ impl Stand {
                     kept: false,
                     replicas: false,
                 };
-                let mut datagram = Vec::new();
-                read.header(&stamp(client.token))
-                    .write(&packet::write_hashes(&[key_hash]), &mut datagram);
+                let header = read.header(&stamp(client.token));
+                let datagram = written(client.key, header, &packet::write_hashes(&[key_hash]));
                 frame::udp(from, to, &datagram)
             }
             _ => self.update(packet, key_hash, payload),
@@ -363,8 +411,7 @@ impl Stand {
             },
             _ => header,
         };
-        let mut datagram = Vec::new();
-        header.write(payload, &mut datagram);
+        let mut datagram = written(client.key, header, payload);
         if packet == Packet::Damaged {
             let last = datagram.last_mut().context("a datagram has bytes")?;
             *last ^= 1;

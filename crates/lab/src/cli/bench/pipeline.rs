@@ -6,7 +6,7 @@ use pmnet_log::Parameters;
 
 use super::values::{between, each_once};
 use crate::bench::pipeline::{
-    self, BATCH_MAX, BATCHES_IN_LOG, BESIDE_MAX, Packet, Plan, SESSIONS_MAX, TAKEN_MAX,
+    self, BATCH_MAX, BATCHES_IN_LOG, BESIDE_MAX, Packet, Plan, SESSIONS_MAX, TAKEN_MAX, Tags,
 };
 
 const EXAMPLES: &str = "\
@@ -16,6 +16,7 @@ Examples:
   pmnet-lab bench pipeline --packets update,duplicate,tcp --sessions 1,64,4096 --json
   pmnet-lab bench pipeline --packets update --log-size 1M --batch 200
   pmnet-lab bench pipeline --packets update,tcp --beside 3
+  pmnet-lab bench pipeline --packets update,duplicate,read-hit --payloads 0,100,1000,1344 --keyed
 
 Needs root, Linux 5.18 and a pmnet that was built with clang; no interface, no namespace. It can run beside
 devices that serve, and leaves nothing behind. Table or JSON on stdout.";
@@ -56,6 +57,9 @@ pub struct PipelineArgs {
     /// The device answers by a lease, as in a fleet: the pipeline looks at its clock before each answer.
     #[arg(long)]
     leased: bool,
+    /// Measure a shard with keys as well, in turns with the one without: packets that are sealed and verified.
+    #[arg(long)]
+    keyed: bool,
     /// The result as one JSON object on stdout.
     #[arg(long)]
     json: bool,
@@ -90,5 +94,10 @@ fn plan(args: &PipelineArgs) -> Result<Plan, ConfigError> {
         log: Parameters::ring(entries, frame_bytes),
         beside: args.beside,
         leased: args.leased,
+        tags: if args.keyed {
+            vec![Tags::Token, Tags::Mac]
+        } else {
+            vec![Tags::Token]
+        },
     })
 }

@@ -21,7 +21,7 @@ use super::kernel_settings::KernelSettings;
 use super::store;
 use super::verbs::VerbsSettings;
 use crate::cli::common::{hop_addresses, required, size_max, udp_address};
-use crate::cli::keys::{KERNEL_HAS_KEYS, KeyArgs, OfCluster};
+use crate::cli::keys::{KeyArgs, OfCluster};
 use crate::cli::names::Named;
 
 /// Time of polling after activity.
@@ -190,10 +190,6 @@ fn takes_keys(place: &Place) -> Result<(), ConfigError> {
         Place::Verbs(_) => {
             "--key does not go with --mode verbs: a NIC acknowledges a message before a process can verify it. Leave --key out, and state \
              with --insecure that the hosts of this network are trusted"
-        }
-        Place::Kernel(_) if !KERNEL_HAS_KEYS => {
-            "--key does not go with a kernel mode yet: use --mode relay or af-xdp; or leave --key out, and state with --insecure that the hosts \
-             of this network are trusted"
         }
         Place::Kernel(_) | Place::Relay | Place::Direct(_) | Place::Store(..) => return Ok(()),
     };
