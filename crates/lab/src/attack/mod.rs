@@ -43,6 +43,8 @@ const CLIENTS: usize = 8;
 const CALL_MAX: Duration = Duration::from_secs(30);
 /// After the attack, everything acknowledged reaches the database within this.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
+/// Nothing moves for so long: a session whose client left while a device was away ends late.
+const QUIET: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What is done.
@@ -339,7 +341,7 @@ fn rested(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
     let begin = Instant::now();
     loop {
         let before = states(stand)?;
-        std::thread::sleep(10 * LOOK);
+        std::thread::sleep(QUIET);
         if moved(&before, &states(stand)?).is_empty() {
             return Ok(before);
         }

@@ -160,8 +160,12 @@ impl Field {
             _ => Trick::Repeated,
         };
         let own = self.own.filter(|_| trick == Trick::Insider);
-        let is_elsewhere =
-            |receiver: &SocketAddrV4| receiver != &base.to && receiver.ip() != base.to.ip();
+        // A client's packet has several right receivers: any device that is head. So it is a repeated one at each of them.
+        let is_of_client = base.from.ip() == self.roles[0].ip();
+        let is_device = |receiver: &SocketAddrV4| receiver.port() == base.to.port();
+        let is_elsewhere = |receiver: &SocketAddrV4| {
+            receiver.ip() != base.to.ip() && !(is_of_client && is_device(receiver))
+        };
         let to = match trick {
             // Where the packet would have gone, if that is in reach.
             Trick::Repeated => *to.iter().find(|receiver| **receiver == base.to)?,

@@ -104,6 +104,10 @@ fn reason(name: &str) -> Option<String> {
     if metric.ends_with("_foreign_total") {
         return Some("foreign".to_owned());
     }
+    // Those that the kernel dropped by itself.
+    if metric == "pmnet_kernel_packets_total" && labels.contains("event=\"forged\"") {
+        return Some("forged".to_owned());
+    }
     if !metric.ends_with("_dropped_total") {
         return None;
     }

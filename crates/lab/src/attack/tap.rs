@@ -145,13 +145,17 @@ pub fn send(namespace: &str, ends: &[End; 2], shared: &Shared) -> anyhow::Result
     let mut field = shared.field.clone();
     let mut sent: BTreeMap<(usize, Trick, Option<Kind>), u64> = BTreeMap::new();
     let mut due = Instant::now();
+    // Millionths of packets.
+    let mut owed = 0;
     while !shared.over.load(Ordering::Relaxed) {
         std::thread::sleep(TURN);
         let passed = due.elapsed();
         due = Instant::now();
         let rate = shared.rate.load(Ordering::Relaxed);
         let micros = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
-        let count = (rate.saturating_mul(micros) / 1_000_000).min(BURST);
+        owed += rate.saturating_mul(micros);
+        let count = (owed / 1_000_000).min(BURST);
+        owed %= 1_000_000;
         let tricks = match shared.repeats.load(Ordering::Relaxed) {
             true => Tricks::All,
             false => Tricks::WithoutEffect,
