@@ -898,8 +898,8 @@ fn a_server_without_keys_stops_at_sessions_of_fronts_that_have_them() {
     };
     for (config, front, stops) in [
         (server::config(), &of_front[..], true),
-        (server::config(), &[], false),
-        (with_keys, &of_front, false),
+        (server::config(), &[][..], false),
+        (with_keys, &of_front[..], false),
     ] {
         let mut machine = Server::new(config, Random::new(1));
         let loaded = machine.loaded(record(front), None);
