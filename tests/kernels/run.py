@@ -43,6 +43,8 @@ NEEDED = (
     "load::an_update_is_acknowledged_by_the_kernel_alone",
     "load::what_it_costs_to_verify_is_told",
     "differential::the_kernel_answers_as_user_space_does",
+    "keyed::with_keys_the_kernel_answers_as_user_space_does",
+    "keyed::in_a_chain_with_keys_the_kernel_does_what_user_space_does",
 )
 
 
