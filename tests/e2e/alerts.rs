@@ -1,5 +1,5 @@
 //! The alert rules of `contrib/prometheus`, in a real Prometheus that watches real processes: each alert fires when its fault is made,
-//! and none fires before, nor under load with kills that heal.
+//! and none fires before, nor under load with kills that heal. The dashboard of `contrib/grafana` asks the same Prometheus.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -134,9 +134,10 @@ impl Watch {
 
     /// Waits until it has asked so many processes, and each answered.
     fn sees(&self, processes: usize) {
+        let wanted = processes.to_string();
         eventually("all are asked", READY_MAX, || {
             let said = self.ask("/api/v1/query?query=sum(up)");
-            said["data"]["result"][0]["value"][1] == processes.to_string()
+            said["data"]["result"][0]["value"][1].as_str() == Some(&*wanted)
         });
     }
 
@@ -290,7 +291,7 @@ fn faults_of_clients(cluster: &Cluster, watch: &Watch) {
     });
     watch.fires("PmnetFailedLogins", || {
         for _ in 0..3 {
-            // Whatever it says: what is looked at is the count.
+            // Any answer will do: the test looks at the count.
             let _refused = connect(cluster.endpoint().unwrap()).call(&["AUTH", "eve", "wr0ng"]);
         }
     });
@@ -413,6 +414,58 @@ fn an_etcd_that_is_gone_fires() {
     etcds.kill(0);
     watch.fires("PmnetLeaseLost", || ());
     watch.fires("PmnetEtcdSilent", || ());
+}
+
+/// Returns the expressions of the dashboard, as Grafana asks for them with all jobs and all shards chosen.
+fn expressions() -> Vec<String> {
+    let text = std::fs::read_to_string(root().join("contrib/grafana/pmnet.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let expressions = targets.map(|target| {
+        let text = target["expr"].as_str().unwrap();
+        let chosen = text.replace("$job", ".*").replace("$shard", ".*");
+        chosen.replace("$__rate_interval", "10s")
+    });
+    expressions.collect()
+}
+
+/// Encodes a text for the query of a URL.
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// Each expression of the dashboard has a value under load.
+#[test]
+fn every_expression_of_the_dashboard_returns_data() {
+    let Some(watch) = Watch::start("dashboard", Patience::Rules) else {
+        return;
+    };
+    let topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
+    let Some(cluster) = common::start("alerts-dashboard", topology) else {
+        return;
+    };
+    watch.aim(&places(&cluster));
+    watch.sees(4);
+    let (is_over, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let endpoint = cluster.endpoint().unwrap();
+    let all = expressions();
+    assert!(all.len() > 20, "{all:?}");
+    std::thread::scope(|scope| {
+        let _ends = SetOnDrop(&is_over);
+        let (is_over, done) = (&is_over, &done);
+        scope.spawn(move || write_and_count(endpoint, 0, is_over, done));
+        for expression in all {
+            assert!(!expression.contains('$'), "{expression}");
+            let path = format!("/api/v1/query?query={}", encoded(&expression));
+            eventually(&expression, READY_MAX, || {
+                let said = watch.ask(&path);
+                let values = said["data"]["result"].as_array().into_iter().flatten();
+                let mut values = values.filter_map(|one| one["value"][1].as_str());
+                values.any(|value| value.parse::<f64>().is_ok_and(f64::is_finite))
+            });
+        }
+    });
 }
 
 /// Roles that are killed.

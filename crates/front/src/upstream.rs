@@ -64,6 +64,17 @@ impl<'a> Call<'a> {
     }
 }
 
+/// The devices, as this endpoint sees them.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Whom it asks, in words.
+    pub peer: String,
+    /// Copies that the last acknowledgement named; 0 before the first one.
+    pub copies: u8,
+    /// Since when nothing has come back although something was asked.
+    pub unanswered_since: Option<Time>,
+}
+
 /// The part of the endpoint that a client needs. Nothing of a call leaves before the next [`Upstream::flush`]. Calls of one session take effect in
 /// the order submitted; a call after a state-changing bypass is held by the endpoint until that bypass has its reply.
 pub trait Calls {
@@ -97,6 +108,11 @@ pub trait Calls {
         replicas: bool,
         deadline: Time,
     ) -> Result<CallId, Refused>;
+
+    /// Returns the devices as this endpoint sees them.
+    fn seen(&self) -> Seen {
+        Seen::default()
+    }
 }
 
 /// The client endpoint.

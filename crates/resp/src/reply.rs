@@ -23,6 +23,16 @@ pub fn bulk(text: &[u8]) -> Bytes {
     out.into()
 }
 
+/// A verbatim string of RESP3: a text for people.
+#[must_use]
+pub fn verbatim(text: &[u8]) -> Bytes {
+    const KIND: &[u8] = b"txt:";
+    let length = (text.len() + KIND.len()).to_string();
+    [b"=", length.as_bytes(), b"\r\n", KIND, text, b"\r\n"]
+        .concat()
+        .into()
+}
+
 /// An integer.
 #[must_use]
 pub fn integer(number: i64) -> Bytes {

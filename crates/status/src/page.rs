@@ -36,7 +36,7 @@ const FILES: [File; 7] = [
     ),
 ];
 
-/// What a browser may do with an answer: run and ask for files of this port, and nothing of another host; nobody may frame it.
+/// Rights of a page in a browser: it may run and ask for files of this port, and nothing of another host. No other page may frame it.
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'";
 

@@ -157,7 +157,7 @@ fn every_path_has_its_answer() {
     assert_eq!((status.as_str(), body.as_str()), ("200", ""));
 }
 
-/// A browser gets the page and what belongs to it here, and is told to ask nobody else.
+/// A browser gets the page and its files here, and is told to ask no other host.
 #[test]
 fn a_browser_gets_a_page_and_a_strict_policy() {
     let stand = stand();

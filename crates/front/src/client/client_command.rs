@@ -265,7 +265,7 @@ pub(super) fn refused(arguments: &Arguments<'_>) -> Bytes {
 pub(super) fn verbatim(text: &str, protocol: Protocol) -> Bytes {
     match protocol {
         Protocol::Resp2 => reply::bulk(text.as_bytes()),
-        Protocol::Resp3 => Bytes::from(format!("={}\r\ntxt:{text}\r\n", text.len() + "txt:".len())),
+        Protocol::Resp3 => reply::verbatim(text.as_bytes()),
     }
 }
 

@@ -23,6 +23,7 @@ mod face;
 mod gates;
 mod guard;
 mod hold;
+mod info;
 pub(crate) mod input;
 mod local;
 mod mode;
@@ -429,6 +430,9 @@ impl Connection {
     fn carry_out(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         match command.verdict.action {
             Action::Update => self.back.update(command, &mut self.face.context(env)),
+            Action::Bypass { .. } if info::wants_section(command.arguments) => {
+                self.info(command, env)
+            }
             Action::Bypass {
                 read_only: true,
                 alone,

@@ -8,6 +8,7 @@ use super::back::calls::{Purpose, outcome_reply, repeated};
 use super::back::own_write::answer_readers;
 use super::back::pack::Kind;
 use super::client_command::{ClientsAsk, ClientsTold, clients_which, unblock, verbatim};
+use super::info::with_section;
 use super::replies::Slot;
 use super::shared::Probed;
 use super::transaction::Rest;
@@ -110,6 +111,9 @@ impl Connection {
             | Purpose::ClientFields(_)
             | Purpose::ClientsWhich(_) => outcome.unwrap_or_else(|error| error),
             Purpose::Bypass { replies, .. } => bypassed(outcome, replies),
+            Purpose::Info { section } => {
+                outcome.map_or_else(|error| error, |reply| with_section(reply, &section))
+            }
             Purpose::Pack(packed) => packed.failed(&outcome.unwrap_or_else(|error| error)),
             Purpose::SelectQueued { database, frame } => {
                 if matches!(&outcome, Ok(reply) if !reply.starts_with(b"-")) {

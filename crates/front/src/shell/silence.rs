@@ -4,8 +4,8 @@
 //! at all: because of a wrong address, a wrong shard, or a chain that is too short.
 
 use crate::upstream::{
-    CROWDED, Call, CallId, Calls, Closed, Event, Outcome, Refused, SessionHandle, Submit, Time,
-    Upstream, UpstreamCounters,
+    CROWDED, Call, CallId, Calls, Closed, Event, Outcome, Refused, Seen, SessionHandle, Submit,
+    Time, Upstream, UpstreamCounters,
 };
 
 /// After how long without an answer it is said, in nanoseconds.
@@ -212,6 +212,14 @@ impl<U: Upstream> Calls for Watched<U> {
         let call = self.up.read(now, hashes, replicas, deadline)?;
         self.begin(call, Class::Head, now);
         Ok(call)
+    }
+
+    fn seen(&self) -> Seen {
+        Seen {
+            peer: self.up.peer(),
+            copies: self.copies,
+            unanswered_since: self.listening.asked,
+        }
     }
 }
 

@@ -357,7 +357,11 @@ fn decide_administrative(facts: &Facts) -> Row {
         "SLOWLOG" => container(&["GET", "HELP", "LEN"], "of the store"),
         "XGROUP" => container(&["HELP"], ""),
 
-        "INFO" | "ROLE" | "LASTSAVE" | "TIME" => (Rule::Read, "of the store"),
+        "INFO" => (
+            Rule::Read,
+            "of the store, and a section `# Pmnet` ([what it says](connections.md#info))",
+        ),
+        "ROLE" | "LASTSAVE" | "TIME" => (Rule::Read, "of the store"),
         "SAVE" | "BGSAVE" | "BGREWRITEAOF" => (
             Rule::Read,
             "may be repeated after a loss, which does no harm",

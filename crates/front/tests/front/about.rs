@@ -44,6 +44,59 @@ fn hello_names_the_store_that_there_is() {
     );
 }
 
+/// The section of the front comes after the store's, in the form of the client's protocol; the other sections are as they were.
+#[test]
+fn info_has_a_section_of_the_front() {
+    let Some(redis) = Redis::start() else { return };
+    let front = Running::start(&redis);
+    let mut client = front.client();
+    let own = client.ask("INFO pmnet");
+    assert!(
+        own.starts_with('$') && own.contains("\r\n# Pmnet\r\npmnet_version:"),
+        "{own}"
+    );
+    assert!(!own.contains("# Server"), "{own}");
+    for line in [
+        "INFO",
+        "INFO all",
+        "info Everything",
+        "INFO server pmnet",
+        "INFO default",
+    ] {
+        let said = client.ask(line);
+        assert_eq!(said.matches("# Pmnet\r\n").count(), 1, "{line}: {said}");
+        assert!(said.contains("\r\n\r\n# Pmnet\r\n"), "{line}: {said}");
+        let server = said.find("redis_version:");
+        assert!(server < said.find("# Pmnet"), "{line}: {said}");
+    }
+    for line in ["INFO server", "INFO nosuch"] {
+        assert!(!client.ask(line).contains("Pmnet"), "{line}");
+    }
+    assert!(client.ask("HELLO 3").starts_with('%'));
+    let said = client.ask("INFO pmnet");
+    assert!(
+        said.starts_with('=') && said.contains("\r\ntxt:# Pmnet\r\n"),
+        "{said}"
+    );
+    // In its place among others.
+    client.send(b"SET a 1\r\nINFO pmnet\r\nINCR a\r\nGET a\r\n");
+    let all: Vec<String> = (0..4).map(|_| client.text()).collect();
+    assert!(all[1].contains("txt:# Pmnet"), "{all:?}");
+    assert_eq!(
+        [&all[0], &all[2], &all[3]],
+        ["+OK\r\n", ":2\r\n", "$1\r\n2\r\n"]
+    );
+    // In a transaction it is the store's alone.
+    for (line, wanted) in [
+        ("MULTI", "+OK"),
+        ("INFO pmnet", "+QUEUED"),
+        ("EXEC", "*1\r\n=4\r\ntxt:\r\n"),
+    ] {
+        let said = client.ask(line);
+        assert!(said.starts_with(wanted), "{line}: {said}");
+    }
+}
+
 #[test]
 fn a_store_that_does_not_answer_keeps_nobody_for_long() {
     let Some(redis) = Redis::start() else { return };

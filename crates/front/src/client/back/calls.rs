@@ -41,6 +41,8 @@ pub(in crate::client) enum Purpose {
         protocol: Protocol,
         name: Option<Bytes>,
     },
+    /// An INFO, whose reply gets this section.
+    Info { section: String },
     /// What the store says of its client, to know what to say of ours.
     ClientFields(ClientsAsk),
     /// The question whether the store takes the conditions of a CLIENT LIST or KILL, before the front answers.
@@ -85,6 +87,7 @@ impl Purpose {
             Purpose::Bypass { replies, .. } => usize::try_from(*replies).unwrap_or(1),
             // Two are enough: the store ends a pack when replies get long.
             Purpose::Pack(_) => 2,
+            Purpose::Info { .. } => 1,
             _ => 0,
         }
     }
@@ -98,6 +101,7 @@ impl Purpose {
             | Purpose::Probe { .. }
             | Purpose::ClientFields(_)
             | Purpose::Hello { .. }
+            | Purpose::Info { .. }
             | Purpose::ClientsWhich(_)
             | Purpose::Publish => true,
             Purpose::Bypass { again, .. } => again.is_some(),
