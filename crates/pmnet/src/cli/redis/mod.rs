@@ -1,6 +1,7 @@
 //! `pmnet redis`: the RESP front.
 
 mod args;
+mod fresh;
 mod name;
 mod settings;
 mod sharded;
@@ -28,6 +29,7 @@ use super::ready::Line;
 use super::stop::unless_asked_to_stop;
 use crate::status::{self, FrontBoard};
 pub use args::RedisArgs;
+use fresh::keep_fresh;
 pub(super) use name::name;
 pub(super) use settings::{
     CONNECTIONS_MAX, DEADLINE_MS_MAX, KEEPALIVE_SECONDS_MAX, NOWHERE, SPIN_US_MAX, Settings,
@@ -130,7 +132,8 @@ fn serve(args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
         client,
         hosts,
         follow,
-    } = settings(args)?;
+    } = settings(args.clone())?;
+    keep_fresh(part, &args, std::iter::once(&front));
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
     let board = show(part, &front, &client, None);
