@@ -37,7 +37,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs fuzz soak dist dist-test upgrade
+.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs fuzz soak dist dist-test image image-test upgrade
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -76,6 +76,7 @@ help:
 	@echo "make install-lib DESTDIR=$(DESTDIR) PREFIX=$(PREFIX)   installs it, with its header, pkg-config file and man pages"
 	@echo "make dist            packages of this machine's architecture, with library, archive and SBOM, in target/dist"
 	@echo "make dist-test       installs them in a new Debian, uses and purges them (root; mmdebstrap, lintian)"
+	@echo "make image           a container image of what make dist made (buildah); make image-test runs it with runc"
 	@echo "make upgrade BEFORE=$(BEFORE)   one release (a tag or commit) and this tree, mixed under checked load, forth and back"
 	@echo "make python          the wheel of pmnet for Python, in target/wheels"
 	@echo "make build           the optimised binaries: the product, and the laboratory around it"
@@ -121,6 +122,12 @@ dist:
 
 dist-test:
 	@python3 dist/test.py
+
+image:
+	@python3 dist/image.py
+
+image-test:
+	@python3 dist/image.py --test
 
 # The release before is built apart, from a checkout of its own.
 upgrade:
