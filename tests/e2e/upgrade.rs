@@ -22,8 +22,8 @@ fn version(pmnet: &PathBuf) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Upgrades a chain of two in front of this store, and goes back, twice.
-fn upgrade(before: &PathBuf, store: StoreKind, medium: Medium) {
+/// Upgrades a chain of two in front of this store, and goes back, this often; then it upgrades once more.
+fn upgrade(before: &PathBuf, store: StoreKind, medium: Medium, rounds: usize) {
     let now = common::binaries().pmnet.clone();
     let mut binaries = common::binaries().clone();
     binaries.pmnet.clone_from(before);
@@ -34,9 +34,10 @@ fn upgrade(before: &PathBuf, store: StoreKind, medium: Medium) {
     let forth = ORDER.map(|role| (role, now.clone()));
     let mut back = ORDER.map(|role| (role, before.clone()));
     back.reverse();
-    let round = [forth.to_vec(), back.to_vec()].concat();
+    let mut exchanges = [forth.to_vec(), back.to_vec()].concat().repeat(rounds);
+    exchanges.extend(forth);
     let plan = ChaosPlan {
-        duration: Duration::from_secs(20),
+        duration: Duration::from_secs(if rounds == 0 { 5 } else { 20 }),
         clients: 6,
         pipeline: 4,
         deadline: Duration::from_secs(10),
@@ -45,7 +46,7 @@ fn upgrade(before: &PathBuf, store: StoreKind, medium: Medium) {
         down: Duration::from_millis(20),
         lose_at_half: Vec::new(),
         replacements: Vec::new(),
-        exchanges: [round.clone(), round, forth.to_vec()].concat(),
+        exchanges,
         value_bytes: 3_000,
         seed: seed(),
     };
@@ -61,6 +62,17 @@ fn upgrade(before: &PathBuf, store: StoreKind, medium: Medium) {
     assert_eq!(cluster.stop().unwrap(), Vec::<String>::new());
 }
 
+/// The steps of an upgrade, from a build to itself.
+#[test]
+fn each_process_is_exchanged_in_order_under_load() {
+    upgrade(
+        &common::binaries().pmnet.clone(),
+        StoreKind::Packet,
+        Medium::File,
+        0,
+    );
+}
+
 #[test]
 #[ignore = "it needs the build of another release (make upgrade)"]
 fn processes_of_two_releases_serve_together_forth_and_back() {
@@ -69,7 +81,7 @@ fn processes_of_two_releases_serve_together_forth_and_back() {
     let now = version(&common::binaries().pmnet);
     println!("{} and {now}", version(&before));
     assert_ne!(version(&before), now, "these are the same build");
-    upgrade(&before, StoreKind::Redis, Medium::Dram);
-    upgrade(&before, StoreKind::Redis, Medium::File);
-    upgrade(&before, StoreKind::Packet, Medium::File);
+    upgrade(&before, StoreKind::Redis, Medium::Dram, 2);
+    upgrade(&before, StoreKind::Redis, Medium::File, 2);
+    upgrade(&before, StoreKind::Packet, Medium::File, 2);
 }
