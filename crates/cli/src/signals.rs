@@ -119,6 +119,8 @@ fn reload(all: &[Reloadable]) -> Reloaded {
     };
     for (name, again) in all {
         match again() {
+            // Several loops may have read the same file.
+            Ok(()) if reloaded.again.contains(name) => {}
             Ok(()) => reloaded.again.push(name.clone()),
             Err(sentence) => reloaded.wrong.push(format!("{name}: {sentence}")),
         }

@@ -76,7 +76,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     // For programs of others, in C and in Python, and what both share.
-    ("bindings", &["wire", "client", "server"]),
+    ("bindings", &["wire", "client", "keys", "server"]),
     ("capi", &["bindings", "client", "server"]),
     ("python", &["bindings", "client", "server"]),
     // Crates around it; the product knows nothing of these.

@@ -123,6 +123,7 @@ impl Device {
         };
         let order = Order {
             next: at(id + 1),
+            next_id: None,
             shrink: None,
         };
         Device {

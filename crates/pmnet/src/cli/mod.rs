@@ -10,6 +10,7 @@ mod ctl;
 mod device;
 mod environment;
 mod key;
+mod keys;
 mod log;
 mod memcached;
 mod names;

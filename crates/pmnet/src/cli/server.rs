@@ -19,6 +19,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::common::{CommonArgs, STATUS_HELP, in_etcd, required, size_max, udp_address};
+use super::keys::{KeyArgs, OfCluster};
 use super::process::{Part, Process};
 use super::ready::Line;
 use super::stop::unless_asked_to_stop;
@@ -43,10 +44,11 @@ Examples:
   pmnet server --listen 127.0.0.1:51500 \\
       --store 'packet:/var/lib/pmnet/store?size=4G'
   pmnet server --listen 10.0.0.3:51500 --store redis://10.0.0.3:6379 \\
+      --key /etc/pmnet/cluster.key \\
       --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
-  pmnet server --listen 10.0.0.3:51500 --store \\
+  pmnet server --listen 10.0.0.3:51500 --key /etc/pmnet/cluster.key --store \\
       'redis+sentinel://s1:26379,s2:26379,s3:26379/mymaster?wait_replicas=2'
-  pmnet server --listen 10.0.0.3:51500 --store \\
+  pmnet server --listen 10.0.0.3:51500 --key /etc/pmnet/cluster.key --store \\
       'redis+cluster://n1:6379,n2:6379,n3:6379/0-5460?wait_replicas=1'
 
 Stores:
@@ -132,6 +134,12 @@ pub struct ServerArgs {
     /// Do not tell `pmnet ctl` which chain the store has on record (outside a fleet: by TCP, at the address of --listen).
     #[arg(long)]
     no_ctl: bool,
+    /// File of the cluster's key, the same one for all devices and servers (pmnet key new). SIGHUP has it read again.
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// You state that every host which can send packets to this process is trusted: it has no key, and others than this machine can reach it.
+    #[arg(long, conflicts_with = "key")]
+    insecure: bool,
     /// With --fleet: time for which etcd still shows a server that is gone [default: 3].
     #[arg(long, value_name = "N")]
     lease_seconds: Option<u64>,
@@ -161,8 +169,12 @@ pub struct ServerCommand {
 impl ServerArgs {
     /// Returns what these flags say; for what they do not say, the file.
     fn over(self, file: ServerArgs) -> ServerArgs {
+        let KeyArgs { key, insecure } =
+            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(file.key, file.insecure));
         ServerArgs {
             listen: self.listen.or(file.listen),
+            key,
+            insecure,
             store: self.store.or(file.store),
             store_password_file: self.store_password_file.or(file.store_password_file),
             store_sync: self.store_sync.or(file.store_sync),
@@ -184,6 +196,8 @@ impl ServerArgs {
 struct Settings {
     serve: ServeConfig,
     store: StoreAt,
+    /// Its key file, if it has one.
+    keys: Option<OfCluster>,
     fleet: Option<ServerAgentConfig>,
     /// Whether `pmnet ctl` may ask it.
     by_hand: bool,
@@ -226,17 +240,21 @@ fn settings(args: ServerArgs) -> Result<Settings, ConfigError> {
         shard,
         args.standby,
     )?;
+    let keys = KeyArgs::of(args.key, args.insecure).of_cluster(&[listen])?;
     let by_hand = fleet.is_none() && listen.port() != 0 && !args.no_ctl;
     let mut server = ServerConfig::new(shard);
     server.size_max = size_max(args.mtu, listen.is_ipv6())?;
+    server.keys = keys.as_ref().map(|keys| keys.keys.follow().0);
     let words = fleet.is_some() || by_hand;
     Ok(Settings {
         serve: ServeConfig {
             spin_micros: args.spin_us.unwrap_or(SPIN_US),
             words: words.then(Arc::default),
+            keys: keys.as_ref().map(|keys| keys.keys.clone()),
             ..ServeConfig::new(listen, server)
         },
         store,
+        keys,
         fleet,
         by_hand,
         device_log: args.device_log,
@@ -347,12 +365,16 @@ pub fn run(args: ServerArgs, part: &Part<'_>) -> anyhow::Result<bool> {
     let Settings {
         serve: mut config,
         store: store_at,
+        keys,
         fleet,
         by_hand,
         device_log,
     } = settings(args)?;
     let (listen, shard) = (config.listen, store_at.shard);
     let standby = fleet.as_ref().is_some_and(|config| config.standby);
+    if let Some(keys) = &keys {
+        keys.read_again_on_hangup();
+    }
     let stop = part.stop()?;
     let board = Arc::new(ServerBoard::new(shard));
     config.pulse = Arc::clone(&board.pulse);
@@ -440,6 +462,8 @@ mod tests {
         store = "null:"
         store-password-file = "/a"
         store-sync = "updates"
+        key = "/k"
+        insecure = true
         shard = 1
         device-log = "b"
         fleet = "c"

@@ -1,9 +1,12 @@
 //! Settings on the command line of `pmnet memcached`, and in the section `[memcached]` of the configuration file.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use serde::Deserialize;
 
 use crate::cli::common::STATUS_HELP;
+use crate::cli::keys::KeyArgs;
 
 /// Settings of `pmnet memcached`; section `[memcached]` of the configuration file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -25,6 +28,12 @@ pub struct MemcachedArgs {
     /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
     #[arg(long, value_name = "URL,…")]
     pub(super) etcd: Option<String>,
+    /// File of this front's key (pmnet key front). SIGHUP has it read again.
+    #[arg(long, value_name = "FILE")]
+    pub(super) key: Option<PathBuf>,
+    /// You state that every host which can send packets to this process is trusted: it has no key, and others than this machine can reach it.
+    #[arg(long, conflicts_with = "key")]
+    pub(super) insecure: bool,
     /// Number of the shard [default: 0].
     #[arg(long)]
     pub(super) shard: Option<u32>,
@@ -63,12 +72,16 @@ pub struct MemcachedArgs {
 impl MemcachedArgs {
     /// These settings; what they do not say is as `below`. Settings that exclude each other win as a whole.
     pub(super) fn over(self, below: MemcachedArgs) -> MemcachedArgs {
+        let KeyArgs { key, insecure } =
+            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(below.key, below.insecure));
         let (via, fleet) = match (self.via, self.fleet) {
             (None, None) => (below.via, below.fleet),
             said => said,
         };
         MemcachedArgs {
             listen: self.listen.or(below.listen),
+            key,
+            insecure,
             udp: self.udp.or(below.udp),
             via,
             fleet,

@@ -15,6 +15,7 @@ use pmnet_wire::MESSAGE_BYTES_MAX;
 use serde_json::json;
 
 use super::common::{CommonArgs, copies, required, size_max};
+use super::keys::{KeyArgs, OfFront, beside_etcd};
 use super::names::{Named, wait_until_known};
 use super::process::{Part, Process};
 use super::ready::Line;
@@ -32,6 +33,7 @@ Examples:
   pmnet memcached --listen 127.0.0.1:11211 --udp 127.0.0.1:11211 \\
     --via 127.0.0.1:51000 --copies 2
   pmnet memcached --listen 10.0.0.5:11211 --anyone-may-connect \\
+    --key /etc/pmnet/cache.key \\
     --fleet prod --etcd http://10.0.0.7:2379
 
 memcached clients connect here, with the text or the meta protocol. A set (also ms without flags that depend \
@@ -61,6 +63,7 @@ struct Settings {
     client: ClientConfig,
     hosts: Vec<Named>,
     follow: Option<FollowConfig>,
+    keys: Option<OfFront>,
 }
 
 /// Serves until asked to end.
@@ -90,7 +93,12 @@ fn serve(args: MemcachedArgs, part: &Part<'_>) -> anyhow::Result<bool> {
         Arc::clone(&settings.front.pulse),
     ));
     part.show(board.clone());
-    let way = Way::find(settings.client, settings.hosts, settings.follow)?;
+    let way = Way::find(
+        settings.client,
+        settings.hosts,
+        settings.follow,
+        settings.keys,
+    )?;
     let via = way.via();
     let (_follower, _watch) = (way.follower, way.watch);
     let (front, stopper) = Front::bind(&settings.front, way.node)?;
@@ -161,6 +169,12 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     let copies = copies(args.copies)?;
     client.name = name;
     client.shard = shard;
+    let addresses: Vec<SocketAddr> = match &follow {
+        Some(follow) => beside_etcd(&follow.endpoints),
+        None => client.heads().collect(),
+    };
+    let keys = KeyArgs::of(args.key, args.insecure).of_front(&addresses)?;
+    client.keys = keys.as_ref().map(|keys| keys.keys.follow().0);
     client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
     client.copies_min = copies;
     Ok(Settings {
@@ -168,6 +182,7 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
         client,
         hosts,
         follow,
+        keys,
     })
 }
 

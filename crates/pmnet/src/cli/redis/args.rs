@@ -8,6 +8,7 @@ use serde::Deserialize;
 use crate::cli::common::STATUS_HELP;
 
 use super::super::access::{Hidden, Said};
+use super::super::keys::KeyArgs;
 use super::super::tls::{TlsClients, TlsFiles};
 
 /// Settings of `pmnet redis`; section `[redis]` of the configuration file.
@@ -30,6 +31,12 @@ pub struct RedisArgs {
     /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
     #[arg(long, value_name = "URL,…")]
     pub(super) etcd: Option<String>,
+    /// File of this front's key (pmnet key front). SIGHUP has it read again.
+    #[arg(long, value_name = "FILE")]
+    pub(super) key: Option<PathBuf>,
+    /// You state that every host which can send packets to this process is trusted: it has no key, and others than this machine can reach it.
+    #[arg(long, conflicts_with = "key")]
+    pub(super) insecure: bool,
     /// Instead of --via: many shards, as this TOML file says (see below).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["via", "fleet", "shard", "direct", "direct_password_file"])]
     pub(super) shards: Option<PathBuf>,
@@ -119,6 +126,8 @@ impl RedisArgs {
     /// These settings; what they do not say is as `below`. Settings that exclude each other are taken from one source, all together.
     pub(super) fn over(self, below: RedisArgs) -> RedisArgs {
         let said = [self.who_may_connect(), below.who_may_connect()];
+        let KeyArgs { key, insecure } =
+            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(below.key, below.insecure));
         let said = said.into_iter().find(Said::is_something);
         let said = said.unwrap_or_default();
         let (via, fleet, etcd, shards) = match (self.via, self.fleet, self.etcd, self.shards) {
@@ -147,6 +156,8 @@ impl RedisArgs {
             tls_clients: self.tls_clients.or(below.tls_clients),
             rdma: self.rdma.or(below.rdma),
             mtu: self.mtu.or(below.mtu),
+            key,
+            insecure,
             spin_us: self.spin_us.or(below.spin_us),
             deadline_ms: self.deadline_ms.or(below.deadline_ms),
             connections_max: self.connections_max.or(below.connections_max),

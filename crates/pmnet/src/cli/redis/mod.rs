@@ -23,6 +23,7 @@ use pmnet_front::{DirectMover, Front, FrontConfig, clients_within};
 use serde_json::json;
 
 use super::common::CommonArgs;
+use super::keys::OfFront;
 use super::names::{Named, Watch, wait_until_known};
 use super::process::{Part, Process};
 use super::ready::Line;
@@ -45,10 +46,11 @@ Examples:
   pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000
   pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000 \\
       --copies 3 --assume-ok HMSET
-  pmnet redis --listen 127.0.0.1:6380 \\
+  pmnet redis --listen 127.0.0.1:6380 --key /etc/pmnet/front.key \\
       --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
   pmnet redis --listen 127.0.0.1:6380 --shards /etc/pmnet/shards.toml
   pmnet redis --listen 10.0.0.5:6380 --via 10.0.0.6:51000 --users-of-redis \\
+      --key /etc/pmnet/web.key \\
       --direct redis://front:@10.0.0.7:6379 \\
       --direct-password-file /etc/pmnet/front.password \\
       --tls-cert /etc/pmnet/front.pem --tls-key /etc/pmnet/front.key
@@ -132,12 +134,17 @@ fn serve(args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
         client,
         hosts,
         follow,
+        keys,
     } = settings(args.clone())?;
     keep_fresh(part, &args, std::iter::once(&front));
+    if rdma.is_some() && keys.is_some() {
+        let text = "--key does not go with --rdma: a NIC acknowledges a message before a process can verify it";
+        return Err(ConfigError(text.into()).into());
+    }
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
     let board = show(part, &front, &client, None);
-    let mut way = Way::find(client, hosts, follow)?;
+    let mut way = Way::find(client, hosts, follow, keys)?;
     if let Some(rdma) = rdma {
         way.node = way.node.by_rdma(&rdma)?;
     }
@@ -207,6 +214,7 @@ impl Way {
         client: ClientConfig,
         hosts: Vec<Named>,
         follow: Option<FollowConfig>,
+        keys: Option<OfFront>,
     ) -> anyhow::Result<Way> {
         let stop = on_signals()?;
         let client = located(client, follow.as_ref(), DEVICES_WAIT, &stop).map_err(|text| {
@@ -218,6 +226,10 @@ impl Way {
         })?;
         let known: Vec<SocketAddr> = client.heads().collect();
         let mut node = ClientNode::bind(client)?;
+        if let Some(keys) = keys {
+            node.follow_keys(&keys.keys);
+            keys.read_again_on_hangup();
+        }
         let whereabouts = Arc::new(Whereabouts::default());
         if follow.is_some() || !hosts.is_empty() {
             node.follow(whereabouts.clone());

@@ -168,6 +168,7 @@ pub fn look_at(text: &str) -> Result<Shards, ConfigError> {
 fn of_nobody() -> RedisArgs {
     RedisArgs {
         listen: Some("127.0.0.1:6380".into()),
+        insecure: true,
         ..RedisArgs::default()
     }
 }
@@ -248,7 +249,12 @@ pub fn serve(path: &Path, args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bo
     for (number, settings) in (1..).zip(settings) {
         let of_shard = || format!("shard {number} of {}", path.display());
         let board = show(part, &settings.front, &settings.client, Some(number));
-        let way = Way::find(settings.client, settings.hosts, settings.follow);
+        let way = Way::find(
+            settings.client,
+            settings.hosts,
+            settings.follow,
+            settings.keys,
+        );
         let Way {
             node,
             follower,
