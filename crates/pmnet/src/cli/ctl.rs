@@ -5,12 +5,15 @@ mod hand;
 mod promote;
 mod shards;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
-use pmnet_cli::{notice, tell};
+use pmnet_cli::{ConfigError, notice, tell};
 use pmnet_fleet::{Etcd, Intent, Names, Shard, Want, intend};
+use pmnet_keys::{FrontName, KeyFile};
+use pmnet_proto::keys::FrontKey;
 use serde_json::{Value, json};
 
 use super::common::InFleet;
@@ -55,6 +58,8 @@ cannot be made now is refused, with the reason. Progress is on stderr. The exit 
 const LOOK: Duration = Duration::from_millis(200);
 /// One call of etcd ends within this time.
 const ETCD_MAX: Duration = Duration::from_secs(2);
+/// The name of its front's key, which it makes of the cluster's.
+const FRONT: &str = "pmnet-ctl";
 /// Somebody else may write at the same time so often.
 const TRIES: usize = 5;
 
@@ -77,6 +82,9 @@ pub struct CtlArgs {
     /// Number of the shard.
     #[arg(long, global = true, default_value_t = 0)]
     shard: u32,
+    /// For drain and shards, where devices have keys: the file of the cluster's key, or of a front's.
+    #[arg(long, global = true, value_name = "FILE")]
+    key: Option<PathBuf>,
     /// Only say what would be done, or why it cannot be.
     #[arg(long, global = true)]
     dry_run: bool,
@@ -88,6 +96,21 @@ pub struct CtlArgs {
     wait: u64,
     #[command(subcommand)]
     word: Word,
+}
+
+impl CtlArgs {
+    /// Returns the key with which it asks devices as a front does.
+    fn front_key(&self) -> Result<Option<FrontKey>, ConfigError> {
+        let key = self.key.as_deref().map(KeyFile::read).transpose();
+        let key = key.map_err(|error| ConfigError(format!("--key: {error}")))?;
+        Ok(key.map(|file| match file {
+            KeyFile::Front(front) => front.key,
+            KeyFile::Cluster(cluster) => {
+                let name = FrontName::new(FRONT).expect("the name of a front");
+                cluster.front(name).key
+            }
+        }))
+    }
 }
 
 #[derive(Debug, Subcommand)]

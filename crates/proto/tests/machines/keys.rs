@@ -4,10 +4,12 @@ use super::support::client::head as head_address;
 use super::support::device::{Bench, client, config, from_client, from_hop, hop, member, update};
 use super::support::server::{self, tail};
 use super::support::{self, EPOCH, SESSION, SHARD, SHARD_TOKEN, Sent, TOKEN, kinds, only};
+use bytes::Bytes;
+use pmnet_proto::Random;
 use pmnet_proto::client::{ClientConfig, Closed, Event, Refused};
 use pmnet_proto::device::{DeviceConfig, LogState, Verdict};
 use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
-use pmnet_proto::server::ServerConfig;
+use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::packet::Identity;
 use pmnet_wire::record::{DurableRow, RecoverReply, SessionRow, write_durable, write_path};
@@ -853,4 +855,55 @@ fn a_server_with_other_keys_takes_entries_under_both_and_sends_under_the_new_one
         (bench.server.received(), bench.server.counters().forged),
         (2, 1)
     );
+}
+
+/// What comes from a process of the other mode is counted, as far as it can be told, and has no effect.
+#[test]
+fn packets_of_the_other_mode_are_counted() {
+    let open = |payload: &[u8]| {
+        Header {
+            session: 0,
+            tag: TOKEN,
+            ..from_client(Kind::Open, 0)
+        }
+        .for_payload(payload)
+    };
+    let without = Identity {
+        token: TOKEN,
+        front: None,
+    };
+    let mut keyed = serving(1, 1, &[]);
+    let mut unkeyed = Bench::serving(1, 1);
+    for (bench, payload) in [
+        (&mut keyed, without.write().to_vec()),
+        (&mut unkeyed, identity()),
+    ] {
+        let verdict = bench.give(client(), &open(&payload), &payload);
+        assert_eq!(verdict, Verdict::Done);
+        assert_eq!(bench.device.counters().other_mode, 1);
+    }
+}
+
+#[test]
+fn a_server_without_keys_stops_at_sessions_of_fronts_that_have_them() {
+    let record = |front: &[u8]| {
+        let key = [&b"session/"[..], &7_u64.to_be_bytes()].concat();
+        let value = [&TOKEN.to_be_bytes(), &3_u64.to_be_bytes(), front].concat();
+        vec![(key, Bytes::from(value))]
+    };
+    let of_front = front().id().get().to_be_bytes();
+    let with_keys = ServerConfig {
+        keys: Some(ClusterKeys::new(CLUSTER)),
+        ..server::config()
+    };
+    for (config, front, stops) in [
+        (server::config(), &of_front[..], true),
+        (server::config(), &[], false),
+        (with_keys, &of_front, false),
+    ] {
+        let mut machine = Server::new(config, Random::new(1));
+        let loaded = machine.loaded(record(front), None);
+        let text = loaded.map_or_else(|stop| stop.0, |()| String::new());
+        assert_eq!(text.starts_with("PM2018 1 sessions"), stops, "{text}");
+    }
 }

@@ -41,10 +41,14 @@ pub(super) fn of(client: &ClientConfig, wait: Duration, args: &CtlArgs) -> anyho
         .map(SocketAddr::to_string)
         .collect();
     let begun = Instant::now();
+    let client = ClientConfig {
+        keys: args.front_key()?,
+        ..client.clone()
+    };
     let drained = if args.dry_run {
         None
     } else {
-        Some(ask(client.clone(), wait)?)
+        Some(ask(client, wait)?)
     };
     let seconds = begun.elapsed().as_secs_f64();
     if args.json {
