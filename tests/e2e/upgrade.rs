@@ -34,8 +34,9 @@ fn upgrade(before: &PathBuf, store: StoreKind, medium: Medium, rounds: usize) {
     let forth = ORDER.map(|role| (role, now.clone()));
     let mut back = ORDER.map(|role| (role, before.clone()));
     back.reverse();
-    let mut exchanges = [forth.to_vec(), back.to_vec()].concat().repeat(rounds);
-    exchanges.extend(forth);
+    let round = [forth.to_vec(), back.to_vec()].concat();
+    let rounds_of_all = std::iter::repeat_n(round, rounds).flatten();
+    let exchanges = rounds_of_all.chain(forth).collect();
     let plan = ChaosPlan {
         duration: Duration::from_secs(if rounds == 0 { 5 } else { 20 }),
         clients: 6,
