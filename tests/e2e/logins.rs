@@ -195,7 +195,7 @@ fn a_certificate_is_exchanged_under_load_and_no_command_fails() {
     let load = |keeps: &str| {
         let args = [
             "--user", "bob", "-a", "s3cret", "-t", "set", "-c", "4", "-n", "4000", "-k", keeps,
-            "-e", "-q",
+            "-q",
         ];
         let trusts = authorities.to_str().unwrap();
         Command::new(&benchmark)
