@@ -30,11 +30,15 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 # The profile that the wheel is built with.
 WHEEL_PROFILE ?= release
+# More options for make dist (dist/build.py --help).
+DIST_OPTIONS ?=
+# The release that make upgrade comes from: the newest tag.
+BEFORE ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs attack page alerts fuzz soak
+.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs attack page alerts fuzz soak dist dist-test image image-test upgrade
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -74,6 +78,10 @@ help:
 	@echo "make setup           install what tests and demo use, where that is possible"
 	@echo "make lib             libpmnet, for programs of one's own in C and C++"
 	@echo "make install-lib DESTDIR=$(DESTDIR) PREFIX=$(PREFIX)   installs it, with its header, pkg-config file and man pages"
+	@echo "make dist            packages of this machine's architecture, with library, archive and SBOM, in target/dist"
+	@echo "make dist-test       installs them in a new Debian, uses and purges them (root; mmdebstrap, lintian)"
+	@echo "make image           a container image of what make dist made (buildah); make image-test runs it with runc"
+	@echo "make upgrade BEFORE=$(BEFORE)   one release (a tag or commit) and this tree, mixed under checked load, forth and back"
 	@echo "make python          the wheel of pmnet for Python, in target/wheels"
 	@echo "make build           the optimised binaries: the product, and the laboratory around it"
 
@@ -81,7 +89,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build lib python demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs page alerts fuzz soak: rust
+build lib python demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs attack page alerts fuzz soak dist upgrade: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -112,6 +120,29 @@ python:
 	@sh tests/setup.sh python
 	@test -x target/venv/bin/maturin || { echo "there is no target/venv/bin/maturin, which builds the wheel (pip install maturin)"; exit 1; }
 	target/venv/bin/maturin build --profile $(WHEEL_PROFILE) --locked --manifest-path crates/python/Cargo.toml --out target/wheels
+
+dist:
+	@python3 dist/build.py $(DIST_OPTIONS)
+
+dist-test:
+	@python3 dist/test.py
+
+image:
+	@python3 dist/image.py
+
+image-test:
+	@python3 dist/image.py --test
+
+# The release before is built apart, from a checkout of its own.
+upgrade:
+	@test -n "$(BEFORE)" || { echo "there is no tag yet: name a commit (make upgrade BEFORE=COMMIT)"; exit 1; }
+	@sh tests/setup.sh packages
+	@rm -rf target/before && git worktree prune && git worktree add --quiet --detach --force target/before $(BEFORE)
+	@cd target/before && $(CARGO) build --release --locked --target-dir ../before-build -p pmnet
+	@git worktree remove --force target/before
+	@$(CARGO) build --release --locked -p pmnet
+	@PMNET_BEFORE=$(CURDIR)/target/before-build/release/pmnet $(CARGO) test --release --locked -p pmnet-lab --test e2e upgrade:: -- \
+		--ignored --nocapture --test-threads=1
 
 setup:
 	@sh tests/setup.sh packages servers python node

@@ -203,7 +203,7 @@ if [ "$what" = all ]; then
             ;;
         kernel) in_lab kernel 600 e2e kernel:: ;;
         fleet) in_lab fleet 480 e2e fleet:: ;;
-        kills) in_lab kills 420 e2e kills:: ;;
+        kills) in_lab kills 480 e2e kills:: ;;
         alerts) in_lab alerts 480 e2e alerts:: ;;
         programs) in_lab programs 480 e2e programs:: ;;
         # There is also a module kernel::hand.

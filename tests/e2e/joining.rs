@@ -25,6 +25,7 @@ fn plan(seconds: u64, replacements: Vec<Replacement>, seed: u64) -> ChaosPlan {
         down: Duration::from_millis(20),
         lose_at_half: Vec::new(),
         replacements,
+        exchanges: Vec::new(),
         value_bytes: 0,
         seed,
     }

@@ -26,6 +26,7 @@ fn plan(seconds: u64, victims: Vec<Role>) -> ChaosPlan {
         down: Duration::from_millis(20),
         lose_at_half: Vec::new(),
         replacements: Vec::new(),
+        exchanges: Vec::new(),
         value_bytes: 0,
         seed: seed(),
     }

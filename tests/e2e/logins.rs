@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use certificates::Files;
 use pmnet_lab::harness::{Cluster, Medium, Process, StoreKind, Topology, find_program, free_port};
+use pmnet_lab::resp::Reply;
+use rustix::process::Signal;
 
 use crate::clients::{repository, run, set_up};
 use crate::common;
-use crate::support::{connect, launch};
+use crate::support::{connect, eventually, launch, ok};
 
 /// Longest wait for a front.
 const READY: Duration = Duration::from_secs(20);
@@ -159,4 +161,143 @@ fn a_front_for_others_wants_to_know_for_whom() {
     let (code, text) = crate::support::refuses("unsaid", folder.path(), &args);
     assert_eq!(code, 2, "{text}");
     assert!(text.contains("say who may: --users-of-redis"), "{text}");
+}
+
+/// Copies certificate and key of this name to where a front reads them.
+fn put(files: &Files, from: &str, to: &str) {
+    let (from, to) = (files.pair(from), files.pair(to));
+    std::fs::copy(from.0, to.0).unwrap();
+    std::fs::copy(from.1, to.1).unwrap();
+}
+
+/// Sends SIGHUP, and waits for its line in the log.
+fn reload(front: &Process, line: &str) {
+    let count = || front.stderr().matches(line).count();
+    let before = count();
+    front.signal(Signal::HUP).unwrap();
+    eventually(line, READY, || count() > before);
+}
+
+#[test]
+fn a_certificate_is_exchanged_under_load_and_no_command_fails() {
+    let Some(mut stand) = stand("logins-reload") else {
+        return;
+    };
+    let (Some(benchmark), Some(cli)) = (find_program("redis-benchmark"), find_program("redis-cli"))
+    else {
+        return common::skip("redis-benchmark is not installed");
+    };
+    let authorities = stand.files.path("both.pem");
+    let texts = ["ca.pem", "other.pem"]
+        .map(|name| std::fs::read_to_string(stand.files.path(name)).unwrap());
+    std::fs::write(&authorities, texts.concat()).unwrap();
+    let fixed = ["-h", "localhost", "-p", &stand.port, "--tls", "--cacert"];
+    let load = |keeps: &str| {
+        let args = [
+            "--user", "bob", "-a", "s3cret", "-t", "set", "-c", "4", "-n", "4000", "-k", keeps,
+            "-q",
+        ];
+        let trusts = authorities.to_str().unwrap();
+        Command::new(&benchmark)
+            .args([&fixed[..], &[trusts], &args].concat())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    // One on connections that last, one with a connection for each command. At an error it ends.
+    let mut loads = [load("1"), load("0")];
+    let mut exchanged = 0;
+    while loads
+        .iter_mut()
+        .any(|load| load.try_wait().unwrap().is_none())
+    {
+        put(
+            &stand.files,
+            ["stranger", "client"][exchanged % 2],
+            "server",
+        );
+        reload(&stand.front, "PM6031 SIGHUP: read again: the certificate");
+        exchanged += 1;
+    }
+    for load in loads {
+        let output = load.wait_with_output().unwrap();
+        let text =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && text.contains("requests per second"),
+            "{text}"
+        );
+        assert!(!text.contains("rror"), "{text}");
+    }
+    assert!(exchanged >= 2, "{exchanged}");
+    println!("{exchanged} certificates");
+
+    let ask = |authority: &str| {
+        let trusts = stand.files.path(authority);
+        let args = [&fixed[..], &[trusts.to_str().unwrap(), "PING"]].concat();
+        let output = Command::new(&cli).args(args).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim() == "PONG"
+    };
+    put(&stand.files, "stranger", "server");
+    reload(&stand.front, "PM6031 SIGHUP");
+    assert!(ask("other.pem") && !ask("ca.pem"), "the new one is shown");
+    // One of another key, one that is no certificate: the present one stays.
+    let (certificate, key) = stand.files.pair("server");
+    std::fs::copy(stand.files.pair("client").1, key).unwrap();
+    reload(
+        &stand.front,
+        "PM6032 SIGHUP: wrong, and left as before: the certificate",
+    );
+    std::fs::write(certificate, "no certificate\n").unwrap();
+    reload(
+        &stand.front,
+        "PM6032 SIGHUP: wrong, and left as before: the certificate",
+    );
+    assert!(ask("other.pem"));
+    assert!(stand.front.stop().unwrap());
+}
+
+#[test]
+fn a_password_is_exchanged_and_who_is_logged_in_stays_so() {
+    let Some(cluster) = common::start(
+        "logins-password",
+        Topology::new(StoreKind::Redis, 1, Medium::Dram),
+    ) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("password");
+    std::fs::write(&path, "first\n").unwrap();
+    let listen = format!("127.0.0.1:{}", free_port().unwrap());
+    let via = cluster.head().unwrap().to_string();
+    let args = [
+        ["--listen", &listen],
+        ["--via", &via],
+        ["--requirepass-file", path.to_str().unwrap()],
+    ];
+    let mut front = launch(
+        "front-password",
+        cluster.folder(),
+        &[&["redis"], args.as_flattened()].concat(),
+    );
+    front.wait_ready(READY).unwrap();
+    let client = || connect(listen.parse().unwrap());
+    let mut old = client();
+    assert_eq!(old.call(&["AUTH", "first"]).unwrap(), ok());
+    std::fs::write(&path, "second\n").unwrap();
+    reload(&front, "PM6031 SIGHUP: read again: the password");
+    assert_eq!(old.call(&["SET", "a", "1"]).unwrap(), ok());
+    let refused = client().call(&["AUTH", "first"]).unwrap();
+    assert!(
+        matches!(&refused, Reply::Error(text) if text.starts_with("WRONGPASS")),
+        "{refused:?}"
+    );
+    assert_eq!(client().call(&["AUTH", "second"]).unwrap(), ok());
+    std::fs::write(&path, "\n").unwrap();
+    reload(
+        &front,
+        "PM6032 SIGHUP: wrong, and left as before: the password",
+    );
+    assert_eq!(client().call(&["AUTH", "second"]).unwrap(), ok());
 }

@@ -40,4 +40,5 @@ mod sessions;
 mod sharding;
 mod status;
 mod three_boxes;
+mod upgrade;
 mod values;

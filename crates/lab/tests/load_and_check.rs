@@ -96,6 +96,7 @@ fn redis_alone_survives_kills_and_the_checker_agrees() {
         down: Duration::from_millis(50),
         lose_at_half: Vec::new(),
         replacements: Vec::new(),
+        exchanges: Vec::new(),
         value_bytes: 3_000,
         seed: 7,
     };

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap_complete::Shell;
+use pmnet_cli::notice;
 
 fn write(folder: PathBuf) -> std::io::Result<()> {
     let mut command = pmnet::cli::definition();
@@ -24,13 +25,13 @@ fn write(folder: PathBuf) -> std::io::Result<()> {
 
 fn main() -> ExitCode {
     let Some(folder) = std::env::args_os().nth(1) else {
-        tracing::error!("usage: pages FOLDER");
+        notice("usage: pages FOLDER");
         return ExitCode::from(2);
     };
     match write(folder.into()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error}");
+            notice(&format!("pages: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
@@ -54,9 +54,9 @@ pub enum Clients {
     Required(PathBuf),
 }
 
-/// What a server needs for TLS.
+/// What a server needs for TLS. A clone is the same, also after it was replaced.
 #[derive(Clone)]
-pub struct ServerTls(Arc<ServerConfig>);
+pub struct ServerTls(Arc<RwLock<Arc<ServerConfig>>>);
 
 impl std::fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -162,7 +162,17 @@ impl ServerTls {
                     key_file.display()
                 ))
             })?;
-        Ok(ServerTls(Arc::new(config)))
+        Ok(ServerTls(Arc::new(RwLock::new(Arc::new(config)))))
+    }
+
+    /// Puts the content of another one in place of this one's. It counts for connections that are accepted from now on.
+    pub fn replace(&self, by: &ServerTls) {
+        let config = by.config();
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A connection that was accepted; the client begins.
@@ -170,8 +180,7 @@ impl ServerTls {
     /// # Errors
     /// None that is known.
     pub fn accept<T>(&self, socket: T) -> io::Result<Stream<T>> {
-        let session =
-            rustls::ServerConnection::new(Arc::clone(&self.0)).map_err(io::Error::other)?;
+        let session = rustls::ServerConnection::new(self.config()).map_err(io::Error::other)?;
         Ok(Stream::new(socket, session.into()))
     }
 }

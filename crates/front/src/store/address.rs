@@ -150,7 +150,7 @@ impl StoreAddress {
 
     /// Logs in with this password.
     pub(crate) fn set_password(&mut self, password: &Secret) {
-        self.password = Some(String::from_utf8_lossy(password.bytes()).into_owned());
+        self.password = Some(String::from_utf8_lossy(&password.bytes()).into_owned());
     }
 
     /// The user as whom the front logs in.

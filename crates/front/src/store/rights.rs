@@ -161,16 +161,16 @@ impl RightsLine {
                 About::Login {
                     user: Some(user),
                     password,
-                } => write_command(out, &[&b"AUTH"[..], user, password.bytes()]),
+                } => write_command(out, &[&b"AUTH"[..], user, &password.bytes()]),
                 About::Login {
                     user: None,
                     password,
-                } => write_command(out, &[&b"AUTH"[..], password.bytes()]),
+                } => write_command(out, &[&b"AUTH"[..], &password.bytes()]),
                 About::May { question, .. } => out.extend_from_slice(question),
             },
             Ask::Select(database) => write_command(out, &["SELECT", &database.to_string()]),
             Ask::Witness(user) => {
-                write_command(out, &[&b"AUTH"[..], &user.user, user.password.bytes()]);
+                write_command(out, &[&b"AUTH"[..], &user.user, &user.password.bytes()]);
             }
             Ask::Poke => write_command(out, &["HELLO"]),
         }

@@ -1,6 +1,6 @@
 //! Who may connect, and passwords.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use subtle::ConstantTimeEq;
 
@@ -19,19 +19,24 @@ pub enum Access {
     Anyone,
 }
 
-/// A password. Its text is never shown.
+/// A password. Its text is never shown. A clone is the same one, also after it was replaced.
 #[derive(Clone)]
-pub struct Secret(Arc<[u8]>);
+pub struct Secret(Arc<RwLock<Arc<[u8]>>>);
 
 impl Secret {
     /// Keeps these bytes.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Secret {
-        Secret(bytes.into())
+        Secret(Arc::new(RwLock::new(bytes.into())))
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
+    /// Puts these bytes in place of the present ones. They count from the next login on.
+    pub fn replace(&self, bytes: &[u8]) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = bytes.into();
+    }
+
+    pub(crate) fn bytes(&self) -> Arc<[u8]> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether `guess` is it. How long this takes says nothing about it, nor about its length.
@@ -42,8 +47,9 @@ impl Secret {
             all[..length].copy_from_slice(&bytes[..length]);
             all
         };
-        let same_length = self.0.len().ct_eq(&guess.len());
-        (padded(&self.0).ct_eq(&padded(guess)) & same_length).into()
+        let own = self.bytes();
+        let same_length = own.len().ct_eq(&guess.len());
+        (padded(&own).ct_eq(&padded(guess)) & same_length).into()
     }
 }
 
@@ -74,5 +80,8 @@ mod tests {
         assert!(!secret.is(&[0; 2 * CREDENTIAL_BYTES_MAX]));
         assert!(Secret::new(b"").is(b""));
         assert!(!format!("{secret:?}").contains("sesame"));
+        let same = secret.clone();
+        secret.replace(b"other");
+        assert!(same.is(b"other") && !same.is(b"open sesame"));
     }
 }

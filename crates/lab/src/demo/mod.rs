@@ -176,6 +176,7 @@ fn kill_and_check(
         down: KILL_DOWN,
         lose_at_half: Vec::new(),
         replacements: Vec::new(),
+        exchanges: Vec::new(),
         value_bytes: 0,
         seed: fastrand::u64(1..1_000_000_000),
     };

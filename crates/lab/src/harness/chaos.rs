@@ -1,6 +1,7 @@
 //! Checked load while processes are killed, then the verdict.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,8 @@ pub struct ChaosPlan {
     pub lose_at_half: Vec<usize>,
     /// Done one after the other while the load runs, which must be long enough.
     pub replacements: Vec<Replacement>,
+    /// Processes that become another build of the product, one after the other, while the load runs, which must be long enough.
+    pub exchanges: Vec<(Role, PathBuf)>,
     /// Bytes of a SET value (more than a packet: fragments).
     pub value_bytes: usize,
     /// Seed and key prefix.
@@ -194,12 +197,19 @@ fn kill_in_turn(
     let last_kill = start + plan.duration.saturating_sub(plan.down + plan.interval / 2);
     let mut to_lose = Some(plan.lose_at_half.as_slice()).filter(|lost| !lost.is_empty());
     let mut replacements = plan.replacements.iter();
+    let mut exchanges = plan.exchanges.iter();
     while !ended.load(Ordering::Acquire) {
         look(&event, total);
         if let Some(replacement) = replacements.next() {
             std::thread::sleep(plan.interval);
             replace(cluster, *replacement)?;
             event = format!("{replacement:?}");
+            continue;
+        }
+        if let Some((role, pmnet)) = exchanges.next() {
+            std::thread::sleep(plan.interval);
+            cluster.exchange(*role, pmnet)?;
+            event = format!("{role} is {}", pmnet.display());
             continue;
         }
         let now = Instant::now();
@@ -230,8 +240,8 @@ fn kill_in_turn(
         next_kill = (next_kill + plan.interval).max(Instant::now());
     }
     anyhow::ensure!(
-        replacements.next().is_none(),
-        "the load ended before every device was replaced"
+        replacements.next().is_none() && exchanges.next().is_none(),
+        "the load ended before every device was replaced, or every process exchanged"
     );
     Ok(kills)
 }

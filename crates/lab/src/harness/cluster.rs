@@ -616,6 +616,18 @@ impl Cluster {
         process.wait_ready(READY_MAX)
     }
 
+    /// Stops a process of the product in good order, and starts another build of it in its place.
+    ///
+    /// # Errors
+    /// It does not end well, or does not serve in time.
+    pub fn exchange(&mut self, role: Role, pmnet: &Path) -> anyhow::Result<()> {
+        let process = self.process(role)?;
+        anyhow::ensure!(process.stop()?, "{role} did not end well");
+        process.set_product(pmnet);
+        self.restart(role)
+            .with_context(|| format!("{role} as {}", pmnet.display()))
+    }
+
     /// Ends every process in good order, client side first; the names of those that did not end
     /// by themselves with exit code 0.
     ///

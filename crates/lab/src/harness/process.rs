@@ -255,6 +255,11 @@ impl Process {
         kill_process(pid, signal).context("cannot signal a process")
     }
 
+    /// Is another build of the product from the next start on.
+    pub fn set_product(&mut self, pmnet: &Path) {
+        pmnet.clone_into(&mut self.spec.binaries.pmnet);
+    }
+
     /// Gives a flag another value, or adds it, from the next start on.
     pub fn set_flag(&mut self, flag: &str, value: Option<&str>) {
         let args = &mut self.spec.args;

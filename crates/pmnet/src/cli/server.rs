@@ -372,10 +372,10 @@ pub fn run(args: ServerArgs, part: &Part<'_>) -> anyhow::Result<bool> {
     } = settings(args)?;
     let (listen, shard) = (config.listen, store_at.shard);
     let standby = fleet.as_ref().is_some_and(|config| config.standby);
-    let stop = part.stop()?;
     if let Some(keys) = &keys {
         keys.read_again_on_hangup();
     }
+    let stop = part.stop()?;
     let board = Arc::new(ServerBoard::new(shard));
     config.pulse = Arc::clone(&board.pulse);
     part.show(board.clone());

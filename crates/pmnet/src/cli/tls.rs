@@ -19,13 +19,23 @@ pub enum TlsClients {
     No,
 }
 
+/// Files of TLS with the clients of a front.
+#[derive(Clone, Debug, Default)]
+pub struct TlsFiles {
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    pub ca: Option<PathBuf>,
+    pub clients: Option<TlsClients>,
+}
+
 /// Returns how a front speaks TLS, if it does.
-pub fn server_tls(
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    ca: Option<PathBuf>,
-    clients: Option<TlsClients>,
-) -> Result<Option<ServerTls>, ConfigError> {
+pub fn server_tls(files: TlsFiles) -> Result<Option<ServerTls>, ConfigError> {
+    let TlsFiles {
+        certificate,
+        key,
+        ca,
+        clients,
+    } = files;
     let wrong = |text: &str| Err(ConfigError(text.to_owned()));
     let (certificate, key) = match (certificate, key) {
         (Some(certificate), Some(key)) => (certificate, key),
@@ -57,7 +67,7 @@ mod tests {
     #[test]
     fn half_of_what_is_needed_is_an_error() {
         let file = || Some(PathBuf::from("/none/such"));
-        assert!(matches!(server_tls(None, None, None, None), Ok(None)));
+        assert!(matches!(server_tls(TlsFiles::default()), Ok(None)));
         for (certificate, key, ca, clients, said) in [
             (file(), None, None, None, "both --tls-cert and --tls-key"),
             (None, file(), None, None, "both --tls-cert and --tls-key"),
@@ -86,9 +96,13 @@ mod tests {
             ),
             (file(), file(), None, None, "TLS: /none/such"),
         ] {
-            let error = server_tls(certificate, key, ca, clients)
-                .unwrap_err()
-                .to_string();
+            let files = TlsFiles {
+                certificate,
+                key,
+                ca,
+                clients,
+            };
+            let error = server_tls(files).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
     }

@@ -328,6 +328,22 @@ fn every_configuration_file_is_one() {
     assert!(count > 0);
 }
 
+/// As it is installed, and with all that is commented.
+#[test]
+fn the_file_of_the_packages_is_a_configuration() {
+    let text = std::fs::read_to_string(root().join("dist/etc/pmnet.toml")).unwrap();
+    check_file(&text).unwrap();
+    let is_setting =
+        |line: &str| line.starts_with(|char: char| char == '[' || char.is_ascii_lowercase());
+    let lines = text.lines().map(|line| match line.strip_prefix('#') {
+        Some(setting) if is_setting(setting) => setting,
+        _ => line,
+    });
+    let all: Vec<&str> = lines.collect();
+    check_file(&all.join("\n")).unwrap();
+    assert!(all.iter().filter(|line| is_setting(line)).count() > 30);
+}
+
 #[test]
 fn what_a_line_names_is_looked_up() {
     let root = definition();

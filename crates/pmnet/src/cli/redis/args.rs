@@ -9,7 +9,7 @@ use crate::cli::common::STATUS_HELP;
 
 use super::super::access::{Hidden, Said};
 use super::super::keys::KeyArgs;
-use super::super::tls::TlsClients;
+use super::super::tls::{TlsClients, TlsFiles};
 
 /// Settings of `pmnet redis`; section `[redis]` of the configuration file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -167,6 +167,16 @@ impl RedisArgs {
             read_from: self.read_from.or(below.read_from),
             unread_max: self.unread_max.or(below.unread_max),
             unread_total_max: self.unread_total_max.or(below.unread_total_max),
+        }
+    }
+
+    /// Returns what TLS with clients is made of.
+    pub(super) fn tls_files(&self) -> TlsFiles {
+        TlsFiles {
+            certificate: self.tls_cert.clone(),
+            key: self.tls_key.clone(),
+            ca: self.tls_ca.clone(),
+            clients: self.tls_clients,
         }
     }
 

@@ -1,6 +1,7 @@
 //! `pmnet redis`: the RESP front.
 
 mod args;
+mod fresh;
 mod name;
 mod settings;
 mod sharded;
@@ -29,6 +30,7 @@ use super::ready::Line;
 use super::stop::unless_asked_to_stop;
 use crate::status::{self, FrontBoard};
 pub use args::RedisArgs;
+use fresh::keep_fresh;
 pub(super) use name::name;
 pub(super) use settings::{
     CONNECTIONS_MAX, DEADLINE_MS_MAX, KEEPALIVE_SECONDS_MAX, NOWHERE, SPIN_US_MAX, Settings,
@@ -133,7 +135,8 @@ fn serve(args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
         hosts,
         follow,
         keys,
-    } = settings(args)?;
+    } = settings(args.clone())?;
+    keep_fresh(part, &args, std::iter::once(&front));
     if rdma.is_some() && keys.is_some() {
         let text = "--key does not go with --rdma: a NIC acknowledges a message before a process can verify it";
         return Err(ConfigError(text.into()).into());

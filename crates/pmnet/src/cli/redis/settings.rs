@@ -79,13 +79,14 @@ pub fn located(
 /// Returns the configuration that these settings stand for.
 pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let said = args.who_may_connect();
+    let tls = args.tls_files();
     let listen = required("--listen", "redis", args.listen)?;
     let shard = args.shard.unwrap_or(0);
     let hosts = args.via.as_deref().map_or_else(Vec::new, Named::all);
     let (mut client, follow) = places("redis", args.via, args.fleet, args.etcd, shard)?;
     let mut front = FrontConfig::new(address("--listen", &listen)?);
     front.access = access(said, front.listen)?;
-    front.tls = server_tls(args.tls_cert, args.tls_key, args.tls_ca, args.tls_clients)?;
+    front.tls = server_tls(tls)?;
     front.direct = args.direct;
     if let Some(path) = args.direct_password_file {
         if front.direct.is_none() {

@@ -16,6 +16,7 @@ use serde_json::json;
 use toml::{Table, Value};
 
 use super::super::process::Part;
+use super::fresh::keep_fresh;
 use super::settings::{Settings, settings, within_files};
 use super::{RedisArgs, Way, log_end, show};
 
@@ -221,6 +222,7 @@ pub fn serve(path: &Path, args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bo
         settings,
     } = read(path, &common)?;
     let began_with = settings.clone();
+    keep_fresh(part, &common, settings.iter().map(|shard| &shard.front));
     let Some(first) = settings.first() else {
         return Err(anyhow!("--shards {}: no shard", path.display()));
     };

@@ -165,7 +165,8 @@ impl Direct {
             return false;
         };
         self.tried += 1;
-        let auth = [&b"AUTH"[..], &client.user, client.password.bytes()];
+        let password = client.password.bytes();
+        let auth = [&b"AUTH"[..], &client.user, &password];
         self.line.ask(Own::Login, &auth);
         true
     }
