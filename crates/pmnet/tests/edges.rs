@@ -48,7 +48,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("front", &["resp", "wire", "client", "tls"]),
     ("memcached", &["resp", "wire", "client"]),
-    ("fleet", &["proto", "udp"]),
+    ("fleet", &["proto", "tls", "udp"]),
     // The product.
     (
         "pmnet",

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use pmnet_cli::{ConfigError, address};
-use pmnet_fleet::Names;
+use pmnet_fleet::{Members, Names};
 use pmnet_wire::FragmentSize;
 use pmnet_wire::record::CHAIN_MAX;
 
+use super::etcd::EtcdArgs;
 use super::names::Named;
 use super::redis::within;
 
@@ -50,9 +51,8 @@ pub struct InFleet {
     /// The fleet.
     #[arg(long, value_name = "NAME")]
     pub fleet: String,
-    /// The members of etcd, http://HOST:2379, with commas between them.
-    #[arg(long, value_name = "URL,…")]
-    pub etcd: String,
+    #[command(flatten)]
+    pub etcd: EtcdArgs,
     /// Number of the shard.
     #[arg(long, default_value_t = 0)]
     pub shard: u32,
@@ -60,20 +60,9 @@ pub struct InFleet {
 
 impl InFleet {
     /// Returns where that is in etcd.
-    pub fn in_etcd(&self) -> Result<(Vec<String>, Names), ConfigError> {
-        in_etcd(&self.etcd, &self.fleet, self.shard)
+    pub fn in_etcd(&self) -> Result<(Members, Names), ConfigError> {
+        self.etcd.of(&self.fleet, self.shard)
     }
-}
-
-/// Returns the members of etcd, and the keys of a shard of this fleet there.
-pub fn in_etcd(
-    members: &str,
-    fleet: &str,
-    shard: u32,
-) -> Result<(Vec<String>, Names), ConfigError> {
-    let endpoints = pmnet_fleet::endpoints(members).map_err(ConfigError)?;
-    let names = Names::new(fleet, shard).map_err(ConfigError)?;
-    Ok((endpoints, names))
 }
 
 /// Returns the largest fragments of messages if packets are to be no longer than this.

@@ -14,6 +14,7 @@ use pmnet_fleet::{Etcd, Intent, Names, Shard, Want, intend};
 use serde_json::{Value, json};
 
 use super::common::InFleet;
+use super::etcd::EtcdArgs;
 use super::status::of_fleet;
 
 const EXAMPLES: &str = "\
@@ -63,11 +64,10 @@ const TRIES: usize = 5;
 #[command(after_help = EXAMPLES)]
 pub struct CtlArgs {
     /// The fleet.
-    #[arg(long, value_name = "NAME", requires = "etcd")]
+    #[arg(long, value_name = "NAME")]
     fleet: Option<String>,
-    /// The members of etcd, http://HOST:2379, with commas between them.
-    #[arg(long, value_name = "URL,…", requires = "fleet")]
-    etcd: Option<String>,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// Without a fleet: devices of the shard, HOST:PORT, with commas between them; spares, too.
     #[arg(long, global = true, value_name = "ADDR,…")]
     via: Option<String>,
@@ -137,18 +137,21 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
         Word::Shards(what) => return shards::of(what, args),
         _ => {}
     }
-    let place = match (&args.fleet, &args.etcd) {
-        (Some(_), _) if args.via.is_some() => {
+    let place = match &args.fleet {
+        Some(_) if args.via.is_some() => {
             return Err(anyhow!(
                 "--via and --fleet say both where the devices are: leave one out"
             ));
         }
-        (Some(fleet), Some(etcd)) => InFleet {
+        Some(fleet) => InFleet {
             fleet: fleet.clone(),
-            etcd: etcd.clone(),
+            etcd: args.etcd.clone(),
             shard: args.shard,
         },
-        _ => return hand::of(args),
+        None => {
+            args.etcd.nothing()?;
+            return hand::of(args);
+        }
     };
     if args.server.is_some() {
         return Err(anyhow!(
@@ -186,8 +189,8 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
         // Done above.
         Word::Promote(_) | Word::Shards(_) => return Ok(false),
     };
-    let (endpoints, names) = place.in_etcd()?;
-    let mut etcd = Etcd::new(endpoints, ETCD_MAX);
+    let (members, names) = place.in_etcd()?;
+    let mut etcd = Etcd::new(members, ETCD_MAX);
     let mut said = None;
     for _ in 0..TRIES {
         let shard = read(&mut etcd, &names)?;

@@ -25,8 +25,8 @@ pub(super) fn via(via: &str, shard: u32) -> Result<ClientConfig, ConfigError> {
 
 /// Returns the devices that etcd knows.
 pub(super) fn in_fleet(place: &InFleet, wait: Duration) -> anyhow::Result<ClientConfig> {
-    let (endpoints, names) = place.in_etcd()?;
-    let follow = FollowConfig { endpoints, names };
+    let (members, names) = place.in_etcd()?;
+    let follow = FollowConfig { members, names };
     let client = ClientConfig {
         shard: place.shard,
         ..ClientConfig::new(NOWHERE)

@@ -13,7 +13,8 @@ use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret};
 use pmnet_wire::record::CHAIN_MAX;
 
 use super::super::access::access;
-use super::super::common::{copies, hop_addresses, in_etcd, required, size_max};
+use super::super::common::{copies, hop_addresses, required, size_max};
+use super::super::etcd::EtcdArgs;
 use super::super::names::Named;
 use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
@@ -76,10 +77,11 @@ pub fn located(
 /// Returns the configuration that these settings stand for.
 pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let said = args.who_may_connect();
+    let etcd = args.etcd();
     let listen = required("--listen", "redis", args.listen)?;
     let shard = args.shard.unwrap_or(0);
     let hosts = args.via.as_deref().map_or_else(Vec::new, Named::all);
-    let (mut client, follow) = places("redis", args.via, args.fleet, args.etcd, shard)?;
+    let (mut client, follow) = places("redis", args.via, args.fleet, &etcd, shard)?;
     let mut front = FrontConfig::new(address("--listen", &listen)?);
     front.access = access(said, front.listen)?;
     front.tls = server_tls(args.tls_cert, args.tls_key, args.tls_ca, args.tls_clients)?;
@@ -178,7 +180,7 @@ pub fn places(
     role: &str,
     via: Option<String>,
     fleet: Option<String>,
-    etcd: Option<String>,
+    etcd: &EtcdArgs,
     shard: u32,
 ) -> Result<(ClientConfig, Option<FollowConfig>), ConfigError> {
     match (via, fleet) {
@@ -186,14 +188,14 @@ pub fn places(
             "--via and --fleet say both where the devices are: leave one out".into(),
         )),
         (None, Some(name)) => {
-            let (endpoints, names) = in_etcd(&required("--etcd", role, etcd)?, &name, shard)?;
-            let follow = FollowConfig { endpoints, names };
+            let (members, names) = etcd.of(&name, shard)?;
+            let follow = FollowConfig { members, names };
             Ok((ClientConfig::new(NOWHERE), Some(follow)))
         }
-        (_, None) if etcd.is_some() => Err(ConfigError(
-            "--etcd belongs to --fleet: give the fleet's name".into(),
-        )),
-        (via, None) => Ok((devices(&required("--via", role, via)?)?, None)),
+        (via, None) => {
+            etcd.nothing()?;
+            Ok((devices(&required("--via", role, via)?)?, None))
+        }
     }
 }
 
