@@ -22,6 +22,7 @@ mod idle;
 mod invented;
 mod joining;
 mod kernel;
+mod keys;
 mod kills;
 mod logins;
 mod memcached;

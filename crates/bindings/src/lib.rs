@@ -10,12 +10,14 @@ pub use fault::{Fault, Kind};
 
 use bytes::Bytes;
 use pmnet_client::{ClientConfig, ReadAnswer, Refused, Session, SessionError};
+use pmnet_keys::{Cluster, Front, KeyFileError};
 use pmnet_server::program::Program;
 use pmnet_server::serve::ServeConfig;
 use pmnet_server::{RecordKey, ServerConfig};
 use pmnet_wire::program;
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
@@ -42,6 +44,8 @@ pub struct ClientOptions {
     pub timeout: Duration,
     /// Calls that may be under way at once.
     pub calls_max: u32,
+    /// File of the program's key (`pmnet key front`); `None`: it has none, and the devices must have none either.
+    pub key_file: Option<PathBuf>,
 }
 
 impl ClientOptions {
@@ -69,6 +73,9 @@ impl ClientOptions {
         let copies_min = bounded("copies_min", self.copies_min, DEVICES_MAX)?;
         config.copies_min = u8::try_from(copies_min).expect("it is at most 8");
         config.queue_max = bounded("calls_max", self.calls_max, u32::MAX)?;
+        if let Some(path) = &self.key_file {
+            config.keys = Some(Front::read(path).map_err(unusable)?.key);
+        }
         if self.timeout.is_zero() {
             return Err(Fault::argument("the timeout is 0: no call could end"));
         }
@@ -87,6 +94,8 @@ pub struct ServerOptions {
     pub batch_entries_max: u32,
     /// Bytes of payloads in one batch, at most; a batch of one entry may have more.
     pub batch_bytes_max: u32,
+    /// File of the cluster's key (`pmnet key new`); `None`: there is none, and the devices must have none either.
+    pub key_file: Option<PathBuf>,
 }
 
 impl ServerOptions {
@@ -104,6 +113,9 @@ impl ServerOptions {
         server.batch_entries_max =
             bounded("batch_entries_max", self.batch_entries_max, ENTRIES_MAX)?;
         server.batch_bytes_max = bounded("batch_bytes_max", self.batch_bytes_max, BYTES_MAX)?;
+        if let Some(path) = &self.key_file {
+            server.keys = Some(Cluster::read(path).map_err(unusable)?.keys());
+        }
         Ok(ServeConfig::new(address(&self.listen)?, server))
     }
 }
@@ -135,6 +147,11 @@ impl Stored {
         };
         Ok(opened?)
     }
+}
+
+/// A key file that cannot be used is an argument that makes no sense.
+fn unusable(error: KeyFileError) -> Fault {
+    Fault::argument(error.to_string())
 }
 
 fn bounded(what: &str, value: u32, max: u32) -> Result<usize, Fault> {
@@ -246,6 +263,7 @@ mod tests {
             copies_min: ClientOptions::COPIES_MIN,
             timeout: ClientOptions::TIMEOUT,
             calls_max: ClientOptions::CALLS_MAX,
+            key_file: None,
         }
     }
 
@@ -282,8 +300,13 @@ mod tests {
         });
         refusal(&ClientOptions {
             calls_max: 0,
+            ..good.clone()
+        });
+        let keyless = refusal(&ClientOptions {
+            key_file: Some("/none/such".into()),
             ..good
         });
+        assert!(keyless.contains("key file /none/such"), "{keyless}");
         for (batch_entries_max, batch_bytes_max, is_good) in [
             (1, 1, true),
             (65_536, 1 << 30, true),
@@ -296,6 +319,7 @@ mod tests {
                 shard: 0,
                 batch_entries_max,
                 batch_bytes_max,
+                key_file: None,
             };
             assert_eq!(options.config().is_ok(), is_good, "{options:?}");
         }

@@ -42,6 +42,8 @@ pub struct pmnet_client_options {
     pub calls_max: u32,
     /// 0.
     pub reserved: u32,
+    /// File of the program's key (pmnet key front). Default: none; the devices must have none either then.
+    pub key_file: *const c_char,
 }
 
 // SAFETY: it is repr(C), its first field is `size`, and zeros are valid.
@@ -125,6 +127,8 @@ pub unsafe extern "C" fn pmnet_client_open(
             copies_min: or(options.copies_min, ClientOptions::COPIES_MIN),
             timeout,
             calls_max: or(options.calls_max, ClientOptions::CALLS_MAX),
+            // SAFETY: as above.
+            key_file: unsafe { memory::path(options.key_file, "key_file")? },
         };
         let session = wanted.open()?;
         let id = table::insert(ClientObject(session))?;

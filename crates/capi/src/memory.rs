@@ -4,6 +4,7 @@ use crate::fault::entry;
 use pmnet_bindings::Fault;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
+use std::path::PathBuf;
 use std::ptr;
 
 /// Bytes that the caller owns. {NULL, 0} has none.
@@ -84,6 +85,18 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str()
         .map_err(|_| Fault::argument(format!("{what} is not UTF-8")))
+}
+
+/// Returns the path that a C string of the caller names; `None` for NULL.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn path(path: *const c_char, what: &str) -> Result<Option<PathBuf>, Fault> {
+    if path.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by this function's contract.
+    unsafe { text(path, what) }.map(|path| Some(path.into()))
 }
 
 /// A struct of options, of which later versions may have more fields; zeros are always valid.

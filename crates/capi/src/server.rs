@@ -2,7 +2,7 @@
 
 use crate::client::{or, wait};
 use crate::fault::*;
-use crate::memory::{self, Options, bytes, put, text};
+use crate::memory::{self, Options, bytes, path, put, text};
 use crate::table::{self, Kind};
 use ::pmnet_server::program::{Batch, Item, Kind as Asked, Program, ProgramError};
 use bytes::Bytes;
@@ -64,6 +64,8 @@ pub struct pmnet_server_options {
     pub watermark: *const c_void,
     /// Its length in bytes, or more: the rest does not count.
     pub watermark_len: usize,
+    /// File of the cluster's key (pmnet key new). Default: none; the devices must have none either then.
+    pub key_file: *const c_char,
 }
 
 // SAFETY: it is repr(C), its first field is `size`, and zeros are valid.
@@ -160,6 +162,8 @@ fn open(options: &pmnet_server_options) -> Result<Program, Fault> {
         shard: options.shard,
         batch_entries_max: or(options.batch_entries_max, ServerOptions::BATCH_ENTRIES_MAX),
         batch_bytes_max: or(options.batch_bytes_max, ServerOptions::BATCH_BYTES_MAX),
+        // SAFETY: as above.
+        key_file: unsafe { path(options.key_file, "key_file")? },
     };
     let config = wanted.config()?;
     let stored = stored(options)?;

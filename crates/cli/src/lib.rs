@@ -26,6 +26,7 @@ pub use output::{notice, progress, said, tell, tell_all};
 pub use programs::find_program;
 pub use secrets::{password, warn_of_password};
 pub use signals::{
-    Shutdown, call_on_hangup, call_on_signals, on_signals, survive_hangup, write_on_signals,
+    Reload, Shutdown, call_on_signals, on_reload, on_signals, reload_on_hangup, survive_hangup,
+    write_on_signals,
 };
 pub use values::{address, bytes, host_and_port, is_name, resolve};

@@ -1,5 +1,6 @@
 //! SIGTERM, SIGINT and SIGPWR: the first one asks for a clean end, the second one ends at once. SIGHUP: read a file again.
 
+use std::fmt;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,17 +76,105 @@ pub fn survive_hangup() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Calls `again` at each SIGHUP, from a thread of its own: what was read at the start is to be read again.
-///
-/// # Errors
-/// The kernel refuses.
-pub fn call_on_hangup(again: impl Fn() + Send + 'static) -> anyhow::Result<()> {
+/// Calls `again` at each SIGHUP, from a thread of its own.
+fn call_on_hangup(again: impl Fn() + Send + 'static) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGHUP]).context("cannot catch signals")?;
     std::thread::Builder::new()
         .name("hangup".into())
         .spawn(move || signals.forever().for_each(|_| again()))
         .context("cannot catch signals")?;
     Ok(())
+}
+
+/// A thing that is read again at SIGHUP: its name, for people, and how.
+type Reloadable = (String, Box<dyn Fn() -> Result<(), String> + Send>);
+
+/// Those of this process.
+static RELOADABLE: Mutex<Vec<Reloadable>> = Mutex::new(Vec::new());
+
+/// State of a reload, for the service manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload<'a> {
+    /// It begins.
+    Begins,
+    /// It is over; this line is in the log.
+    Ended(&'a str),
+}
+
+/// Adds a thing that is read again at each SIGHUP, in the order in which they were added. `again` returns a sentence if the new one
+/// is wrong. Then the present one must stay as it is.
+pub fn on_reload(name: &str, again: impl Fn() -> Result<(), String> + Send + 'static) {
+    let mut all = RELOADABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    all.push((name.to_owned(), Box::new(again)));
+}
+
+/// From now on a SIGHUP has all things read again that were added ([`on_reload`]), by a thread of its own. It writes one line to the
+/// log, and says to `told` when it begins and ends.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn reload_on_hangup(told: impl Fn(Reload<'_>) + Send + 'static) -> anyhow::Result<()> {
+    call_on_hangup(move || {
+        told(Reload::Begins);
+        let all = RELOADABLE.lock().unwrap_or_else(PoisonError::into_inner);
+        let reloaded = reload(&all);
+        drop(all);
+        let text = reloaded.to_string();
+        if reloaded.wrong.is_empty() {
+            tracing::info!("{text}");
+        } else {
+            tracing::error!("{text}");
+        }
+        told(Reload::Ended(&text));
+    })
+}
+
+/// Result of a reload.
+struct Reloaded {
+    /// Names of the things that were read again.
+    again: Vec<String>,
+    /// Sentences about those that stay as they were.
+    wrong: Vec<String>,
+}
+
+fn reload(all: &[Reloadable]) -> Reloaded {
+    let mut reloaded = Reloaded {
+        again: Vec::new(),
+        wrong: Vec::new(),
+    };
+    for (name, again) in all {
+        match again() {
+            // Several loops may have read the same file.
+            Ok(()) if reloaded.again.contains(name) => {}
+            Ok(()) => reloaded.again.push(name.clone()),
+            Err(sentence) => reloaded.wrong.push(format!("{name}: {sentence}")),
+        }
+    }
+    reloaded
+}
+
+impl fmt::Display for Reloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let again = self.again.join(", ");
+        match (self.again.is_empty(), self.wrong.is_empty()) {
+            (true, true) => f.write_str(
+                "PM6030 SIGHUP: there is nothing to reload. Settings are read at the start, and logs go to stderr: start this process \
+                 again for new ones",
+            ),
+            (false, true) => write!(f, "PM6031 SIGHUP: read again: {again}"),
+            (_, false) => {
+                write!(
+                    f,
+                    "PM6032 SIGHUP: wrong, and left as before: {}",
+                    self.wrong.join("; ")
+                )?;
+                if !self.again.is_empty() {
+                    write!(f, ". Read again: {again}")?;
+                }
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Calls `end` at the first signal, or now if one came already, from a thread of its own.
@@ -104,4 +193,35 @@ pub fn call_on_signals(end: impl FnOnce() + Send + 'static) -> anyhow::Result<()
         })
         .context("cannot catch signals")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thing(name: &str, result: Result<(), &str>) -> Reloadable {
+        let result = result.map_err(str::to_owned);
+        (name.into(), Box::new(move || result.clone()))
+    }
+
+    #[test]
+    fn one_thing_that_is_wrong_keeps_no_other_one_from_being_read_again() {
+        let said = |all: &[Reloadable]| reload(all).to_string();
+        assert!(said(&[]).starts_with("PM6030 "));
+        let (keys, users) = (thing("keys", Ok(())), thing("users", Ok(())));
+        assert_eq!(
+            said(&[keys, users]),
+            "PM6031 SIGHUP: read again: keys, users"
+        );
+        let all = [
+            thing("keys", Err("no")),
+            thing("users", Ok(())),
+            thing("map", Err("bad")),
+        ];
+        assert_eq!(
+            said(&all),
+            "PM6032 SIGHUP: wrong, and left as before: keys: no; map: bad. Read again: users"
+        );
+        assert!(said(&all[..1]).ends_with("keys: no"));
+    }
 }

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use pmnet_proto::client::{
     CallId, Client, ClientConfig, ClientCounters, Event, Refused, SessionHandle,
 };
+use pmnet_proto::keys::FrontKey;
 use pmnet_proto::time::{Nanos, SECOND, earliest};
 use pmnet_proto::{FragmentSize, Outbox, Random, Time};
-use pmnet_udp::{Paths, Socket, SocketCounters};
+use pmnet_udp::{Latest, Latter, Paths, Socket, SocketCounters};
 use pmnet_verbs::{Link, LinkCounters, News};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -31,6 +32,7 @@ pub struct ClientNode {
     out: Outbox,
     paths: Paths,
     whereabouts: Option<Arc<Whereabouts>>,
+    keys: Option<Latter<FrontKey>>,
     /// The address of the socket, without its port.
     any: SocketAddr,
     /// Events of the sockets before this one.
@@ -75,6 +77,7 @@ impl ClientNode {
             socket,
             out: Outbox::new(),
             whereabouts: None,
+            keys: None,
             any,
             before: SocketCounters::default(),
             unanswered: None,
@@ -281,6 +284,14 @@ impl ClientNode {
         Ok((total, true))
     }
 
+    /// Takes its key from here from now on, and looks at each flush whether there is another one (`docs/spec/keys.md` §7).
+    /// To be called before there are sessions.
+    pub fn follow_keys(&mut self, keys: &Latest<FrontKey>) {
+        let (present, latter) = keys.follow();
+        self.machine.rekey(Time(0), present);
+        self.keys = Some(latter);
+    }
+
     /// Runs due timers and sends everything that may be sent.
     ///
     /// # Errors
@@ -292,6 +303,9 @@ impl ClientNode {
             self.look_at_paths(now);
         } else if self.paths.is_due(now, &self.socket) {
             self.look_at_paths(now);
+        }
+        if let Some(key) = self.keys.as_mut().and_then(Latter::take) {
+            self.machine.rekey(now, key);
         }
         self.machine.flush(now, &mut self.out);
         if self.machine.take_large_lost() {

@@ -12,10 +12,11 @@ use pmnet_device::{
 };
 use pmnet_log::{Log, Media};
 use pmnet_proto::device::Device;
+use pmnet_proto::keys::ClusterKeys;
 use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{FragmentSize, Outbox, Peer, Random, Time};
 pub use pmnet_udp::LeaseWords;
-use pmnet_udp::{Clock, Paths, Pulse, STOP_TOKEN, Socket, Spin, Standing, Stop};
+use pmnet_udp::{Clock, Latest, Latter, Paths, Pulse, STOP_TOKEN, Socket, Spin, Standing, Stop};
 use pmnet_wire::{Header, Kind};
 use std::io;
 use std::net::IpAddr;
@@ -36,6 +37,8 @@ pub struct RelayConfig {
     pub spin_micros: u64,
     /// Handle that can end the loop, and hears the device's state; with `device.leased`: source of its leases.
     pub lease: Option<Lease>,
+    /// The cluster's keys, which may be replaced while it runs; those of `device` are the present ones when it starts. `None`: they stay.
+    pub keys: Option<Latest<ClusterKeys>>,
     /// Sign that the loop lives.
     pub pulse: Arc<Pulse>,
 }
@@ -76,6 +79,7 @@ pub(crate) struct Relay {
     /// The last wait asked the system, and did not only spin.
     asked: bool,
     lease: Option<Lease>,
+    keys: Option<Latter<ClusterKeys>>,
     next: Peer,
     /// The last renewal that was handed on.
     renewed: (u32, Time),
@@ -107,6 +111,7 @@ impl Relay {
             events: mio::Events::with_capacity(16),
             asked: true,
             lease: config.lease.clone(),
+            keys: None,
             next: config.device.next,
             renewed: (0, Time(0)),
             pulse: Arc::clone(&config.pulse),
@@ -146,10 +151,16 @@ impl Relay {
 
     /// Returns the device's machine and log, with a window that the receive buffer holds.
     pub(crate) fn node<M: Media>(
-        &self,
+        &mut self,
         mut device: DeviceConfig,
+        keys: Option<&Latest<ClusterKeys>>,
         log: Log<M>,
     ) -> io::Result<DeviceNode<M>> {
+        if let (Some(own), Some(latest)) = (&mut device.keys, keys) {
+            let (present, latter) = latest.follow();
+            own.cluster = present;
+            self.keys = Some(latter);
+        }
         if let Some(fd) = log.wakeup_fd() {
             self.wake_by(fd, MEDIA_TOKEN)?;
         }
@@ -220,6 +231,10 @@ impl Port for Relay {
             sent_at,
             length: lease.length,
         })
+    }
+
+    fn keys(&mut self) -> Option<ClusterKeys> {
+        self.keys.as_mut()?.take()
     }
 
     fn counters(&self) -> PortCounters {
@@ -306,7 +321,7 @@ pub fn run<M: Media>(
 ) -> Result<(), DeviceError> {
     let mut relay = Relay::open(&config, stop)?;
     let next = config.device.next;
-    let mut node = relay.node(config.device, log)?;
+    let mut node = relay.node(config.device, config.keys.as_ref(), log)?;
     if let Some(path) = fast_path {
         if let Some(fd) = path.wakeup_fd() {
             relay.wake_by(fd, FAST_PATH_TOKEN)?;
@@ -338,7 +353,7 @@ pub fn run_with<N: Served>(
 ) -> Result<(), DeviceError> {
     let mut relay = Relay::open(&config, stop)?;
     let next = config.device.next;
-    let node = make(relay.node(config.device, log)?);
+    let node = make(relay.node(config.device, config.keys.as_ref(), log)?);
     if let Some(fd) = node.wakeup_fd() {
         relay.wake_by(fd, MORE_TOKEN)?;
     }
@@ -395,6 +410,24 @@ fn tell_of_sessions(machine: &Device, told: &mut u64) {
     }
 }
 
+/// Says that processes of the other mode send to this one, which they cannot speak with; less and less often. `told`: as above.
+fn tell_of_the_other_mode(machine: &Device, told: &mut u64) {
+    let packets = machine.counters().other_mode;
+    if packets >= told.saturating_mul(2).max(1) {
+        *told = packets;
+        let (own, other) = if machine.has_keys() {
+            ("has a key", "without one")
+        } else {
+            ("has no key", "with one")
+        };
+        tracing::warn!(
+            packets,
+            "PM1115 this device {own}, and a process {other} sends to it: they cannot speak with each other. Give --key to all processes of the \
+             shard, or to none"
+        );
+    }
+}
+
 /// Tells the agent of a device's lease what becomes of it, and everybody: when it serves, and when it does not for long.
 pub(crate) fn watch<M: Media>(
     lease: Option<Lease>,
@@ -410,8 +443,10 @@ pub(crate) fn watch<M: Media>(
     let mut told = None;
     let mut large_lost = false;
     let mut sessions = 0;
+    let mut other_mode = 0;
     move |node| {
         let machine = node.machine();
+        tell_of_the_other_mode(machine, &mut other_mode);
         if machine.loses_large() && !std::mem::replace(&mut large_lost, true) {
             tracing::warn!(
                 "PM1114 large packets to {next} do not arrive, and small ones do: the path carries less than the system knows. New writes are sent in \

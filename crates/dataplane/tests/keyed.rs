@@ -58,6 +58,7 @@ fn device(id: u32, listen: Peer, (next_id, next): (u32, Peer)) -> RelayConfig {
         },
         spin_micros: 0,
         lease: None,
+        keys: None,
         pulse: Arc::default(),
     }
 }

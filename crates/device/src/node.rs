@@ -4,7 +4,7 @@ use crate::fast_path::FastPath;
 use crate::port::{Buffers, Taken};
 use pmnet_log::{FrameSpace, Full, Held, Log, LogError, Media, NewEntry};
 use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Recovery, Room, Verdict};
-use pmnet_proto::keys::Seal;
+use pmnet_proto::keys::{ClusterKeys, Seal};
 use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
 use pmnet_proto::{FragmentSize, Outbox, Peer, Random, Time};
 use pmnet_wire::packet::Append;
@@ -166,6 +166,15 @@ impl<M: Media> DeviceNode<M> {
         if let (Some(fast), Some(deadline)) = (&mut self.fast, self.machine.deadline()) {
             fast.path.answers_until(Some(deadline));
         }
+    }
+    /// **From now on other keys of the cluster**: see [`Device::rekey`]. A fast path is told before it goes on.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn rekey(&mut self, now: Time, keys: ClusterKeys) -> Result<(), DeviceError> {
+        self.hold(now)?;
+        self.machine.rekey(keys);
+        Ok(())
     }
     /// Returns the log.
     pub fn log(&self) -> &Log<M> {

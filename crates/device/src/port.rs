@@ -2,6 +2,7 @@
 
 use crate::node::{DeviceError, DeviceNode};
 use pmnet_log::{Log, Media};
+use pmnet_proto::keys::ClusterKeys;
 use pmnet_proto::time::Nanos;
 use pmnet_proto::{FragmentSize, Outbox, Peer, Time};
 use std::io;
@@ -150,6 +151,11 @@ pub trait Port {
         None
     }
 
+    /// Returns the cluster's keys, if there are others since the last turn.
+    fn keys(&mut self) -> Option<ClusterKeys> {
+        None
+    }
+
     /// Returns the events so far.
     fn counters(&self) -> PortCounters {
         PortCounters::default()
@@ -188,6 +194,14 @@ pub trait Served: Sized {
 
     /// Returns the device.
     fn device_mut(&mut self) -> &mut DeviceNode<Self::Medium>;
+
+    /// As [`DeviceNode::rekey`], for all that is beside the device as well.
+    ///
+    /// # Errors
+    /// As there.
+    fn rekey(&mut self, now: Time, keys: ClusterKeys) -> Result<(), DeviceError> {
+        self.device_mut().rekey(now, keys)
+    }
 
     /// A descriptor that can be read when there is something to do besides what the port brings. A wait of the port ends then, too.
     fn wakeup_fd(&self) -> Option<RawFd> {
@@ -289,6 +303,9 @@ pub fn serve<N: Served>(
     loop {
         let began = port.now();
         let now = began;
+        if let Some(keys) = port.keys() {
+            node.rekey(now, keys)?;
+        }
         let mut failed = Ok(());
         let received = port.receive(&mut |from, hops, datagram| {
             if failed.is_ok() {

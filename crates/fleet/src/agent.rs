@@ -362,7 +362,7 @@ impl Keeper {
                     "PM1602 this device told the server that a member is stopped while its own path still led through that member: it tells it again"
                 );
             } else if let Some(order) = order {
-                let Order { next, shrink } = order;
+                let Order { next, shrink, .. } = order;
                 tracing::info!(%next, shrink, "the chain in etcd says how this device is wired");
             } else {
                 tracing::warn!("PM1603 this device was left out of the chain: it asks the server");
@@ -455,6 +455,7 @@ fn is_unheard(plan: &Plan, order: Order, standing: &Standing) -> bool {
 fn wiring(plan: &Plan, id: u32, spare: bool) -> Option<Order> {
     let waits = Order {
         next: plan.server,
+        next_id: Some(0),
         shrink: None,
     };
     plan.order(id).or(Some(waits).filter(|_| spare))

@@ -42,6 +42,8 @@ pub struct Plan {
 pub struct Order {
     /// Its next hop.
     pub next: SocketAddr,
+    /// The id of that hop, 0 for the server (`docs/spec/keys.md` §5); `None`: not known to who orders it.
+    pub next_id: Option<u32>,
     /// It states that the members of this epoch's chain which its path leaves out are stopped.
     pub shrink: Option<u32>,
 }
@@ -51,7 +53,13 @@ impl Order {
     /// are over with the epoch.
     #[must_use]
     pub fn is_to_become(self, other: Order) -> bool {
-        self.next != other.next || other.shrink.is_some_and(|_| other.shrink != self.shrink)
+        let other_hop = self
+            .next_id
+            .zip(other.next_id)
+            .is_some_and(|(own, other)| own != other);
+        self.next != other.next
+            || other_hop
+            || other.shrink.is_some_and(|_| other.shrink != self.shrink)
     }
 }
 
@@ -76,6 +84,7 @@ impl Plan {
         let next = self.places.get(at + 1);
         Some(Order {
             next: next.map_or(self.server, |place| place.at),
+            next_id: Some(next.map_or(0, |place| place.id)),
             shrink: self.says.filter(|_| at == 0),
         })
     }
@@ -106,7 +115,14 @@ mod tests {
         let plan = plan();
         let order = |id, port, shrink| {
             let next = SocketAddr::from(([10, 0, 0, 1], port));
-            assert_eq!(plan.order(id), Some(Order { next, shrink }));
+            // The server has port 99, and each device its id.
+            let next_id = Some(u32::from(port) % 99);
+            let wanted = Order {
+                next,
+                next_id,
+                shrink,
+            };
+            assert_eq!(plan.order(id), Some(wanted));
         };
         order(7, 8, Some(4));
         order(8, 99, None);

@@ -49,6 +49,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("front", &["resp", "wire", "client", "tls"]),
     ("memcached", &["resp", "wire", "client"]),
     ("fleet", &["proto", "tls", "udp"]),
+    ("keys", &["proto", "wire"]),
     // The product.
     (
         "pmnet",
@@ -59,6 +60,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "device",
             "fleet",
             "front",
+            "keys",
             "log",
             "media",
             "memcached",
@@ -74,7 +76,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     // For programs of others, in C and in Python, and what both share.
-    ("bindings", &["wire", "client", "server"]),
+    ("bindings", &["wire", "client", "keys", "server"]),
     ("capi", &["bindings", "client", "server"]),
     ("python", &["bindings", "client", "server"]),
     // Crates around it; the product knows nothing of these.

@@ -4,6 +4,7 @@
 //! replaces it by the token that the packet would have without keys. So all later steps are the same in both modes.
 
 use crate::rules::{Rule, Rules};
+pub use pmnet_wire::FrontKey;
 use pmnet_wire::packet::{Identity, Recover};
 use pmnet_wire::record::{Member, read_path};
 use pmnet_wire::{ClusterKey, FrontId, Header, Kind, MacKey, Packet, SessionKeys};
@@ -187,6 +188,17 @@ impl Verified {
 /// Returns whether this key has sealed the packet, or rule [`Rule::Sealed`] is switched off.
 pub(crate) fn sealed(key: &MacKey, packet: &Packet<'_>, rules: Rules) -> bool {
     Verified::of(key.verifies(packet)).under(rules) == Verified::Yes
+}
+
+/// Returns whether a process of the other mode has sent it, as far as that can be told: with keys if the receiver has none, and the other way about
+/// (keys.md §4). It proves nothing, and nothing but a warning follows.
+pub(crate) fn is_of_the_other_mode(keyed: bool, packet: &Packet<'_>) -> bool {
+    let by_keys = match packet.header.kind {
+        Kind::Open => Identity::read(packet.payload).map(|said| said.front.is_some()),
+        Kind::Recover => Some(packet.header.tag != 0),
+        _ => None,
+    };
+    by_keys.is_some_and(|by_keys| by_keys != keyed)
 }
 
 /// Returns the number by which RECOVER names this hop; 0 names none.

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use std::iter::from_fn;
 use std::os::fd::{AsRawFd, RawFd};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -82,7 +83,7 @@ pub(crate) struct Client {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (devices, *, shard=0, copies_min=1, timeout=10.0, calls_max=4096))]
+    #[pyo3(signature = (devices, *, shard=0, copies_min=1, timeout=10.0, calls_max=4096, key_file=None))]
     fn new(
         py: Python<'_>,
         devices: &Bound<'_, PyAny>,
@@ -90,6 +91,7 @@ impl Client {
         copies_min: i64,
         timeout: f64,
         calls_max: i64,
+        key_file: Option<PathBuf>,
     ) -> PyResult<Client> {
         log::begin();
         let options = ClientOptions {
@@ -98,6 +100,7 @@ impl Client {
             copies_min: lent::number("copies_min", copies_min)?,
             timeout: lent::seconds(py, timeout)?,
             calls_max: lent::number("calls_max", calls_max)?,
+            key_file,
         };
         // A name may have to be looked up.
         let opened = py.detach(|| options.open());

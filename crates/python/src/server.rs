@@ -10,6 +10,7 @@ use pmnet_server::program::{self, Program, ProgramError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A row as the program is to store it: key, and value or its deletion.
@@ -110,7 +111,7 @@ pub(crate) struct Server {
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (listen, *, shard=0, rows=None, watermark=None, batch_entries_max=1024, batch_bytes_max=4_194_304))]
+    #[pyo3(signature = (listen, *, shard=0, rows=None, watermark=None, batch_entries_max=1024, batch_bytes_max=4_194_304, key_file=None))]
     fn new(
         py: Python<'_>,
         listen: String,
@@ -119,6 +120,7 @@ impl Server {
         watermark: Option<&Bound<'_, PyAny>>,
         batch_entries_max: i64,
         batch_bytes_max: i64,
+        key_file: Option<PathBuf>,
     ) -> PyResult<Server> {
         log::begin();
         let options = ServerOptions {
@@ -126,6 +128,7 @@ impl Server {
             shard: lent::number("shard", shard)?,
             batch_entries_max: lent::number("batch_entries_max", batch_entries_max)?,
             batch_bytes_max: lent::number("batch_bytes_max", batch_bytes_max)?,
+            key_file,
         };
         let stored = stored(py, rows, watermark)?;
         let program = with_signals_blocked(py, || {

@@ -5,10 +5,13 @@ use crate::feed::{Feed, Reader};
 use crate::node::ServerNode;
 use crate::store::Store;
 use mio::unix::SourceFd;
+use pmnet_proto::keys::ClusterKeys;
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Random, Time};
-use pmnet_udp::{Clock, OnRecord, Paths, Pulse, STOP_TOKEN, Socket, SocketCounters, Spin, Stop};
+use pmnet_udp::{
+    Clock, Latest, Latter, OnRecord, Paths, Pulse, STOP_TOKEN, Socket, SocketCounters, Spin, Stop,
+};
 use pmnet_wire::{Header, Kind};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -28,6 +31,8 @@ pub struct ServeConfig {
     pub spin_micros: u64,
     /// Messages to and from the agent of the fleet, if there is one.
     pub words: Option<Arc<ServerWords>>,
+    /// The cluster's keys, which may be replaced while it runs; those of `server` are then the present ones when it starts. `None`: they stay.
+    pub keys: Option<Latest<ClusterKeys>>,
     /// Sign that the loop lives.
     pub pulse: Arc<Pulse>,
 }
@@ -50,6 +55,7 @@ impl ServeConfig {
             server,
             spin_micros: 0,
             words: None,
+            keys: None,
             pulse: Arc::default(),
         }
     }
@@ -108,9 +114,16 @@ pub fn serve(
     let mut paths = Paths::new(config.server.size_max);
     // The last device that asked to belong to the chain.
     let mut asked: Option<Peer> = None;
+    let mut keys = None;
+    if let (Some(own), Some(latest)) = (&mut config.server.keys, &config.keys) {
+        let (present, latter) = latest.follow();
+        *own = present;
+        keys = Some(latter);
+    }
     let mut core = ServerNode::new(Server::new(config.server, random), store);
     let (words, pulse) = (config.words, config.pulse);
     let mut said = OnRecord::default();
+    let mut other_mode = 0;
     let mut poll = mio::Poll::new()?;
     let mut events = mio::Events::with_capacity(16);
     poll.registry().register(
@@ -145,6 +158,9 @@ pub fn serve(
     loop {
         if words.as_ref().is_some_and(|words| words.is_turn_over()) {
             return Ok(Ended::TurnIsOver);
+        }
+        if let Some(keys) = keys.as_mut().and_then(Latter::take) {
+            core.machine_mut().rekey(keys);
         }
         let now = clock.now();
         let came = unheard.unwrap_or(now);
@@ -206,6 +222,7 @@ pub fn serve(
         while let Some(notice) = core.machine_mut().poll_notice() {
             tracing::warn!("{notice}");
         }
+        tell_of_the_other_mode(core.machine(), &mut other_mode);
         if let Some(words) = &words {
             tell(words, core.machine(), &mut said);
         }
@@ -236,6 +253,25 @@ pub fn serve(
         if events.iter().any(|event| event.token() == STOP_TOKEN) {
             return Ok(Ended::Asked);
         }
+    }
+}
+
+/// Says that devices of the other mode send to this server, which cannot speak with them; less and less often. `told`: how many packets there were
+/// when it was said last.
+fn tell_of_the_other_mode(machine: &Server, told: &mut u64) {
+    let packets = machine.counters().other_mode;
+    if packets >= told.saturating_mul(2).max(1) {
+        *told = packets;
+        let (own, other) = if machine.has_keys() {
+            ("has a key", "without one")
+        } else {
+            ("has no key", "with one")
+        };
+        tracing::warn!(
+            packets,
+            "PM2607 this server {own}, and a device {other} sends to it: they cannot speak with each other. Give --key to all processes of the shard, \
+             or to none"
+        );
     }
 }
 

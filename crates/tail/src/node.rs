@@ -7,6 +7,7 @@ use std::ops::Range;
 use pmnet_device::{Buffers, DeviceError, DeviceNode, Port, Served, Taken};
 use pmnet_log::{Log, Media};
 use pmnet_packet_store::{Seat, Shared};
+use pmnet_proto::keys::ClusterKeys;
 use pmnet_proto::time::earliest;
 use pmnet_proto::{Outbox, Peer, Time};
 use pmnet_server::ServerNode;
@@ -122,6 +123,11 @@ impl<M: Media + Send> Served for StoreDevice<M> {
 
     fn device_mut(&mut self) -> &mut DeviceNode<Seat<M>> {
         &mut self.device
+    }
+
+    fn rekey(&mut self, now: Time, keys: ClusterKeys) -> Result<(), DeviceError> {
+        self.server.machine_mut().rekey(keys.clone());
+        self.device.rekey(now, keys)
     }
 
     fn receive_with_hops(

@@ -6,6 +6,7 @@
 //! each other. It knows nothing of the protocol.
 
 mod known_as;
+mod latest;
 mod lease;
 mod owner;
 mod path;
@@ -15,6 +16,7 @@ mod socket;
 mod spin;
 mod wait;
 
+pub use latest::{Latest, Latter};
 pub use lease::{LeaseWords, Standing};
 pub use owner::owner_of_port;
 pub use path::{Paths, path_mtu};

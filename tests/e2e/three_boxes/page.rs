@@ -11,6 +11,8 @@ pub struct Block {
     pub first: Option<String>,
     /// Its output contains this, sooner or later.
     pub expect: Option<String>,
+    /// It copies this file from its box to the others.
+    pub copies: Option<String>,
     /// It is for this moment; `None`: in the order of the page.
     pub when: Option<String>,
     pub text: String,
@@ -50,6 +52,7 @@ pub fn blocks(page: &str) -> Vec<Block> {
                 "service" => block.service = Some(value),
                 "first" => block.first = Some(value),
                 "expect" => block.expect = Some(value),
+                "copies" => block.copies = Some(value),
                 "when" => block.when = Some(value),
                 _ => panic!("{word}?"),
             }

@@ -19,7 +19,8 @@ use pmnet_log::{Log, Media};
 use pmnet_media::Memory;
 use pmnet_proto::Peer;
 use pmnet_proto::device::DeviceConfig;
-use pmnet_udp::Stop;
+use pmnet_proto::keys::ClusterKeys;
+use pmnet_udp::{Latest, Stop};
 
 use crate::interface;
 use crate::relay::{Lease, RelayConfig, watch};
@@ -91,6 +92,7 @@ pub struct DirectDevice {
     port: Direct,
     device: DeviceConfig,
     lease: Option<Lease>,
+    keys: Option<Latest<ClusterKeys>>,
 }
 
 impl DirectDevice {
@@ -122,6 +124,7 @@ impl DirectDevice {
             port,
             device: config.relay.device,
             lease: config.relay.lease,
+            keys: config.relay.keys,
         })
     }
 
@@ -152,7 +155,10 @@ impl DirectDevice {
     ) -> Result<(), DirectError> {
         let (mut port, next) = (self.port, self.device.next);
         log.leave_buffers(port.never_live());
-        let node = port.stack().node(self.device, log)?.with_packet_buffers();
+        let node = port
+            .stack_mut()
+            .node(self.device, self.keys.as_ref(), log)?
+            .with_packet_buffers();
         let bound = port.bound().to_vec();
         let address = port.stack().address()?;
         let ready = |address, node: &DeviceNode<N::Medium>| ready(address, node, &bound);

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use pmnet_device::{Buffers, Port, PortCounters, Renewal, Taken, Wake};
+use pmnet_proto::keys::ClusterKeys;
 use pmnet_proto::{FragmentSize, Outbox, Peer, Place, Time};
 use pmnet_udp::Stop;
 use pmnet_wire::MAGIC;
@@ -71,6 +72,10 @@ impl Direct {
 
     pub const fn stack(&self) -> &Relay {
         &self.stack
+    }
+
+    pub const fn stack_mut(&mut self) -> &mut Relay {
+        &mut self.stack
     }
 
     pub fn bound(&self) -> &[Bound] {
@@ -170,6 +175,10 @@ impl Port for Direct {
 
     fn renewal(&mut self) -> Option<Renewal> {
         self.stack.renewal()
+    }
+
+    fn keys(&mut self) -> Option<ClusterKeys> {
+        self.stack.keys()
     }
 
     fn now(&self) -> Time {

@@ -97,6 +97,7 @@ impl Side {
             device: DeviceConfig::new(DEVICE, SHARD, next),
             spin_micros: 0,
             lease: None,
+            keys: None,
             pulse: Arc::default(),
         };
         let (ready, is_ready) = mpsc::channel::<()>();

@@ -22,7 +22,13 @@ fn a_device_is_wired_by_the_chain_and_a_spare_that_is_not_in_it_asks_the_server(
         server: at(99),
         copies: 2,
     };
-    let order = |next, shrink| Some(Order { next, shrink });
+    let order = |next: SocketAddr, shrink| {
+        Some(Order {
+            next,
+            next_id: Some(u32::from(next.port()) % 99),
+            shrink,
+        })
+    };
     for spare in [false, true] {
         assert_eq!(wiring(&plan, 7, spare), order(at(8), Some(4)));
         assert_eq!(wiring(&plan, 8, spare), order(at(99), None));
@@ -53,7 +59,12 @@ fn what_was_stated_over_a_path_through_a_stopped_member_is_stated_again() {
             chain: chain.to_vec(),
             ..Standing::default()
         };
-        is_unheard(&plan, Order { next: at, shrink }, &standing)
+        let order = Order {
+            next: at,
+            next_id: None,
+            shrink,
+        };
+        is_unheard(&plan, order, &standing)
     };
     assert!(unheard(Some(4), 4, &[7, 8, 9]));
     // The statement was heard; the device has not asked yet; it states nothing; no device is to be left out.

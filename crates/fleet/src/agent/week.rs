@@ -127,6 +127,7 @@ impl Device {
         };
         let order = Order {
             next: at(id + 1),
+            next_id: None,
             shrink: None,
         };
         Device {

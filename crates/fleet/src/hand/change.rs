@@ -208,6 +208,7 @@ impl Change {
         };
         let order = Order {
             next: joiner.listen,
+            next_id: Some(joiner.who.id),
             shrink: None,
         };
         if is_wired(tail, order) {
@@ -329,6 +330,7 @@ impl Change {
         let tail = looked.devices.get(server.chain.last()?)?;
         let order = Order {
             next: server.listen,
+            next_id: Some(0),
             shrink: None,
         };
         let leads_there = looked
@@ -341,14 +343,18 @@ impl Change {
 
 /// Gives a device that does not serve, and whose next hop is not that of the chain on record, that next hop. No device states anything.
 fn as_on_record(looked: &Looked, server: &ServerSaid) -> Option<HandStep> {
-    let mut next = server.listen;
+    let (mut next, mut next_id) = (server.listen, 0);
     for id in server.chain.iter().rev() {
         let said = looked.devices.get(id)?;
-        let order = Order { next, shrink: None };
+        let order = Order {
+            next,
+            next_id: Some(next_id),
+            shrink: None,
+        };
         if said.epoch != server.epoch && said.next != next && !said.ends {
             return Some(HandStep::Wire(doing(said), order));
         }
-        next = said.listen;
+        (next, next_id) = (said.listen, *id);
     }
     None
 }
@@ -364,6 +370,7 @@ fn doing(said: &DeviceSaid) -> Doing {
 const fn wiring(said: &DeviceSaid) -> Order {
     Order {
         next: said.next,
+        next_id: said.next_id,
         shrink: said.shrink,
     }
 }

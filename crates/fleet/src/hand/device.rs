@@ -22,6 +22,8 @@ pub struct DeviceDoorConfig {
     pub id: u32,
     /// The next hop that its command line names.
     pub next: SocketAddr,
+    /// The id of that hop, if the command line has it.
+    pub next_id: Option<u32>,
     /// A person has said by its flags how it starts (`--shrink-chain`, `--declare-data-loss`): they count.
     pub by_hand: bool,
     /// It starts with `--join`.
@@ -77,7 +79,7 @@ impl DeviceDoor {
             path: config.memory.clone(),
             shard: config.shard,
             id: config.id,
-            flag: config.next,
+            flag: (config.next, config.next_id),
             listen: config.listen,
             joins: config.joins,
         };
@@ -94,7 +96,11 @@ impl DeviceDoor {
         let door = Door::open(listen, move |asked| answers.answer(asked))?;
         let next = shared.memory.recall(by_hand);
         let mut state = shared.state();
-        state.order = next.map(|next| Order { next, shrink: None });
+        state.order = next.map(|(next, next_id)| Order {
+            next,
+            next_id,
+            shrink: None,
+        });
         state.remembered = next.is_some();
         drop(state);
         Ok(DeviceDoor {
@@ -143,8 +149,8 @@ impl DeviceDoor {
     pub fn left(self) {
         // It is on record until the others are wired without it. A spare does not have that place any more.
         let order = self.shared.state().order;
-        if let Some(Order { next, .. }) = order
-            && let Err(error) = self.shared.memory.keep(next, true)
+        if let Some(Order { next, next_id, .. }) = order
+            && let Err(error) = self.shared.memory.keep((next, next_id), true)
         {
             tracing::warn!(%error, "PM1513 this device cannot remember how it was wired when it ended");
         }
@@ -175,7 +181,16 @@ impl Shared {
                     self.config.id, self.config.shard
                 ))
             }
-            Asked::Wire { next, shrink, .. } => self.wire(Order { next, shrink }),
+            Asked::Wire {
+                next,
+                next_id,
+                shrink,
+                ..
+            } => self.wire(Order {
+                next,
+                next_id,
+                shrink,
+            }),
             Asked::Leave { .. } => self.leave(),
         }
     }
@@ -186,6 +201,7 @@ impl Shared {
         let order = state.run.as_ref().map_or(
             Order {
                 next: config.next,
+                next_id: config.next_id,
                 shrink: None,
             },
             |run| run.order,
@@ -197,6 +213,7 @@ impl Shared {
             listen: config.listen,
             flag: config.next,
             next: order.next,
+            next_id: order.next_id,
             shrink: order.shrink,
             ends: state.run.as_ref().is_none_or(|run| run.words.is_to_end()),
             epoch: standing.epoch,
@@ -218,7 +235,7 @@ impl Shared {
         if state.leaves {
             return refused("this device is about to end".into());
         }
-        match self.memory.keep(order.next, false) {
+        match self.memory.keep((order.next, order.next_id), false) {
             Ok(true) => {}
             Ok(false) => tracing::warn!(
                 "PM1514 this device does not remember how it is wired: write --next {} into its unit file",
@@ -230,7 +247,7 @@ impl Shared {
                 ));
             }
         }
-        let Order { next, shrink } = order;
+        let Order { next, shrink, .. } = order;
         tracing::warn!(%next, shrink, "PM1515 `pmnet ctl` says how this device is wired: it begins anew");
         (state.order, state.remembered) = (Some(order), false);
         if let Some(run) = &state.run {
@@ -281,6 +298,7 @@ mod tests {
             shard: 2,
             id: 7,
             next: at(1),
+            next_id: None,
             by_hand: false,
             joins: false,
             in_kernel: false,
@@ -293,6 +311,7 @@ mod tests {
         };
         let order = |port, shrink| Order {
             next: at(port),
+            next_id: None,
             shrink,
         };
         let words = Arc::new(LeaseWords::default());
@@ -304,6 +323,7 @@ mod tests {
             let asked = Asked::Wire {
                 to: to.clone(),
                 next,
+                next_id: None,
                 shrink: Some(4),
             };
             ask(listen, &asked).unwrap()

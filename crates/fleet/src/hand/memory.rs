@@ -20,10 +20,16 @@ struct Record {
     flag: SocketAddr,
     /// Next hop that `pmnet ctl` set later.
     next: SocketAddr,
+    /// Its id, if `pmnet ctl` said it.
+    #[serde(default)]
+    next_id: Option<u32>,
     /// Then a person had it end. It may be on record still: it counts, unless the device joins.
     #[serde(default)]
     left: bool,
 }
+
+/// A next hop, and its id if that is known.
+pub(super) type Hop = (SocketAddr, Option<u32>);
 
 /// The memory of a device.
 #[derive(Clone, Debug)]
@@ -31,7 +37,7 @@ pub(super) struct Memory {
     pub(super) path: Option<PathBuf>,
     pub(super) shard: u32,
     pub(super) id: u32,
-    pub(super) flag: SocketAddr,
+    pub(super) flag: Hop,
     pub(super) listen: SocketAddr,
     /// It starts with `--join`.
     pub(super) joins: bool,
@@ -39,7 +45,7 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Returns the next hop that a person said last, if that counts.
-    pub(super) fn recall(&self, by_hand: bool) -> Option<SocketAddr> {
+    pub(super) fn recall(&self, by_hand: bool) -> Option<Hop> {
         let path = self.path.as_ref()?;
         let bytes = match read_whole(path) {
             Ok(bytes) => bytes,
@@ -54,7 +60,7 @@ impl Memory {
             tracing::warn!(path = %path.display(), "PM1507 this file does not say how the device was wired last: its flags count");
             return None;
         };
-        let same = (record.shard, record.id, record.flag) == (self.shard, self.id, self.flag)
+        let same = (record.shard, record.id, record.flag) == (self.shard, self.id, self.flag.0)
             && !(record.left && self.joins);
         if let Some(why) = (same && !by_hand)
             .then(|| unfit(record.next, self.listen))
@@ -72,26 +78,32 @@ impl Memory {
             "PM1509 this device was wired by `pmnet ctl`: its next hop is {}, and not that of --next {}. Write --next {} into its \
              unit file",
             record.next,
-            self.flag,
+            self.flag.0,
             record.next
         );
-        Some(record.next)
+        Some((record.next, record.next_id))
     }
 
     /// Remembers what an operator said; `left`: that the device was to end. False: there is no place to remember it.
-    pub(super) fn keep(&self, next: SocketAddr, left: bool) -> std::io::Result<bool> {
+    pub(super) fn keep(&self, (next, next_id): Hop, left: bool) -> std::io::Result<bool> {
         let Some(path) = &self.path else {
             return Ok(false);
         };
-        if next == self.flag {
+        let (flag, flag_id) = self.flag;
+        let is_of_the_flags = next == flag
+            && next_id
+                .zip(flag_id)
+                .is_none_or(|(said, of_flag)| said == of_flag);
+        if is_of_the_flags {
             remove(path)?;
             return Ok(true);
         }
         let record = Record {
             shard: self.shard,
             id: self.id,
-            flag: self.flag,
+            flag,
             next,
+            next_id,
             left,
         };
         // Whole, or not at all: never half of it.
@@ -164,48 +176,48 @@ mod tests {
             path: Some(path.clone()),
             shard: 0,
             id: 7,
-            flag: at(flag),
+            flag: (at(flag), None),
             listen: at(9),
             joins: false,
         };
         assert_eq!(memory(1).recall(false), None);
-        assert!(memory(1).keep(at(2), false).unwrap());
+        assert!(memory(1).keep((at(2), None), false).unwrap());
         // As often as it is started with the old flag.
-        assert_eq!(memory(1).recall(false), Some(at(2)));
-        assert_eq!(memory(1).recall(false), Some(at(2)));
+        assert_eq!(memory(1).recall(false), Some((at(2), None)));
+        assert_eq!(memory(1).recall(false), Some((at(2), None)));
         // A new flag is newer, for good.
         assert_eq!(memory(3).recall(false), None);
         assert_eq!(memory(1).recall(false), None);
         // So is a person's word in the flags.
-        memory(1).keep(at(2), false).unwrap();
+        memory(1).keep((at(2), None), false).unwrap();
         assert_eq!(memory(1).recall(true), None);
         assert_eq!(memory(1).recall(false), None);
         // Back to what the flag says: nothing to remember.
-        memory(1).keep(at(2), false).unwrap();
-        memory(1).keep(at(1), false).unwrap();
+        memory(1).keep((at(2), None), false).unwrap();
+        memory(1).keep((at(1), None), false).unwrap();
         assert!(!path.exists());
         // Another device's, and rubbish, do not count.
-        memory(1).keep(at(2), false).unwrap();
+        memory(1).keep((at(2), None), false).unwrap();
         let other = Memory { id: 8, ..memory(1) };
         assert_eq!(other.recall(false), None);
         std::fs::write(&path, "{").unwrap();
         assert_eq!(memory(1).recall(false), None);
         // One that has ended is still what it was, until it joins anew.
-        memory(1).keep(at(2), true).unwrap();
-        assert_eq!(memory(1).recall(false), Some(at(2)));
+        memory(1).keep((at(2), None), true).unwrap();
+        assert_eq!(memory(1).recall(false), Some((at(2), None)));
         let joiner = Memory {
             joins: true,
             ..memory(1)
         };
         assert_eq!(joiner.recall(false), None);
         assert!(!path.exists());
-        memory(1).keep(at(2), false).unwrap();
-        assert_eq!(joiner.recall(false), Some(at(2)));
+        memory(1).keep((at(2), None), false).unwrap();
+        assert_eq!(joiner.recall(false), Some((at(2), None)));
         joiner.forget_all();
         let nowhere = Memory {
             path: None,
             ..memory(1)
         };
-        assert!(!nowhere.keep(at(2), false).unwrap());
+        assert!(!nowhere.keep((at(2), None), false).unwrap());
     }
 }

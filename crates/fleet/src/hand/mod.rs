@@ -35,6 +35,9 @@ pub enum Asked {
         to: Meant,
         /// Its next hop.
         next: SocketAddr,
+        /// The id of that hop, 0 for the server.
+        #[serde(default)]
+        next_id: Option<u32>,
         /// It states that the members of this epoch's chain which its path leaves out are stopped.
         shrink: Option<u32>,
     },
@@ -82,6 +85,9 @@ pub struct DeviceSaid {
     pub flag: SocketAddr,
     /// The next hop that it has.
     pub next: SocketAddr,
+    /// The id of that hop, 0 for the server, if the device was told it.
+    #[serde(default)]
+    pub next_id: Option<u32>,
     /// The epoch in which it states that who is not on its path is stopped.
     pub shrink: Option<u32>,
     /// It is to begin anew, and has not yet.

@@ -9,8 +9,8 @@ use crate::testbed::{CLIENTS_MAX, DEVICES_MAX, Layout, down, exec, up};
 const EXAMPLES: &str = "\
 Example: a device between a client and a server, by hand
   pmnet-lab testbed up --devices 1
-  pmnet-lab testbed exec server  pmnet server --listen 10.51.0.200:51500 --store null: &
-  pmnet-lab testbed exec device1 pmnet device --listen 10.51.0.101:51000 --next 10.51.0.200:51500 \\
+  pmnet-lab testbed exec server  pmnet server --listen 10.51.0.200:51500 --store null: --insecure &
+  pmnet-lab testbed exec device1 pmnet device --listen 10.51.0.101:51000 --next 10.51.0.200:51500 --insecure \\
     --log /dev/shm/d1.pmlog --media dram &
   pmnet-lab testbed exec client1 pmnet-lab load --via 10.51.0.101:51000 --seconds 5
   pmnet-lab testbed down

@@ -11,6 +11,7 @@ use pmnet_cli::find_program;
 
 use super::binaries::Binaries;
 use super::claims::Port;
+use super::keys::{self, Keys};
 use super::process::{Process, Ready, Spec};
 use super::proxy::{LossyProxy, Trouble};
 use super::scratch::Scratch;
@@ -73,6 +74,8 @@ pub struct Topology {
     pub medium: Medium,
     /// What happens to the datagrams between front, devices and server; `None`: nothing.
     pub trouble: Option<Trouble>,
+    /// Whether fronts, devices and server have keys. Not where a test sends or reads packets itself, or starts more processes.
+    pub keyed: bool,
     /// More arguments for every device.
     pub device_args: Vec<String>,
     /// More arguments for the server.
@@ -98,12 +101,22 @@ impl Topology {
             devices,
             medium,
             trouble: None,
+            keyed: true,
             device_args: Vec::new(),
             server_args: Vec::new(),
             front_args: Vec::new(),
             front: true,
             front_follows: false,
             redis_args: Vec::new(),
+        }
+    }
+
+    /// The same, without keys.
+    #[must_use]
+    pub fn unkeyed(self) -> Topology {
+        Topology {
+            keyed: false,
+            ..self
         }
     }
 
@@ -154,6 +167,7 @@ pub struct Cluster {
     /// Claimed until all processes are gone.
     ports: Vec<Port>,
     topology: Topology,
+    keys: Option<Keys>,
     /// What spares are started from.
     binaries: Binaries,
     scratch: Scratch,
@@ -185,6 +199,7 @@ impl Cluster {
             proxies: Vec::new(),
             ports: Vec::new(),
             topology,
+            keys: None,
             binaries: binaries.clone(),
             scratch: Scratch::new(folder, name)?,
         };
@@ -222,7 +237,11 @@ impl Cluster {
         if self.topology.devices == 0 {
             return Ok(());
         }
+        if self.topology.keyed {
+            self.keys = Some(Keys::make(binaries, &disk)?);
+        }
         let mut ways = Vec::new();
+        let mut next_id = 0;
         let mut others = self.topology.devices;
         let mut next = if self.topology.store == StoreKind::Region {
             others -= 1;
@@ -231,11 +250,13 @@ impl Cluster {
             if self.topology.device_args.is_empty() {
                 args.extend(words(&["--log-size", "16M"]));
             }
+            args.extend(self.cluster_key());
             args.extend(words(&self.topology.device_args));
             let role = Role::Device(others);
             self.add(role, own_spec(binaries, &role.to_string(), args))?;
             self.chain.insert(0, (others, listen));
             self.ids.push((others, listen.port()));
+            next_id = listen.port();
             let next = self.through(listen)?;
             ways.insert(0, next.to_string());
             next
@@ -243,16 +264,18 @@ impl Cluster {
             let server = self.port()?;
             self.server = Some(server);
             let mut args = words(&["server", "--listen", &server.to_string(), "--store", &store]);
+            args.extend(self.cluster_key());
             args.extend(words(&self.topology.server_args));
             self.add(Role::Server, own_spec(binaries, "server", args))?;
             self.through(server)?
         };
         for index in (0..others).rev() {
             let listen = self.port()?;
-            let spec = self.device_spec(binaries, index, listen, next, &[]);
+            let spec = self.device_spec(binaries, index, listen, (next_id, next), &[]);
             self.add(Role::Device(index), spec)?;
             self.chain.insert(0, (index, listen));
             self.ids.push((index, listen.port()));
+            next_id = listen.port();
             next = self.through(listen)?;
             ways.insert(0, next.to_string());
         }
@@ -267,6 +290,7 @@ impl Cluster {
         let front = self.port()?;
         self.front = Some(front);
         let mut args = words(&["redis", "--listen", &front.to_string(), "--via", &via]);
+        args.extend(keys::flag(self.keys.as_ref().map(|keys| &keys.front)));
         args.extend(words(who_may_connect(&self.topology.front_args)));
         args.extend(words(&self.topology.front_args));
         self.add(Role::Front, own_spec(binaries, "front", args))
@@ -280,6 +304,16 @@ impl Cluster {
             Medium::File => self.scratch.disk(),
         };
         folder.join("region")
+    }
+
+    /// The key files, if there are keys.
+    #[must_use]
+    pub fn keys(&self) -> Option<&Keys> {
+        self.keys.as_ref()
+    }
+
+    fn cluster_key(&self) -> Vec<OsString> {
+        keys::flag(self.keys.as_ref().map(|keys| &keys.cluster))
     }
 
     /// Where the log of a device is.
@@ -296,7 +330,7 @@ impl Cluster {
         binaries: &Binaries,
         index: usize,
         listen: SocketAddr,
-        next: SocketAddr,
+        (next_id, next): (u16, SocketAddr),
         more: &[&str],
     ) -> Spec {
         let mut args = words(&[
@@ -310,6 +344,10 @@ impl Cluster {
             "--log",
         ]);
         args.push(self.device_log(index).into());
+        args.extend(self.cluster_key());
+        if self.keys.is_some() {
+            args.extend(words(&["--next-id", &next_id.to_string()]));
+        }
         args.extend(words(&self.topology.device_args));
         args.extend(words(more));
         own_spec(binaries, &Role::Device(index).to_string(), args)
@@ -401,9 +439,11 @@ impl Cluster {
         let server = self.server.context("this cluster has no server")?;
         let (_, head) = *chain.first().context("no device would be left")?;
         let mut next = self.through(server)?;
+        let mut next_id = 0;
         for (position, (index, listen)) in chain.iter().enumerate().rev() {
+            self.wire(*index, (next_id, next))?;
+            next_id = self.id(*index, *listen);
             let process = self.process(Role::Device(*index))?;
-            process.set_flag("--next", Some(&next.to_string()));
             if position == 0 {
                 process.set_flag("--shrink-chain", None);
             }
@@ -443,13 +483,12 @@ impl Cluster {
             }
         }
         // Its id stays, whatever its address is now.
-        let known = self.ids.iter().find(|(known, _)| *known == index);
-        let id = known.map_or(listen.port(), |(_, id)| *id);
-        if known.is_none() {
+        let id = self.id(index, listen);
+        if !self.ids.iter().any(|(known, _)| *known == index) {
             self.ids.push((index, id));
         }
         let more = ["--join", "--id", &id.to_string()];
-        let spec = self.device_spec(&self.binaries, index, listen, next, &more);
+        let spec = self.device_spec(&self.binaries, index, listen, (0, next), &more);
         let mut joiner = Process::launch(spec, self.scratch.disk())?;
         let deadline = Instant::now() + READY_MAX;
         while !joiner.stderr().contains(READY_TO_JOIN) {
@@ -463,12 +502,28 @@ impl Cluster {
         }
         self.processes.insert(0, (Role::Device(index), joiner));
         let next = self.through(listen)?;
-        let process = self.process(Role::Device(tail))?;
-        process.set_flag("--next", Some(&next.to_string()));
-        process.relaunch()?;
+        self.wire(tail, (id, next))?;
+        self.process(Role::Device(tail))?.relaunch()?;
         self.chain.push((index, listen));
         for role in [Role::Device(tail), Role::Device(index)] {
             self.process(role)?.wait_ready(READY_MAX)?;
+        }
+        Ok(())
+    }
+
+    /// The id of a device that listens here: its first port.
+    fn id(&self, index: usize, listen: SocketAddr) -> u16 {
+        let known = self.ids.iter().find(|(known, _)| *known == index);
+        known.map_or(listen.port(), |(_, id)| *id)
+    }
+
+    /// Gives a device this next hop, from its next start on.
+    fn wire(&mut self, index: usize, (next_id, next): (u16, SocketAddr)) -> anyhow::Result<()> {
+        let keyed = self.keys.is_some();
+        let process = self.process(Role::Device(index))?;
+        process.set_flag("--next", Some(&next.to_string()));
+        if keyed {
+            process.set_flag("--next-id", Some(&next_id.to_string()));
         }
         Ok(())
     }

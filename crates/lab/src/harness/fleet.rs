@@ -8,6 +8,7 @@ use anyhow::Context;
 
 use super::binaries::Binaries;
 use super::cluster::{Medium, READY_MAX, Role, own_spec, redis_spec, who_may_connect, words};
+use super::keys::{self, Keys};
 use super::namespaces::{Namespace, Namespaces};
 use super::process::{Process, Spec};
 use super::proxy::{LossyProxy, Trouble};
@@ -104,7 +105,10 @@ impl Fleet {
 
         let server = self.address(Role::Server, PMNET_PORT);
         let store = format!("redis://{redis}");
-        let args = words(&["server", "--listen", &server.to_string(), "--store", &store]);
+        let keys = Keys::make(binaries, &disk)?;
+        let of_cluster = keys::flag(Some(&keys.cluster));
+        let mut args = words(&["server", "--listen", &server.to_string(), "--store", &store]);
+        args.extend(of_cluster.clone());
         self.add(Role::Server, own_spec(binaries, "server", args))?;
         let mut next = self.through(Role::Server, server, plan.trouble)?;
 
@@ -127,12 +131,20 @@ impl Fleet {
             args.push(log.into());
             // The default is the port, which is the same on every machine.
             args.extend(words(&["--id", &(index + 1).to_string()]));
+            let behind = if index + 1 == plan.devices {
+                0
+            } else {
+                index + 2
+            };
+            args.extend(words(&["--next-id", &behind.to_string()]));
+            args.extend(of_cluster.clone());
             self.add(role, own_spec(binaries, &role.to_string(), args))?;
             next = self.through(role, listen, plan.trouble)?;
         }
         let front = self.endpoint().to_string();
         let via = next.to_string();
         let mut args = words(&["redis", "--listen", &front, "--via", &via]);
+        args.extend(keys::flag(Some(&keys.front)));
         args.extend(words(who_may_connect(&plan.front_args)));
         args.extend(words(&plan.front_args));
         self.add(Role::Front, own_spec(binaries, "front", args))

@@ -27,8 +27,13 @@ pub struct Shards {
 }
 
 /// An entry of the front's file.
-fn entry(slots: &str, via: SocketAddr) -> String {
-    format!("[[shard]]\nslots = \"{slots}\"\nvia = \"{via}\"\n")
+fn entry(slots: &str, cluster: &Cluster) -> anyhow::Result<String> {
+    let via = cluster.head().context("a shard needs a device")?;
+    let mut text = format!("[[shard]]\nslots = \"{slots}\"\nvia = \"{via}\"\n");
+    if let Some(keys) = cluster.keys() {
+        text += &format!("key = {:?}\n", keys.front.display().to_string());
+    }
+    Ok(text)
 }
 
 /// The slots of one of this many shards.
@@ -71,8 +76,7 @@ impl Shards {
                 ..topology.clone()
             };
             let cluster = Cluster::start(binaries, folder, &format!("{name}-{}", shard + 1), own)?;
-            let via = cluster.head().context("a shard needs a device")?;
-            text += &entry(&slots_of(shard, topologies.len()), via);
+            text += &entry(&slots_of(shard, topologies.len()), &cluster)?;
             clusters.push(cluster);
         }
         let home: PathBuf = clusters.first().context("no shard")?.folder().to_owned();
@@ -102,7 +106,7 @@ impl Shards {
     pub fn change_map(&mut self, head: &str, slots: &[&str]) -> anyhow::Result<()> {
         let mut text = head.to_owned();
         for (slots, cluster) in slots.iter().zip(&self.clusters) {
-            text += &entry(slots, cluster.head().context("a shard needs a device")?);
+            text += &entry(slots, cluster)?;
         }
         std::fs::write(&self.file, text).context("cannot write the file of shards")?;
         self.front.signal(Signal::HUP)

@@ -10,6 +10,8 @@ mod ctl;
 mod device;
 mod environment;
 mod etcd;
+mod key;
+mod keys;
 mod log;
 mod memcached;
 mod names;
@@ -95,6 +97,8 @@ enum Command {
     Ctl(ctl::CtlArgs),
     /// Say whether a configuration file is right, without starting anything.
     Check(check::CheckArgs),
+    /// Make files of keys, and look at them: with keys, a packet that was not sent by a holder of one is dropped.
+    Key(key::KeyCommand),
     /// Look at the log of a device.
     Log(log::LogCommand),
     /// Look at a packet store, copy it, make it larger, or repair it.
@@ -133,6 +137,7 @@ pub fn main() -> ExitCode {
         Command::Controller(args) => controller::main(args),
         Command::Ctl(args) => ctl::main(args),
         Command::Check(args) => check::main(args),
+        Command::Key(command) => key::main(command),
         Command::Log(command) => log::main(command),
         Command::Store(command) => store::main(command),
         Command::Status(args) => status::main(args),

@@ -23,6 +23,7 @@ use super::etcd::{
     ETCD_CA_HELP, ETCD_CERT_HELP, ETCD_HELP, ETCD_KEY_HELP, ETCD_PASSWORD_HELP, ETCD_USER_HELP,
     EtcdArgs,
 };
+use super::keys::{KeyArgs, OfCluster};
 use super::ready;
 use super::stop::{stop_on_signals, unless_asked_to_stop};
 use crate::status::{self, ServerBoard, ServerWriter, Status};
@@ -157,6 +158,12 @@ pub struct ServerArgs {
     /// Do not tell `pmnet ctl` which chain the store has on record (outside a fleet: by TCP, at the address of --listen).
     #[arg(long)]
     no_ctl: bool,
+    /// File of the cluster's key, the same one for all devices and servers (pmnet key new). SIGHUP has it read again.
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// You state that every host which can send packets to this process is trusted: it has no key, and others than this machine can reach it.
+    #[arg(long, conflicts_with = "key")]
+    insecure: bool,
     /// With --fleet: time for which etcd still shows a server that is gone [default: 3].
     #[arg(long, value_name = "N")]
     lease_seconds: Option<u64>,
@@ -198,8 +205,12 @@ impl ServerArgs {
 
     /// Returns what these flags say; for what they do not say, the file.
     fn over(self, file: ServerArgs) -> ServerArgs {
+        let KeyArgs { key, insecure } =
+            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(file.key, file.insecure));
         ServerArgs {
             listen: self.listen.or(file.listen),
+            key,
+            insecure,
             store: self.store.or(file.store),
             store_password_file: self.store_password_file.or(file.store_password_file),
             sentinel_password_file: self.sentinel_password_file.or(file.sentinel_password_file),
@@ -227,6 +238,8 @@ impl ServerArgs {
 struct Settings {
     serve: ServeConfig,
     store: StoreAt,
+    /// Its key file, if it has one.
+    keys: Option<OfCluster>,
     fleet: Option<ServerAgentConfig>,
     /// Whether `pmnet ctl` may ask it.
     by_hand: bool,
@@ -277,17 +290,21 @@ fn settings(args: ServerArgs) -> Result<Settings, ConfigError> {
         shard,
         args.standby,
     )?;
+    let keys = KeyArgs::of(args.key, args.insecure).of_cluster(&[listen])?;
     let by_hand = fleet.is_none() && listen.port() != 0 && !args.no_ctl;
     let mut server = ServerConfig::new(shard);
     server.size_max = size_max(args.mtu, listen.is_ipv6())?;
+    server.keys = keys.as_ref().map(|keys| keys.keys.follow().0);
     let words = fleet.is_some() || by_hand;
     Ok(Settings {
         serve: ServeConfig {
             spin_micros: args.spin_us.unwrap_or(SPIN_US),
             words: words.then(Arc::default),
+            keys: keys.as_ref().map(|keys| keys.keys.clone()),
             ..ServeConfig::new(listen, server)
         },
         store,
+        keys,
         fleet,
         by_hand,
         device_log: args.device_log,
@@ -392,6 +409,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let Settings {
         serve: mut config,
         store: store_at,
+        keys,
         fleet,
         by_hand,
         device_log,
@@ -400,6 +418,9 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     let (listen, shard) = (config.listen, store_at.shard);
     let standby = fleet.as_ref().is_some_and(|config| config.standby);
     let stop = stop_on_signals()?;
+    if let Some(keys) = &keys {
+        keys.read_again_on_hangup();
+    }
     let status = Status::open("server", status.as_deref())?;
     let board = Arc::new(ServerBoard::new(shard));
     config.pulse = Arc::clone(&board.pulse);
@@ -488,6 +509,8 @@ mod tests {
         store = "null:"
         store-password-file = "/a"
         store-sync = "updates"
+        key = "/k"
+        insecure = true
         shard = 1
         device-log = "b"
         fleet = "c"

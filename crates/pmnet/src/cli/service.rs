@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use pmnet_cli::Reload;
 use pmnet_status::Shown;
 use sd_notify::NotifyState;
 
@@ -22,16 +23,16 @@ pub fn ready(line: &str) {
     say(&[NotifyState::Ready, NotifyState::Status(line)]);
 }
 
-/// Says that the role reads a file again. It goes on serving meanwhile; [`reloaded`] follows.
-pub fn reloading() {
-    if let Ok(now) = NotifyState::monotonic_usec_now() {
-        say(&[NotifyState::Reloading, now]);
+/// Says that the role reads files again, or has done so. It goes on serving meanwhile.
+pub fn told(reload: Reload<'_>) {
+    match reload {
+        Reload::Begins => {
+            if let Ok(now) = NotifyState::monotonic_usec_now() {
+                say(&[NotifyState::Reloading, now]);
+            }
+        }
+        Reload::Ended(line) => say(&[NotifyState::Ready, NotifyState::Status(line)]),
     }
-}
-
-/// Says that the file was read, or left as it was.
-pub fn reloaded(status: &str) {
-    say(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
 /// Shows the manager's watchdog that the loops live, for as long as they do.

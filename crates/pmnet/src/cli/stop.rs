@@ -1,25 +1,17 @@
 //! The end of the roles that wait in a driver, and what does not end them.
 
 use anyhow::Context;
-use pmnet_cli::{call_on_hangup, write_on_signals};
+use pmnet_cli::{reload_on_hangup, write_on_signals};
 use pmnet_client::Stop;
+
+use super::service;
 
 /// Catches the signals in a [`Stop`].
 pub fn stop_on_signals() -> anyhow::Result<Stop> {
-    nothing_to_read_again()?;
+    reload_on_hangup(service::told)?;
     let (stop, trigger) = Stop::new().context("cannot catch signals")?;
     write_on_signals(&trigger.into_stream())?;
     Ok(stop)
-}
-
-/// A SIGHUP does not end a role that has nothing to read again.
-pub fn nothing_to_read_again() -> anyhow::Result<()> {
-    call_on_hangup(|| {
-        tracing::info!(
-            "SIGHUP: there is nothing to reload. Settings are read at the start, and logs go to stderr: start this process \
-             again for new ones"
-        );
-    })
 }
 
 /// The error, unless it only says that the process was asked to stop before it could serve.

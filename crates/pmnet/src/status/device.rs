@@ -40,6 +40,7 @@ numbers! {
         Counter "pmnet_device_forwarded" [""] "Entries that were sent to the next hop, also again." { forwarded }
         Counter "pmnet_device_retransmissions" [""] "Ranges that the next hop asked for again." { retransmissions }
         Counter "pmnet_device_foreign" [""] "Datagrams that are none of pmnet's, or of another version. They are passed on if it is known where to." { foreign }
+        Counter "pmnet_device_other_mode" [""] "Packets of processes with keys if this device has none, and the other way about." { other_mode }
         Counter "pmnet_device_dropped" ["reason"] "Packets and answers that were dropped, by reason." {
             /// The device did not serve yet.
             not_ready,
@@ -463,6 +464,7 @@ fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers 
         forged,
         unknown_key,
         misled,
+        other_mode,
     } = *machine.counters();
     let PortCounters {
         send_dropped,
@@ -495,6 +497,7 @@ fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers 
         forged,
         unknown_key,
         misled,
+        other_mode,
         unexpected,
         stale_epoch,
         no_route,

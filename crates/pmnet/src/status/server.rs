@@ -27,6 +27,7 @@ numbers! {
         Counter "pmnet_server_expired" [""] "Requests that were not executed, because their callers had given up." { expired }
         Counter "pmnet_server_fallbacks" [""] "Updates that came as requests, because a log was full." { fallbacks }
         Counter "pmnet_server_retransmissions" [""] "Ranges that were asked for again." { retransmissions }
+        Counter "pmnet_server_other_mode" [""] "Packets of devices with keys if this server has none, and the other way about." { other_mode }
         Counter "pmnet_server_dropped" ["reason"] "Packets that were dropped, by reason." {
             /// Of another shard or epoch, with a wrong token, of a kind that a server does not take, or there was no room.
             refused,
@@ -236,6 +237,7 @@ fn numbers<S: Store>(node: &ServerNode<S>, socket: SocketCounters) -> ServerNumb
         dropped,
         forged,
         misled,
+        other_mode,
     } = *machine.counters();
     let SocketCounters {
         send_dropped,
@@ -258,6 +260,7 @@ fn numbers<S: Store>(node: &ServerNode<S>, socket: SocketCounters) -> ServerNumb
         refused: dropped,
         forged,
         misled,
+        other_mode,
         malformed: node.rejected_packets(),
         from_nowhere,
         send_dropped,

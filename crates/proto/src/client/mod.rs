@@ -425,6 +425,25 @@ impl Client {
         let _ = self.submit(session, session::Work::End, deadline);
     }
 
+    /// **From now on another key** (keys.md §7): new sessions begin with it. The present ones end as soon as nothing of them is under way, and take no
+    /// new calls meanwhile ([`Refused::Busy`]). A mark keeps its key until its caller ends it. A client without a key stays so.
+    pub fn rekey(&mut self, now: Time, key: FrontKey) {
+        if self.config.keys.is_none_or(|present| present == key) {
+            return;
+        }
+        self.config.keys = Some(key);
+        for (handle, session) in &mut self.sessions {
+            if session.mark_dirty() {
+                self.dirty.push(*handle);
+            }
+        }
+        if let Some(reader) = self.reader.take() {
+            self.retired.push(reader);
+            // READs that are under way are asked again when it is open.
+            self.reader = self.open(now).ok();
+        }
+    }
+
     fn submit(
         &mut self,
         handle: SessionHandle,
@@ -433,11 +452,13 @@ impl Client {
     ) -> Result<CallId, Refused> {
         let session = self.sessions.get_mut(&handle).ok_or(Refused::Closed)?;
         let call = CallId(self.next_call);
-        session.submit(call, work, deadline, &self.config)?;
-        self.next_call += 1;
+        let submitted = session.submit(call, work, deadline, &self.config);
+        // One that takes no more calls may have to end.
         if session.mark_dirty() {
             self.dirty.push(handle);
         }
+        submitted?;
+        self.next_call += 1;
         Ok(call)
     }
 
@@ -769,6 +790,9 @@ impl Client {
                 events: &mut self.events,
                 counters: &mut self.counters,
             };
+            if session.has_another_key(context.config) && session.is_idle() {
+                session.retire(now + context.config.ping_every, context.config);
+            }
             requests |= session.pump(now, out, &mut context);
             if session.is_closed() {
                 self.forget(handle);

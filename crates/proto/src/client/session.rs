@@ -11,10 +11,10 @@ use crate::keys::Seal;
 use crate::rto::Rto;
 use crate::time::earliest;
 use bytes::Bytes;
-use pmnet_wire::packet::{Ack, LetGo, Nack, NotLogged, OpenReply, Pong, Response};
+use pmnet_wire::packet::{Ack, LetGo, Nack, NotLogged, OpenReply, Pong, Response, is_mark};
 use pmnet_wire::{
-    FRAGMENTS_MAX, Flags, FragmentSize, Header, Kind, MESSAGE_BYTES_MAX, Packet, SessionKeys,
-    command,
+    FRAGMENTS_MAX, Flags, FragmentSize, FrontId, FrontKey, Header, Kind, MESSAGE_BYTES_MAX, Packet,
+    SessionKeys, command,
 };
 use std::collections::VecDeque;
 
@@ -152,8 +152,9 @@ struct Direct {
 pub(super) struct Session {
     handle: SessionHandle,
     token: u64,
-    /// Its keys, if there are keys.
+    /// Its keys, if there are keys, and the id of the front's key that they follow from.
     keys: Option<SessionKeys>,
+    front: Option<FrontId>,
     id: u64,
     state: State,
     /// Calls that have no seq or request id yet.
@@ -204,6 +205,7 @@ impl Session {
                 .keys
                 .as_ref()
                 .map(|front| front.session(config.shard, token)),
+            front: config.keys.as_ref().map(FrontKey::id),
             id: 0,
             state: State::Opening { last_sent: None },
             queue: VecDeque::new(),
@@ -275,6 +277,10 @@ impl Session {
         if self.ending || self.is_closed() {
             return Err(Refused::Closed);
         }
+        // What has an unknown outcome is first settled in its own session.
+        if self.has_another_key(config) && !self.direct.doubtful && !matches!(work, Work::End) {
+            return Err(Refused::Busy);
+        }
         match &work {
             Work::Update { payload, .. } | Work::Bypass { payload, .. } => {
                 if payload.len() > MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES {
@@ -289,6 +295,27 @@ impl Session {
         self.queue.push_back(Call { id, work, deadline });
         self.earliest_deadline = earliest(self.earliest_deadline, Some(deadline));
         Ok(())
+    }
+
+    /// Whether it began with another key than the front has now. It takes no more calls, and ends as soon as it has none.
+    pub(super) fn has_another_key(&self, config: &ClientConfig) -> bool {
+        self.front != config.keys.as_ref().map(FrontKey::id) && !is_mark(self.token)
+    }
+
+    /// Ends it, with the key that it has.
+    pub(super) fn retire(&mut self, deadline: Time, config: &ClientConfig) {
+        // It is open, and its queue is empty: an END has its place.
+        let _ = self.submit(CallId(u64::MAX), Work::End, deadline, config);
+    }
+
+    /// Whether it could end now: no call is under way, and nothing that it sent has an unknown outcome.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.ending
+            && !self.direct.doubtful
+            && self.queue.is_empty()
+            && self.log.updates.is_empty()
+            && self.direct.fallback.is_none()
+            && !self.waits_for_chain()
     }
 
     // ---- inputs ----

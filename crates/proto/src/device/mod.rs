@@ -237,6 +237,8 @@ counters! {
     unknown_key,
     /// Dropped: sealed for another hop than this one.
     misled,
+    /// Of processes with keys if this device has none, and the other way about.
+    other_mode,
     /// Dropped: a kind that this role does not take from this sender.
     unexpected,
     /// Dropped and answered: the sender's epoch is lower.
@@ -549,6 +551,9 @@ impl Device {
             self.counters.wrong_shard += 1;
             return Verdict::Done;
         }
+        if keys::is_of_the_other_mode(self.has_keys(), packet) {
+            self.counters.other_mode += 1;
+        }
         if self.config.keys.is_none() {
             return self.take_in(now, from, packet, room, out);
         }
@@ -632,6 +637,37 @@ impl Device {
     fn session_keys(&self, identity: Identity) -> Option<SessionKeys> {
         let keys = self.config.keys.as_ref()?;
         keys.cluster.session(self.config.shard, identity)
+    }
+
+    /// **From now on other keys of the cluster** (keys.md §7): a change takes several steps, so what was sealed before can be verified by the
+    /// hops beside. Entries that were stored before are sealed anew when they are sent. A session keeps its keys until it ends, unless its front is
+    /// refused now: then its packets are dropped, and it ends by its silence. A device without keys stays so.
+    pub fn rekey(&mut self, cluster: ClusterKeys) {
+        let Some(keys) = &mut self.config.keys else {
+            return;
+        };
+        keys.cluster = cluster;
+        let cluster = &keys.cluster;
+        let mut refused = Vec::new();
+        for (id, session) in &mut self.table.sessions {
+            let is_refused = session
+                .front
+                .is_some_and(|id| cluster.refused.contains(&id));
+            if is_refused && session.keys.take().is_some() {
+                refused.push(*id);
+            }
+        }
+        let chain = &mut self.chain;
+        if chain.keys.is_some() {
+            let (shard, position) = (self.config.shard, chain.position);
+            let keys = HopKeys::new(cluster, shard, self.epoch, &chain.members, position);
+            chain.keys = Some(keys);
+            chain.stored_before = self.cursors.last;
+        }
+        for id in refused {
+            self.note_change(id);
+        }
+        self.tell_chain();
     }
 
     /// The token of an OPEN as answers to it say it beside their tag: 0 without keys, since the tag is the token.

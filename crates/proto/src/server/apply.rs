@@ -433,6 +433,14 @@ impl Server {
                 }
             }
         }
+        let of_fronts = sessions.values().filter(|session| session.front.is_some());
+        let of_fronts = of_fronts.count();
+        if of_fronts > 0 && !self.has_keys() {
+            return Err(Stop(format!(
+                "PM2018 {of_fronts} sessions on record belong to fronts with keys, and this server has no key: without one, whoever knows their \
+                 tokens could write in their place. Nothing was changed. Start the server, and all devices, with --key."
+            )));
+        }
         let applied = applied.unwrap_or(0);
         if applied < self.entries.applied || (chain.is_none() && self.chain.is_some()) {
             return Err(Stop(format!(

@@ -280,11 +280,16 @@ impl Server {
         if epoch > self.epoch() {
             self.tail = None;
         }
-        let members = chain.as_ref().map_or(&[][..], |chain| &chain.members);
-        let keys = self.config.keys.as_ref();
-        self.keys =
-            keys.map(|keys| HopKeys::new(keys, self.config.shard, epoch, members, members.len()));
         self.chain = chain;
+        self.derive_hop_keys();
+    }
+
+    /// Its keys with the tail, in the present epoch.
+    pub(super) fn derive_hop_keys(&mut self) {
+        let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
+        let (shard, epoch) = (self.config.shard, self.epoch());
+        let keys = self.config.keys.as_ref();
+        self.keys = keys.map(|keys| HopKeys::new(keys, shard, epoch, members, members.len()));
     }
 
     /// The seal of recover-replies.

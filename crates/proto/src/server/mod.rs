@@ -121,6 +121,8 @@ pub struct Counters {
     pub forged: u64,
     /// Packets dropped: sealed for another hop than the server.
     pub misled: u64,
+    /// Packets of devices with keys if this server has none, and the other way about.
+    pub other_mode: u64,
 }
 
 /// What must be the same whenever an order arrives: session, seq, checksum of the payload.
@@ -421,7 +423,11 @@ impl Server {
         packet: &Packet<'_>,
         out: &mut Outbox,
     ) -> Result<(), Stop> {
-        if self.config.keys.is_none() {
+        let keyed = self.config.keys.is_some();
+        if packet.header.shard == self.config.shard && keys::is_of_the_other_mode(keyed, packet) {
+            self.counters.other_mode += 1;
+        }
+        if !keyed {
             return self.take_in(now, from, packet, out);
         }
         let Some(tag) = self.verify(packet) else {
@@ -469,6 +475,20 @@ impl Server {
             }
             _ => keys::verify_in_another_epoch(cluster, members, packet),
         }
+    }
+
+    /// **From now on other keys of the cluster** (keys.md §7). A server without keys stays so.
+    pub fn rekey(&mut self, cluster: ClusterKeys) {
+        if self.config.keys.is_some() {
+            self.config.keys = Some(cluster);
+            self.derive_hop_keys();
+        }
+    }
+
+    /// Whether packets are sealed with keys.
+    #[must_use]
+    pub const fn has_keys(&self) -> bool {
+        self.config.keys.is_some()
     }
 
     /// The seal of packets that the server sends to the chain.

@@ -4,7 +4,7 @@ use super::support::client::head as head_address;
 use super::support::device::{Bench, client, config, from_client, from_hop, hop, member, update};
 use super::support::server::{self, tail};
 use super::support::{self, EPOCH, SESSION, SHARD, SHARD_TOKEN, Sent, TOKEN, kinds, only};
-use pmnet_proto::client::ClientConfig;
+use pmnet_proto::client::{ClientConfig, Closed, Event, Refused};
 use pmnet_proto::device::{DeviceConfig, LogState, Verdict};
 use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
 use pmnet_proto::server::ServerConfig;
@@ -669,4 +669,188 @@ fn without_keys_a_recover_is_passed_on_as_it_came() {
     };
     let passed = only(bench.answer(hop(2, 1), &recover, &path));
     assert_eq!(passed.header.seq, 30);
+}
+
+fn next_cluster() -> ClusterKeys {
+    ClusterKeys {
+        other: Some(CLUSTER),
+        ..ClusterKeys::new(ClusterKey::new(*b"the next of them"))
+    }
+}
+
+/// A device that gets other keys while it serves (keys.md §7): what it stored before is sealed anew, and the open session goes on.
+#[test]
+fn what_was_stored_before_other_keys_came_is_sealed_anew() {
+    let mut bench = head();
+    let next = next_cluster();
+    bench.device.rekey(next.clone());
+    let sealed_now = next.present.hop(SHARD, EPOCH, 1);
+    is_sealed(&only(bench.forwards()), sealed_now);
+    let first = sealed(session().to_head, &update(1), b"payload");
+    let entry = bench.admit(&first, b"payload");
+    let stored = Sent {
+        to: client(),
+        header: entry,
+        payload: b"payload".to_vec(),
+    };
+    is_sealed(&stored, sealed_now);
+    bench.device.persisted(2);
+    is_sealed(&only(bench.finish()), session().to_client);
+    is_sealed(&only(bench.forwards()), sealed_now);
+    // The server still sends under the one before.
+    let applied = |key: MacKey, order: u64| {
+        let header = Header {
+            order,
+            tag: 0,
+            ..from_hop(Kind::Applied, 0)
+        };
+        sealed(key, &header, &[])
+    };
+    let server = CLUSTER.hop(SHARD, EPOCH, 0);
+    bench.give(hop(1, 2), &applied(server, 1), &[]);
+    assert_eq!(bench.device.cursors().3, 1);
+    // The last step: the key before is forgotten, and the session goes on.
+    bench.device.rekey(ClusterKeys {
+        other: None,
+        ..next.clone()
+    });
+    bench.give(hop(1, 2), &applied(server, 2), &[]);
+    assert_eq!(bench.device.cursors().3, 1);
+    let server = next.present.hop(SHARD, EPOCH, 0);
+    bench.give(hop(1, 2), &applied(server, 2), &[]);
+    assert_eq!(bench.device.cursors().3, 2);
+    let second = sealed(session().to_head, &update(2), b"payload");
+    bench.admit(&second, b"payload");
+}
+
+#[test]
+fn the_session_of_a_front_that_is_refused_now_is_served_no_more() {
+    let mut bench = head();
+    bench.device.rekey(ClusterKeys {
+        refused: vec![front_named("other").id()],
+        ..ClusterKeys::new(CLUSTER)
+    });
+    let first = sealed(session().to_head, &update(1), b"payload");
+    bench.admit(&first, b"payload");
+    bench.device.rekey(ClusterKeys {
+        refused: vec![front().id()],
+        ..ClusterKeys::new(CLUSTER)
+    });
+    let second = sealed(session().to_head, &update(2), b"payload");
+    assert_eq!(bench.give(client(), &second, b"payload"), Verdict::Done);
+    assert_eq!(bench.device.counters().unknown_key, 1);
+}
+
+/// A client that gets another key: the session with the one before takes no more calls, ends when it has none, and a new one begins.
+#[test]
+fn a_client_with_another_key_leaves_its_session_when_nothing_is_under_way() {
+    let (mut bench, said, keys) = opened();
+    bench.update();
+    bench.flush();
+    let other = front_named("web-2");
+    bench.client.rekey(bench.now, other);
+    assert_eq!(bench.try_update(5), Err(Refused::Busy));
+    // It is asked for with the id that it began with.
+    for sent in bench.after(SECOND / 4) {
+        is_sealed(&sent, keys.to_head);
+        if sent.header.kind == Kind::Ping {
+            assert_eq!(Identity::read(&sent.payload), Some(said));
+        }
+    }
+    let ack = |seq| Header {
+        seq,
+        ..bench.reply(Kind::Ack)
+    };
+    let (first, second) = (ack(1), ack(2));
+    bench.receive(&sealed(keys.to_client, &first, &[]), &[]);
+    let sent = bench.flush();
+    assert_eq!(kinds(&sent), [Kind::End]);
+    is_sealed(&sent[0], keys.to_head);
+    assert_eq!(bench.try_update(5), Err(Refused::Closed));
+    bench.session = bench.client.open(bench.now).expect("another one");
+    bench.try_update(5).expect("it takes calls at once");
+    let open = only(bench.flush());
+    let said = Identity::read(&open.payload).expect("an OPEN says whose it is");
+    assert_eq!(said.front, Some(other.id()));
+    is_sealed(&open, other.session(SHARD, said.token).to_head);
+    bench.receive(&sealed(keys.to_client, &second, &[]), &[]);
+    let closed = std::iter::from_fn(|| bench.client.poll_event());
+    let closed = closed.filter(|event| matches!(event, Event::SessionClosed { .. }));
+    let reasons: Vec<_> = closed.collect();
+    assert!(
+        matches!(
+            reasons[..],
+            [Event::SessionClosed {
+                reason: Closed::Ended,
+                ..
+            }]
+        ),
+        "{reasons:?}"
+    );
+}
+
+#[test]
+fn an_idle_session_ends_by_itself_when_there_is_another_key() {
+    let (mut bench, _, keys) = opened();
+    bench.flush();
+    bench.client.rekey(bench.now, front());
+    assert_eq!(bench.flush(), [], "it is the same key");
+    bench.client.rekey(bench.now, front_named("web-2"));
+    let end = only(bench.flush());
+    assert_eq!(end.header.kind, Kind::End);
+    is_sealed(&end, keys.to_head);
+}
+
+/// The server's part of the same.
+#[test]
+fn a_server_with_other_keys_takes_entries_under_both_and_sends_under_the_new_one() {
+    let config = ServerConfig {
+        keys: Some(ClusterKeys::new(CLUSTER)),
+        ..server::config()
+    };
+    let mut bench = server::Bench::blank(config);
+    let path = write_path(&[member(1)]);
+    let recover = Header {
+        shard: SHARD,
+        device: 1,
+        incarnation: 1,
+        request: raw(5),
+        seq: 1,
+        ..Header::new(Kind::Recover)
+    };
+    let asks = sealed(CLUSTER.asking(SHARD, 1), &recover, &path);
+    bench.try_give(&asks, &path).expect("it is taken in");
+    bench.work();
+    let next = next_cluster();
+    bench.server.rekey(next.clone());
+    let append = |order: u64, cluster: ClusterKey| {
+        let header = Header {
+            shard: SHARD,
+            epoch: 1,
+            device: 1,
+            incarnation: 1,
+            session: order,
+            order,
+            copies: raw(1),
+            ..Header::new(Kind::Append)
+        };
+        sealed(cluster.hop(SHARD, 1, 1), &header, &identity())
+    };
+    for (order, cluster) in [(1, CLUSTER), (2, next.present)] {
+        let entry = append(order, cluster);
+        bench.try_give(&entry, &identity()).expect("the next entry");
+        assert_eq!(bench.server.received(), order);
+        let applied = only(bench.work());
+        is_sealed(&applied, next.present.hop(SHARD, 1, 0));
+    }
+    bench.server.rekey(ClusterKeys {
+        other: None,
+        ..next
+    });
+    let late = append(3, CLUSTER);
+    assert_eq!(bench.try_give(&late, &identity()), Ok(vec![]));
+    assert_eq!(
+        (bench.server.received(), bench.server.counters().forged),
+        (2, 1)
+    );
 }

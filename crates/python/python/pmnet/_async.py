@@ -1,6 +1,7 @@
 """The client for asyncio: on the descriptor of a session, without a thread."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Optional, Union
@@ -32,6 +33,7 @@ class AsyncClient:
         copies_min: int = 1,
         timeout: float = 10.0,
         calls_max: int = 4096,
+        key_file: "Union[str, os.PathLike[str], None]" = None,
     ) -> None:
         self._client = Client(
             devices,
@@ -39,6 +41,7 @@ class AsyncClient:
             copies_min=copies_min,
             timeout=timeout,
             calls_max=calls_max,
+            key_file=key_file,
         )
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._fd = -1

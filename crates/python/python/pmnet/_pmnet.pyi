@@ -26,6 +26,7 @@ class Client:
         copies_min: int = 1,
         timeout: float = 10.0,
         calls_max: int = 4096,
+        key_file: Union[str, os.PathLike[str], None] = None,
     ) -> Self: ...
     def update(self, payload: BytesLike, *, key: Optional[BytesLike] = None) -> int: ...
     def bypass(self, payload: BytesLike, *, key: Optional[BytesLike] = None, read_only: bool = False) -> bytes: ...
@@ -88,6 +89,7 @@ class Server:
         watermark: Optional[BytesLike] = None,
         batch_entries_max: int = 1024,
         batch_bytes_max: int = 4194304,
+        key_file: Union[str, os.PathLike[str], None] = None,
     ) -> Self: ...
     @property
     def port(self) -> int:

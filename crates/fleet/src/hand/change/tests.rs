@@ -19,6 +19,7 @@ fn said(id: u32, next: u32, epoch: u32, chain: &[u32]) -> DeviceSaid {
         listen: at(id),
         flag: at(next),
         next: at(next),
+        next_id: None,
         shrink: None,
         ends: false,
         epoch,

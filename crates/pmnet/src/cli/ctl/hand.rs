@@ -154,10 +154,16 @@ fn see(at: &[SocketAddr], args: &CtlArgs, patience: Duration) -> anyhow::Result<
 }
 
 /// Has a device wired; what is waited for then.
-fn wire(doing: &Doing, Order { next, shrink }: Order) -> String {
+fn wire(doing: &Doing, order: Order) -> String {
+    let Order {
+        next,
+        next_id,
+        shrink,
+    } = order;
     let asked = Asked::Wire {
         to: doing.to.clone(),
         next,
+        next_id,
         shrink,
     };
     match ask(doing.at, &asked) {

@@ -10,6 +10,7 @@ use crate::cli::etcd::{
     ETCD_CA_HELP, ETCD_CERT_HELP, ETCD_HELP, ETCD_KEY_HELP, ETCD_PASSWORD_HELP, ETCD_USER_HELP,
     EtcdArgs,
 };
+use crate::cli::keys::KeyArgs;
 
 /// Where updates are logged and acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -184,6 +185,16 @@ pub struct DeviceArgs {
     /// With --status: the device is not ready with fewer copies in its chain [default: 1].
     #[arg(long, value_name = "R")]
     pub copies: Option<u8>,
+    /// File of the cluster's key, the same one for all devices and servers (pmnet key new). SIGHUP has it read again.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// You state that every host which can send packets to this process is trusted: it has no key, and others than this machine can reach it.
+    #[arg(long, conflicts_with = "key")]
+    pub insecure: bool,
+    /// With --key: id of the next hop, 0 if that is the server [default: 0, the server]. In a fleet, and after `pmnet ctl`, the chain says
+    /// it.
+    #[arg(long, value_name = "N")]
+    pub next_id: Option<u32>,
     /// Take no orders of `pmnet ctl` (outside a fleet: by TCP, at the address of --listen).
     #[arg(long)]
     pub no_ctl: bool,
@@ -214,6 +225,8 @@ impl DeviceArgs {
     /// These flags; what they do not say is as in the configuration file. The size of the log is said in one place as a whole. Only a
     /// command line takes a device out of the kernel.
     pub(super) fn over(self, file: DeviceArgs) -> DeviceArgs {
+        let KeyArgs { key, insecure } =
+            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(file.key, file.insecure));
         let says_size =
             self.log_size.is_some() || self.entries.is_some() || self.frame_bytes.is_some();
         let (log_size, entries, frame_bytes) = if says_size {
@@ -223,6 +236,9 @@ impl DeviceArgs {
         };
         DeviceArgs {
             listen: self.listen.or(file.listen),
+            key,
+            insecure,
+            next_id: self.next_id.or(file.next_id),
             next: self.next.or(file.next),
             store: self.store.or(file.store),
             log: self.log.or(file.log),
@@ -281,6 +297,9 @@ mod tests {
         log = "/b"
         media = "dram"
         id = 1
+        key = "/k"
+        insecure = true
+        next-id = 15
         shard = 2
         shards = 3
         log-size = "4M"

@@ -15,6 +15,7 @@ use pmnet_proto::time::Nanos;
 use pmnet_wire::record::Member;
 
 use super::args::{DeviceArgs, Mode};
+use super::hand::next_id;
 use super::supervisor::{Orders, Then, is_refusal, obey};
 
 /// How often it is looked whether etcd has answered.
@@ -137,6 +138,7 @@ impl FleetOrders {
                 words: Arc::default(),
                 order: Order {
                     next: device.next,
+                    next_id: next_id(device),
                     shrink: None,
                 },
             },
@@ -169,8 +171,11 @@ impl Orders for FleetOrders {
             clock: self.clock,
             length: self.length,
         });
-        let next = relay.device.next;
-        let order = order.unwrap_or(Order { next, shrink: None });
+        let order = order.unwrap_or(Order {
+            next: relay.device.next,
+            next_id: next_id(&relay.device),
+            shrink: None,
+        });
         self.run = Run { words, order };
     }
 

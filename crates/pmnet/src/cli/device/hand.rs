@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use pmnet_client::{Clock, Stop};
 use pmnet_dataplane::relay::{Lease, LeaseWords, RelayConfig};
+use pmnet_device::DeviceConfig;
 use pmnet_fleet::hand::{DeviceDoor, DeviceDoorConfig};
 use pmnet_fleet::{Facts, Order};
 use pmnet_wire::record::Member;
@@ -31,6 +32,7 @@ fn open(settings: &Settings) -> Option<DeviceDoor> {
         shard: device.shard,
         id: device.id,
         next: device.next,
+        next_id: next_id(device),
         by_hand: device.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0,
         joins: device.flags & Member::JOIN != 0,
         in_kernel: settings.kernel().is_some(),
@@ -40,6 +42,11 @@ fn open(settings: &Settings) -> Option<DeviceDoor> {
         tracing::warn!("PM1501 `pmnet ctl` cannot reach this device: TCP {listen}: {error}");
     })
     .ok()
+}
+
+/// Returns the id of its next hop, if it was told it.
+pub fn next_id(device: &DeviceConfig) -> Option<u32> {
+    device.keys.as_ref().map(|keys| keys.next)
 }
 
 /// Returns the file that remembers its last next hop: beside its log, if that is a file.
@@ -108,6 +115,9 @@ impl Orders for HandOrders {
         if let Some(door) = &self.door {
             let runs = Order {
                 next: relay.device.next,
+                next_id: order
+                    .and_then(|order| order.next_id)
+                    .or_else(|| next_id(&relay.device)),
                 shrink: order.and_then(|order| order.shrink),
             };
             door.attend(self.words.clone(), runs);

@@ -44,19 +44,20 @@ Examples:
       --log /dev/shm/d1.pmlog --media dram
   with a lease in etcd, so that it is silent by itself when it is cut off:
     pmnet device --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
+      --key /etc/pmnet/cluster.key \\
       --log /var/lib/pmnet/d.pmlog --media file \\
       --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
   in the kernel, on the server's own network interface (needs root):
-    pmnet device --mode nic --dev eth0 \\
+    pmnet device --mode nic --dev eth0 --insecure \\
       --listen 10.0.0.2:51000 --next 127.0.0.1:51500
-    pmnet device --mode nic --dev eth0 \\
+    pmnet device --mode nic --dev eth0 --insecure \\
       --listen 10.0.0.2:51000 --next 127.0.0.1:51500 --detach
   past the kernel's network stack (needs root):
-    pmnet device --mode af-xdp --dev eth0 \\
+    pmnet device --mode af-xdp --dev eth0 --key /etc/pmnet/cluster.key \\
       --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
       --log /dev/shm/d.pmlog --media dram
   an RDMA NIC acknowledges (R = 1), before this process has seen the write:
-    pmnet device --mode verbs --rdma mlx5_0 --slots /dev/dax1.0 \\
+    pmnet device --mode verbs --rdma mlx5_0 --slots /dev/dax1.0 --insecure \\
       --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
       --log /dev/dax0.0 --media pmem
   one device that is also the server of its shard:
@@ -68,6 +69,10 @@ that is no log, is damaged, or is of another device, version or size, is refused
 
 --next is the next device of the chain, or the server. The devices find out the length R of the chain; it is \
 part of every acknowledgement. Clients send to the first device.
+
+--key: each packet between fronts, devices and server carries a MAC, and others are dropped (`pmnet key`, \
+docs/operate/keys.md). Then --next-id says which device is behind --next. Without keys a device starts only where no other machine can \
+reach it, or with --insecure.
 
 --shrink-chain: you state that devices which were in the chain and are no longer on the path are stopped for \
 good (removed, not partitioned). Without it a shorter chain is refused, because a device that is only cut off \
@@ -146,6 +151,9 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
         return kernel::detach(&first, kernel, discard);
     }
     let stop = stop_on_signals()?;
+    if let Some(keys) = &first.keys {
+        keys.read_again_on_hangup();
+    }
     let json = command.common.json;
     check_shards(&first, shards)?;
     let status = Status::open("device", shown_at.as_deref())?;

@@ -10,6 +10,7 @@ use pmnet_device::DeviceConfig;
 use pmnet_log::Parameters;
 use pmnet_media::Kind;
 use pmnet_proto::device::Acknowledger;
+use pmnet_proto::keys::DeviceKeys;
 use pmnet_store::RegionAddress;
 use pmnet_wire::record::Member;
 
@@ -20,6 +21,7 @@ use super::kernel_settings::KernelSettings;
 use super::store;
 use super::verbs::VerbsSettings;
 use crate::cli::common::{hop_addresses, required, size_max, udp_address};
+use crate::cli::keys::{KERNEL_HAS_KEYS, KeyArgs, OfCluster};
 use crate::cli::names::Named;
 
 /// Time of polling after activity.
@@ -47,6 +49,8 @@ pub struct Settings {
     pub next_name: Option<Named>,
     /// `pmnet ctl` may ask it and wire it, outside a fleet.
     pub ctl: bool,
+    /// Its key file, if it has one.
+    pub keys: Option<OfCluster>,
     /// Given explicitly: an existing log must have exactly these.
     pub wanted: Option<Parameters>,
 }
@@ -131,26 +135,67 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     device.size_max = size_max(args.mtu, listen.is_ipv6())?;
     device.server_reads_log = args.server_reads_log;
     device.flags = flags(&args, is_switch && fleet.is_some())?;
+    let keys = KeyArgs::of(args.key.clone(), args.insecure).of_cluster(&[listen, next])?;
+    device.keys = device_keys(keys.as_ref(), args.next_id)?;
     let place = match (kernel, direct) {
         (Some(kernel), _) => Place::Kernel(kernel),
         (None, Some(direct)) => Place::Direct(direct),
         (None, None) => verbs.map_or(Place::Relay, Place::Verbs),
     };
     let by_nic = matches!(place, Place::Verbs(_));
+    if device.keys.is_some() {
+        takes_keys(&place)?;
+    }
     if by_nic {
         device.acknowledger = Acknowledger::Nic;
     }
+    let mut relay = relay_config(listen, device, &args);
+    relay.keys = keys.as_ref().map(|keys| keys.keys.clone());
     Ok(Settings {
-        relay: relay_config(listen, device, &args),
+        relay,
         path,
         kind,
         place,
         fleet,
+        keys,
         next_name: Named::of(&next_text),
         // Its TCP port is for clients' connections there.
         ctl: !args.no_ctl && !by_nic,
         wanted,
     })
+}
+
+/// Returns the keys of a device whose next hop has this id; 0 if none is said, the server's.
+pub fn device_keys(
+    keys: Option<&OfCluster>,
+    next_id: Option<u32>,
+) -> Result<Option<DeviceKeys>, ConfigError> {
+    match (keys, next_id) {
+        (None, Some(_)) => Err(ConfigError(
+            "--next-id is for a device with keys: give --key, too, or leave it out".into(),
+        )),
+        (None, None) => Ok(None),
+        (Some(keys), next_id) => Ok(Some(DeviceKeys {
+            cluster: keys.keys.follow().0,
+            next: next_id.unwrap_or(0),
+        })),
+    }
+}
+
+/// Refuses keys where nothing could verify packets with them.
+fn takes_keys(place: &Place) -> Result<(), ConfigError> {
+    let text = match place {
+        Place::Verbs(_) => {
+            "--key does not go with --mode verbs: a NIC acknowledges a message before a process can verify it. Leave --key out, and state \
+             with --insecure that the hosts of this network are trusted"
+        }
+        Place::Kernel(_) if !KERNEL_HAS_KEYS => {
+            "--key does not go with a kernel mode yet: use --mode relay or af-xdp; or leave --key out, and state with --insecure that the hosts \
+             of this network are trusted"
+        }
+        Place::Kernel(_) | Place::Relay | Place::Direct(_) | Place::Store(..) => return Ok(()),
+    };
+    Err(ConfigError(text.into()))
 }
 
 /// Returns a loop with this machine. The source of its orders and leases is set before it begins.
@@ -161,6 +206,7 @@ pub fn relay_config(listen: SocketAddr, device: DeviceConfig, args: &DeviceArgs)
         device,
         spin_micros: args.spin_us.unwrap_or(SPIN_US),
         lease: None,
+        keys: None,
         pulse: Arc::default(),
     }
 }

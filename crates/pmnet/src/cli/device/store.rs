@@ -24,8 +24,9 @@ use super::args::{DeviceArgs, Mode};
 use super::direct::{DirectSettings, described, unmake};
 use super::interfaces::Interfaces;
 use super::relay::announce;
-use super::settings::{FRAME_BYTES, Place, Settings, id, relay_config};
+use super::settings::{FRAME_BYTES, Place, Settings, device_keys, id, relay_config};
 use crate::cli::common::size_max;
+use crate::cli::keys::KeyArgs;
 use crate::status::{DeviceWriter, ServerWriter};
 
 /// Settings of such a device.
@@ -49,11 +50,16 @@ pub fn settings(
     let region = region.map_err(|error| ConfigError(format!("--store: {error}")))?;
     let mut device = DeviceConfig::new(id, shard, SERVER);
     device.size_max = size_max(args.mtu, listen.is_ipv6())?;
+    let keys = KeyArgs::of(args.key.clone(), args.insecure).of_cluster(&[listen])?;
+    device.keys = device_keys(keys.as_ref(), args.next_id)?;
     if args.shrink_chain {
         device.flags |= Member::SHRINK;
     }
+    let mut relay = relay_config(listen, device, &args);
+    relay.keys = keys.as_ref().map(|keys| keys.keys.clone());
     Ok(Settings {
-        relay: relay_config(listen, device, &args),
+        relay,
+        keys,
         path: PathBuf::from(region.path()),
         kind: Kind::Dram,
         place: Place::Store(region, direct),
@@ -88,6 +94,11 @@ fn goes_with_a_store(args: &DeviceArgs) -> Result<(), ConfigError> {
             args.fleet.is_some(),
             "--fleet",
             "a fleet's server is a process of its own",
+        ),
+        (
+            args.next_id.is_some_and(|id| id != 0),
+            "--next-id",
+            "its next hop is its own server, whose id is 0",
         ),
         (
             args.join || args.declare_data_loss,
@@ -140,7 +151,11 @@ pub fn run(
     let (media, survives) = (log.media_name(), log.survives());
     let about = (settings.relay.device.id, settings.relay.device.shard);
     let random = Random::new(getrandom::u64().context("no random numbers")?);
-    let server = ServerNode::new(Server::new(ServerConfig::new(about.1), random), store);
+    let of_server = ServerConfig {
+        keys: settings.keys.as_ref().map(|keys| keys.keys.follow().0),
+        ..ServerConfig::new(about.1)
+    };
+    let server = ServerNode::new(Server::new(of_server, random), store);
     let in_place = direct.is_some();
     let make = |device: Node| StoreDevice::new(device, server, in_place);
     let mut counts = [0; 2];

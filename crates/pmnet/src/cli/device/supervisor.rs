@@ -150,8 +150,16 @@ fn orders(settings: &Settings) -> anyhow::Result<Box<dyn Orders>> {
 }
 
 /// The device as it was ordered, in place of what its flags say.
-pub fn obey(device: &mut DeviceConfig, Order { next, shrink }: Order) {
+pub fn obey(device: &mut DeviceConfig, order: Order) {
+    let Order {
+        next,
+        next_id,
+        shrink,
+    } = order;
     device.next = next;
+    if let (Some(keys), Some(id)) = (&mut device.keys, next_id) {
+        keys.next = id;
+    }
     device.flags &= Member::JOIN;
     if shrink.is_some() {
         device.flags |= Member::SHRINK;

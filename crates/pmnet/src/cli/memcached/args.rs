@@ -10,6 +10,7 @@ use crate::cli::etcd::{
     ETCD_CA_HELP, ETCD_CERT_HELP, ETCD_HELP, ETCD_KEY_HELP, ETCD_PASSWORD_HELP, ETCD_USER_HELP,
     EtcdArgs,
 };
+use crate::cli::keys::KeyArgs;
 
 /// Settings of `pmnet memcached`; section `[memcached]` of the configuration file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -46,6 +47,12 @@ pub struct MemcachedArgs {
     /// Its password.
     #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
     pub(super) etcd_password_file: Option<PathBuf>,
+    /// File of this front's key (pmnet key front). SIGHUP has it read again.
+    #[arg(long, value_name = "FILE")]
+    pub(super) key: Option<PathBuf>,
+    /// You state that every host which can send packets to this process is trusted: it has no key, and others than this machine can reach it.
+    #[arg(long, conflicts_with = "key")]
+    pub(super) insecure: bool,
     /// Number of the shard [default: 0].
     #[arg(long)]
     pub(super) shard: Option<u32>,
@@ -96,12 +103,16 @@ impl MemcachedArgs {
 
     /// These settings; what they do not say is as `below`. Settings that exclude each other win as a whole.
     pub(super) fn over(self, below: MemcachedArgs) -> MemcachedArgs {
+        let KeyArgs { key, insecure } =
+            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(below.key, below.insecure));
         let (via, fleet) = match (self.via, self.fleet) {
             (None, None) => (below.via, below.fleet),
             said => said,
         };
         MemcachedArgs {
             listen: self.listen.or(below.listen),
+            key,
+            insecure,
             udp: self.udp.or(below.udp),
             via,
             fleet,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use pmnet_cli::{ConfigError, address, bytes, call_on_signals};
+use pmnet_cli::{ConfigError, address, bytes, call_on_signals, reload_on_hangup};
 use pmnet_client::{ClientConfig, Clock};
 use pmnet_fleet::FollowConfig;
 use pmnet_memcached::{Front, FrontConfig};
@@ -15,13 +15,15 @@ use pmnet_wire::MESSAGE_BYTES_MAX;
 use serde_json::json;
 
 use super::common::{CommonArgs, copies, required, size_max};
+use super::keys::{KeyArgs, OfFront, beside_etcd};
 use super::names::{Named, wait_until_known};
 use super::ready;
 use super::redis::{
     CONNECTIONS_MAX, DEADLINE_MS_MAX, KEEPALIVE_SECONDS_MAX, SPIN_US_MAX, Way, name, places,
     within, within_files,
 };
-use super::stop::{nothing_to_read_again, unless_asked_to_stop};
+use super::service;
+use super::stop::unless_asked_to_stop;
 use crate::status::{self, MemcachedBoard, Status};
 pub use args::MemcachedArgs;
 
@@ -60,6 +62,7 @@ struct Settings {
     client: ClientConfig,
     hosts: Vec<Named>,
     follow: Option<FollowConfig>,
+    keys: Option<OfFront>,
 }
 
 /// Serves until asked to end.
@@ -70,7 +73,7 @@ pub fn main(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<b
 fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool> {
     let args = command.args.clone().over(file);
     let status = Status::open("memcached", args.status.as_deref())?;
-    nothing_to_read_again()?;
+    reload_on_hangup(service::told)?;
     if !wait_until_known("--via", args.via.as_deref())? {
         return Ok(true);
     }
@@ -84,7 +87,12 @@ fn serve(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool
         Arc::clone(&settings.front.pulse),
     ));
     status.shown.add(board.clone());
-    let way = Way::find(settings.client, settings.hosts, settings.follow)?;
+    let way = Way::find(
+        settings.client,
+        settings.hosts,
+        settings.follow,
+        settings.keys,
+    )?;
     let via = way.via();
     let (_follower, _watch) = (way.follower, way.watch);
     let (front, stopper) = Front::bind(&settings.front, way.node)?;
@@ -156,6 +164,12 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     let copies = copies(args.copies)?;
     client.name = name;
     client.shard = shard;
+    let addresses: Vec<SocketAddr> = match &follow {
+        Some(follow) => beside_etcd(follow.members.urls()),
+        None => client.heads().collect(),
+    };
+    let keys = KeyArgs::of(args.key, args.insecure).of_front(&addresses)?;
+    client.keys = keys.as_ref().map(|keys| keys.keys.follow().0);
     client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
     client.copies_min = copies;
     Ok(Settings {
@@ -163,6 +177,7 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
         client,
         hosts,
         follow,
+        keys,
     })
 }
 

@@ -12,6 +12,7 @@ use crate::cli::etcd::{
 };
 
 use super::super::access::{Hidden, Said};
+use super::super::keys::KeyArgs;
 use super::super::tls::TlsClients;
 
 /// Settings of `pmnet redis`; section `[redis]` of the configuration file.
@@ -49,6 +50,12 @@ pub struct RedisArgs {
     /// Its password.
     #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
     pub(super) etcd_password_file: Option<PathBuf>,
+    /// File of this front's key (pmnet key front). SIGHUP has it read again.
+    #[arg(long, value_name = "FILE")]
+    pub(super) key: Option<PathBuf>,
+    /// You state that every host which can send packets to this process is trusted: it has no key, and others than this machine can reach it.
+    #[arg(long, conflicts_with = "key")]
+    pub(super) insecure: bool,
     /// Instead of --via: many shards, as this TOML file says (see below).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["via", "fleet", "shard", "direct", "direct_password_file"])]
     pub(super) shards: Option<PathBuf>,
@@ -154,6 +161,8 @@ impl RedisArgs {
         let said = said.unwrap_or_default();
         let own_etcd = self.etcd();
         let etcd = own_etcd.clone().over(below.etcd());
+        let KeyArgs { key, insecure } =
+            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(below.key, below.insecure));
         let (via, fleet, etcd, shards) = match (self.via, self.fleet, self.shards) {
             (None, None, None) => (below.via, below.fleet, etcd, below.shards),
             (None, fleet, shards) => (None, fleet, etcd, shards),
@@ -193,6 +202,8 @@ impl RedisArgs {
             tls_clients: self.tls_clients.or(below.tls_clients),
             rdma: self.rdma.or(below.rdma),
             mtu: self.mtu.or(below.mtu),
+            key,
+            insecure,
             spin_us: self.spin_us.or(below.spin_us),
             deadline_ms: self.deadline_ms.or(below.deadline_ms),
             connections_max: self.connections_max.or(below.connections_max),

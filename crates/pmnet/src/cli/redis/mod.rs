@@ -14,7 +14,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use pmnet_cli::{
-    ConfigError, call_on_signals, is_name, on_signals, survive_hangup, warn_of_password,
+    ConfigError, call_on_signals, is_name, on_signals, reload_on_hangup, survive_hangup,
+    warn_of_password,
 };
 use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
@@ -24,9 +25,11 @@ use pmnet_front::{DirectMover, Front, FrontConfig, clients_within};
 use serde_json::json;
 
 use super::common::CommonArgs;
+use super::keys::OfFront;
 use super::names::{Named, Watch, wait_until_known};
 use super::ready;
-use super::stop::{nothing_to_read_again, unless_asked_to_stop};
+use super::service;
+use super::stop::unless_asked_to_stop;
 use crate::status::{self, FrontBoard, Status};
 pub use args::RedisArgs;
 pub(super) use name::name;
@@ -108,7 +111,7 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         }
         return sharded::serve(&path, args, &status, command.common.json);
     }
-    nothing_to_read_again()?;
+    reload_on_hangup(service::told)?;
     if !wait_until_known("--via", args.via.as_deref())? {
         return Ok(true);
     }
@@ -127,11 +130,16 @@ fn serve(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
         client,
         hosts,
         follow,
+        keys,
     } = settings(args)?;
+    if rdma.is_some() && keys.is_some() {
+        let text = "--key does not go with --rdma: a NIC acknowledges a message before a process can verify it";
+        return Err(ConfigError(text.into()).into());
+    }
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
     let board = show(&status, &front, &client, None);
-    let mut way = Way::find(client, hosts, follow)?;
+    let mut way = Way::find(client, hosts, follow, keys)?;
     if let Some(rdma) = rdma {
         way.node = way.node.by_rdma(&rdma)?;
     }
@@ -202,6 +210,7 @@ impl Way {
         client: ClientConfig,
         hosts: Vec<Named>,
         follow: Option<FollowConfig>,
+        keys: Option<OfFront>,
     ) -> anyhow::Result<Way> {
         let stop = on_signals()?;
         let client = located(client, follow.as_ref(), DEVICES_WAIT, &stop).map_err(|text| {
@@ -213,6 +222,10 @@ impl Way {
         })?;
         let known: Vec<SocketAddr> = client.heads().collect();
         let mut node = ClientNode::bind(client)?;
+        if let Some(keys) = keys {
+            node.follow_keys(&keys.keys);
+            keys.read_again_on_hangup();
+        }
         let whereabouts = Arc::new(Whereabouts::default());
         if follow.is_some() || !hosts.is_empty() {
             node.follow(whereabouts.clone());

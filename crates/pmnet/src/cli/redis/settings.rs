@@ -15,6 +15,7 @@ use pmnet_wire::record::CHAIN_MAX;
 use super::super::access::access;
 use super::super::common::{copies, hop_addresses, required, size_max};
 use super::super::etcd::EtcdArgs;
+use super::super::keys::{KeyArgs, OfFront, beside_etcd};
 use super::super::names::Named;
 use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
@@ -41,6 +42,8 @@ pub struct Settings {
     /// The hosts of `--via`, if one of them is a name, whose address may change.
     pub hosts: Vec<Named>,
     pub follow: Option<FollowConfig>,
+    /// Its key file, if it has one.
+    pub keys: Option<OfFront>,
 }
 
 impl Settings {
@@ -139,6 +142,12 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let copies = copies(args.copies)?;
     client.name = name(front.listen);
     client.shard = shard;
+    let addresses: Vec<SocketAddr> = match &follow {
+        Some(follow) => beside_etcd(follow.members.urls()),
+        None => client.heads().collect(),
+    };
+    let keys = KeyArgs::of(args.key, args.insecure).of_front(&addresses)?;
+    client.keys = keys.as_ref().map(|keys| keys.keys.follow().0);
     client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
     client.copies_min = copies;
     client.kept = front.cache == Cache::Log;
@@ -147,6 +156,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
         client,
         hosts,
         follow,
+        keys,
     })
 }
 

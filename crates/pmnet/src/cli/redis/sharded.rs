@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
-use pmnet_cli::{ConfigError, bounded_text, call_on_hangup, call_on_signals};
+use pmnet_cli::{ConfigError, bounded_text, call_on_signals, on_reload, reload_on_hangup};
 use pmnet_front::client::Counters;
 use pmnet_front::shards::slot::{SlotMap, parse_slots};
 use pmnet_front::shards::{Router, RouterConfig};
@@ -168,6 +168,7 @@ pub fn look_at(text: &str) -> Result<Shards, ConfigError> {
 fn of_nobody() -> RedisArgs {
     RedisArgs {
         listen: Some("127.0.0.1:6380".into()),
+        insecure: true,
         ..RedisArgs::default()
     }
 }
@@ -247,7 +248,12 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
     for (number, settings) in (1..).zip(settings) {
         let of_shard = || format!("shard {number} of {}", path.display());
         let board = show(status, &settings.front, &settings.client, Some(number));
-        let way = Way::find(settings.client, settings.hosts, settings.follow);
+        let way = Way::find(
+            settings.client,
+            settings.hosts,
+            settings.follow,
+            settings.keys,
+        );
         let Way {
             node,
             follower,
@@ -266,23 +272,17 @@ pub fn serve(path: &Path, args: RedisArgs, status: &Status, as_json: bool) -> an
         let stopper = stopper.clone();
         move || stopper.stop()
     })?;
-    call_on_hangup({
+    on_reload("the file of shards", {
         let (path, changer) = (path.to_owned(), router.map_changer());
         let again = move || changed(read(&path, &common)?, &began_with, cluster);
         move || {
-            service::reloading();
-            match again() {
-                Ok(map) => {
-                    changer.change(map);
-                    service::reloaded("the file of shards was read again");
-                }
-                Err(error) => {
-                    tracing::error!("PM3002 {error}. The map stays as it was");
-                    service::reloaded("the file of shards has an error: the map stays as it was");
-                }
-            }
+            let map =
+                again().map_err(|error| format!("PM3002 {error}. The map stays as it was"))?;
+            changer.change(map);
+            Ok(())
         }
-    })?;
+    });
+    reload_on_hangup(service::told)?;
     let mut running: Vec<(Stopper, Running)> = Vec::new();
     let is_shown = status.is_open();
     for (number, (front, board)) in (1..).zip(fronts) {

@@ -7,7 +7,7 @@ use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
 use pmnet_wire::command::barrier;
 use pmnet_wire::packet::{self, Fallback, Fragment, Identity, Open, Ping, Stamp, TimeLeft};
-use pmnet_wire::{FragmentSize, FrontKey, Kind};
+use pmnet_wire::{FragmentSize, Kind};
 
 impl Session {
     /// Sends everything that may be sent now. True if that is more than a PING.
@@ -121,7 +121,7 @@ impl Session {
             client,
             start,
         };
-        let identity = self.identity(config);
+        let identity = self.identity();
         let says = if identity.front.is_some() {
             &*identity.write()
         } else {
@@ -130,10 +130,10 @@ impl Session {
         out.seal(self.seal(), to, &ping.header(stamp), says);
     }
 
-    fn identity(&self, config: &ClientConfig) -> Identity {
+    const fn identity(&self) -> Identity {
         Identity {
             token: self.token,
-            front: config.keys.as_ref().map(FrontKey::id),
+            front: self.front,
         }
     }
 
@@ -155,7 +155,7 @@ impl Session {
             searches,
         };
         let open = open.header(&self.stamp(config, 0));
-        out.seal(self.seal(), to, &open, &self.identity(config).write());
+        out.seal(self.seal(), to, &open, &self.identity().write());
     }
 
     /// Gives waiting calls their seqs or request ids, as far as order and window allow.

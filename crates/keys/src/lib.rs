@@ -1,0 +1,150 @@
+//! Files of keys (`docs/spec/keys.md` §2): that of a cluster, for devices and servers, and that of a front, or of a program.
+//!
+//! Invariants: a file that others can read is refused, not warned of. No error, and no `Debug`, shows a key. A file is never overwritten.
+//! May not: know a role or a flag; make a MAC.
+
+mod file;
+mod front_name;
+mod hex;
+mod text;
+
+use pmnet_proto::keys::ClusterKeys;
+use pmnet_wire::{ClusterKey, FrontId, FrontKey, KEY_BYTES};
+use std::path::Path;
+
+pub use file::{KeyFileError, Wrong};
+pub use front_name::FrontName;
+pub use hex::written as key_text;
+pub use text::{id_text, refused_text};
+
+/// Content of a file of keys.
+#[derive(Clone, Debug)]
+pub enum KeyFile {
+    /// For devices and servers.
+    Cluster(Cluster),
+    /// For one front, or one program.
+    Front(Front),
+}
+
+/// Keys of a cluster.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// The key under which devices and servers send.
+    pub present: ClusterKey,
+    /// A second one that they accept, during a rollover.
+    pub other: Option<ClusterKey>,
+    /// Fronts that they refuse.
+    pub refused: Vec<Refused>,
+}
+
+/// A front that is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The one with this name, under each of the keys.
+    Name(FrontName),
+    /// The one with this id.
+    Id(FrontId),
+}
+
+/// The key of a front.
+#[derive(Clone, Debug)]
+pub struct Front {
+    /// Its name, for people.
+    pub name: FrontName,
+    /// Its key, with its id.
+    pub key: FrontKey,
+}
+
+impl KeyFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, other users can read it, or it is no file of keys.
+    pub fn read(path: &Path) -> Result<KeyFile, KeyFileError> {
+        file::read(path).and_then(|text| {
+            text::understand(&text).map_err(|wrong| KeyFileError::new(path, wrong))
+        })
+    }
+
+    /// Creates a file with these keys, which its owner alone can read. It is on its disk when this returns.
+    ///
+    /// # Errors
+    /// There is a file of this name, or it cannot be written.
+    pub fn create(&self, path: &Path) -> Result<(), KeyFileError> {
+        file::create(path, &text::written(self))
+    }
+}
+
+impl Cluster {
+    /// Draws a key.
+    ///
+    /// # Errors
+    /// The operating system gives no random numbers.
+    pub fn draw() -> std::io::Result<Cluster> {
+        let mut bytes = [0; KEY_BYTES];
+        getrandom::fill(&mut bytes)?;
+        Ok(Cluster {
+            present: ClusterKey::new(bytes),
+            other: None,
+            refused: Vec::new(),
+        })
+    }
+
+    /// Reads the file of a cluster.
+    ///
+    /// # Errors
+    /// As [`KeyFile::read`], or it is the file of a front.
+    pub fn read(path: &Path) -> Result<Cluster, KeyFileError> {
+        match KeyFile::read(path)? {
+            KeyFile::Cluster(cluster) => Ok(cluster),
+            KeyFile::Front(front) => Err(KeyFileError::new(path, Wrong::IsOfAFront(front.name))),
+        }
+    }
+
+    /// The key of a front of this cluster.
+    #[must_use]
+    pub fn front(&self, name: FrontName) -> Front {
+        let id = self.present.front_id(name.as_str().as_bytes());
+        let key = self.present.front(id).expect("its id is of this key");
+        Front { name, key }
+    }
+
+    /// The same, as the machines take them.
+    #[must_use]
+    pub fn keys(&self) -> ClusterKeys {
+        let accepted = || [self.present].into_iter().chain(self.other);
+        let refused = self.refused.iter().flat_map(|refused| match refused {
+            Refused::Name(name) => accepted()
+                .map(|key| key.front_id(name.as_str().as_bytes()))
+                .collect(),
+            Refused::Id(id) => vec![*id],
+        });
+        ClusterKeys {
+            present: self.present,
+            other: self.other,
+            refused: refused.collect(),
+        }
+    }
+}
+
+impl Front {
+    /// The fingerprint of the cluster key that it is derived from ([`ClusterKey::fingerprint`]).
+    #[must_use]
+    pub fn cluster(&self) -> u32 {
+        u32::try_from(self.key.id().get() >> 32).expect("a half of 64 bits")
+    }
+
+    /// Reads the file of a front.
+    ///
+    /// # Errors
+    /// As [`KeyFile::read`], or it is the file of a cluster.
+    pub fn read(path: &Path) -> Result<Front, KeyFileError> {
+        match KeyFile::read(path)? {
+            KeyFile::Front(front) => Ok(front),
+            KeyFile::Cluster(_) => Err(KeyFileError::new(path, Wrong::IsOfACluster)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

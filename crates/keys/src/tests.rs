@@ -1,0 +1,163 @@
+use super::*;
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
+
+const KEY: &str = "000102030405060708090a0b0c0d0e0f";
+const OTHER: &str = "ffeeddccbbaa99887766554433221100";
+
+fn read(text: &str) -> Result<KeyFile, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.key");
+    std::fs::write(&path, text).unwrap();
+    set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    KeyFile::read(&path).map_err(|error| {
+        let text = error.to_string();
+        let begins = format!("key file {}: ", path.display());
+        text.strip_prefix(&begins).expect(&text).to_owned()
+    })
+}
+
+fn name(text: &str) -> FrontName {
+    FrontName::new(text).unwrap()
+}
+
+#[test]
+fn keys_that_were_drawn_are_written_and_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, of_front) = (folder.path().join("c.key"), folder.path().join("web.key"));
+    let mut cluster = Cluster::draw().unwrap();
+    cluster.other = Some(Cluster::draw().unwrap().present);
+    assert_ne!(Some(cluster.present), cluster.other, "drawn anew");
+    let id = cluster.front(name("old")).key.id();
+    cluster.refused = vec![Refused::Name(name("web-1")), Refused::Id(id)];
+    KeyFile::Cluster(cluster.clone()).create(&path).unwrap();
+    let again = Cluster::read(&path).unwrap();
+    assert_eq!(
+        (again.present, again.other),
+        (cluster.present, cluster.other)
+    );
+    assert_eq!(again.refused, cluster.refused);
+
+    let front = cluster.front(name("web"));
+    KeyFile::Front(front.clone()).create(&of_front).unwrap();
+    let again = Front::read(&of_front).unwrap();
+    assert_eq!((again.name, again.key), (front.name, front.key));
+    for path in [&path, &of_front] {
+        let mode = path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    assert!(Cluster::read(&of_front).is_err() && Front::read(&path).is_err());
+}
+
+#[test]
+fn a_file_is_never_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.key");
+    let file = KeyFile::Cluster(Cluster::draw().unwrap());
+    file.create(&path).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let again = KeyFile::Cluster(Cluster::draw().unwrap()).create(&path);
+    assert!(matches!(again.unwrap_err().wrong, Wrong::Exists));
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_file_that_others_can_read_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.key");
+    KeyFile::Cluster(Cluster::draw().unwrap())
+        .create(&path)
+        .unwrap();
+    for (mode, is_private) in [
+        (0o600, true),
+        (0o400, true),
+        (0o700, true),
+        (0o640, false),
+        (0o604, false),
+        (0o620, false),
+        (0o601, false),
+        (0o644, false),
+    ] {
+        set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        match KeyFile::read(&path) {
+            Ok(_) => assert!(is_private, "{mode:o}"),
+            Err(error) => {
+                assert!(!is_private, "{mode:o}");
+                let says = format!("(mode {mode:04o}): chmod 600");
+                assert!(error.to_string().contains(&says), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refused_name_counts_for_both_keys() {
+    let text =
+        format!("kind = \"cluster\"\nkey = \"{KEY}\"\naccept = \"{OTHER}\"\nrefused = [\"web\"]");
+    let Ok(KeyFile::Cluster(cluster)) = read(&text) else {
+        panic!("{text}");
+    };
+    let keys = cluster.keys();
+    let ids = [keys.present, keys.other.unwrap()].map(|key| key.front_id(b"web"));
+    assert_eq!(keys.refused, ids);
+}
+
+#[test]
+fn another_text_is_refused_and_its_key_is_not_shown() {
+    let cluster = |rest: &str| format!("kind = \"cluster\"\n{rest}");
+    let front = |name: &str, id: &str| {
+        format!("kind = \"front\"\nname = \"{name}\"\nid = \"{id}\"\nkey = \"{KEY}\"")
+    };
+    let short = &KEY[1..];
+    for (text, says) in [
+        (String::new(), "missing field `kind`"),
+        ("kind = \"other\"".into(), "unknown variant"),
+        (cluster(""), "missing field `key`"),
+        (
+            cluster(&format!("key = \"{short}\"")),
+            "key: 32 hexadecimal digits are needed, and it has 31",
+        ),
+        (cluster(&format!("key = \"{KEY}0\"")), "and it has 33"),
+        (
+            cluster(&format!("key = \"{short}x\"")),
+            "32 hexadecimal digits",
+        ),
+        (
+            cluster(&format!("key = \"{short}\u{e9}\"")),
+            "32 hexadecimal digits",
+        ),
+        (
+            cluster(&format!("key = \"{KEY}\"\nkex = \"{KEY}\"")),
+            "unknown field",
+        ),
+        (cluster(&format!("key = \"{KEY}\" \"{KEY}\"")), "line 2"),
+        (
+            cluster(&format!("key = \"{KEY}\"\naccept = \"{KEY}\"")),
+            "the same key",
+        ),
+        (
+            cluster(&format!("key = \"{KEY}\"\naccept = \"{short}\"")),
+            "accept: 32",
+        ),
+        (
+            cluster(&format!("key = \"{KEY}\"\nrefused = [\"a b\"]")),
+            "refused: \"a b\"",
+        ),
+        (
+            cluster(&format!("key = \"{KEY}\"\nrefused = [\"id:12\"]")),
+            "refused: \"id:12\"",
+        ),
+        (front("a/b", "0000000000000001"), "name: 1 to 64"),
+        (front("", "0000000000000001"), "name: 1 to 64"),
+        (front("web", "0000000000000000"), "not all 0"),
+        (front("web", "1"), "16 hexadecimal"),
+        ("#".repeat(256 * 1024 + 1), "more than 262144 bytes"),
+    ] {
+        let error = read(&text).expect_err(&text);
+        assert!(error.contains(says), "{error}");
+        assert!(!error.contains(short), "it shows the key: {error}");
+    }
+    let missing = KeyFile::read(Path::new("/none/such")).unwrap_err();
+    assert!(missing.to_string().starts_with("key file /none/such: "));
+    assert!(!format!("{:?}", Cluster::draw().unwrap()).contains("key: ["));
+}

@@ -1,0 +1,148 @@
+//! The text of a file of keys: TOML.
+
+use crate::file::Wrong;
+use crate::{Cluster, Front, FrontName, KeyFile, Refused, hex};
+use pmnet_wire::{ClusterKey, FrontId, FrontKey, KEY_BYTES};
+use serde::{Deserialize, Serialize};
+
+/// Beginning of an id among refused fronts, which no name has.
+const ID: &str = "id:";
+
+const OF_CLUSTER: &str = "\
+# A cluster key of pmnet, for its devices and servers. A holder of it can speak as any of them.
+# Never give it to a front or a program: make a key for each (pmnet key front NAME).
+";
+const OF_FRONT: &str = "\
+# The key of one front, or one program, of pmnet. A holder of it can write any key of the store.
+";
+
+/// The file as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+enum Written {
+    Cluster {
+        key: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        accept: Option<String>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        refused: Vec<String>,
+    },
+    Front {
+        name: String,
+        id: String,
+        key: String,
+    },
+}
+
+/// Returns the keys in this text.
+pub fn understand(text: &str) -> Result<KeyFile, Wrong> {
+    // The error of the parser quotes the line, which may have a key.
+    let written = toml::from_str(text).map_err(|error| {
+        let line = error
+            .span()
+            .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+        wrong(format!(
+            "line {line}: {}: this is no key file (make one with pmnet key new, or pmnet key front)",
+            error.message()
+        ))
+    })?;
+    match written {
+        Written::Cluster {
+            key,
+            accept,
+            refused,
+        } => cluster(&key, accept.as_deref(), &refused).map(KeyFile::Cluster),
+        Written::Front { name, id, key } => front(&name, &id, &key).map(KeyFile::Front),
+    }
+}
+
+fn wrong(text: impl Into<String>) -> Wrong {
+    Wrong::Text(text.into())
+}
+
+fn cluster(key: &str, accept: Option<&str>, refused: &[String]) -> Result<Cluster, Wrong> {
+    let present = ClusterKey::new(bytes("key", key)?);
+    let other = accept
+        .map(|text| bytes("accept", text).map(ClusterKey::new))
+        .transpose()?;
+    if other == Some(present) {
+        return Err(wrong("accept: it is the same key as key: leave it out"));
+    }
+    let refused = refused.iter().map(|text| refused_front(text));
+    Ok(Cluster {
+        present,
+        other,
+        refused: refused.collect::<Result<_, _>>()?,
+    })
+}
+
+fn refused_front(text: &str) -> Result<Refused, Wrong> {
+    let found = match text.strip_prefix(ID) {
+        Some(digits) => id(digits).map(Refused::Id),
+        None => FrontName::new(text).map(Refused::Name),
+    };
+    found.ok_or_else(|| {
+        wrong(format!(
+            "refused: {text:?} is neither the name of a front nor {ID} and 16 hexadecimal digits"
+        ))
+    })
+}
+
+fn front(name: &str, id_text: &str, key: &str) -> Result<Front, Wrong> {
+    let name = FrontName::new(name)
+        .ok_or_else(|| wrong("name: 1 to 64 letters, digits, '.', '_' and '-' are needed"))?;
+    let id = id(id_text).ok_or_else(|| wrong("id: 16 hexadecimal digits are needed, not all 0"))?;
+    let key = FrontKey::new(id, bytes("key", key)?);
+    Ok(Front { name, key })
+}
+
+fn bytes(what: &str, text: &str) -> Result<[u8; KEY_BYTES], Wrong> {
+    hex::read(text).ok_or_else(|| {
+        wrong(format!(
+            "{what}: {} hexadecimal digits are needed, and it has {} characters",
+            2 * KEY_BYTES,
+            text.chars().count()
+        ))
+    })
+}
+
+fn id(digits: &str) -> Option<FrontId> {
+    hex::read(digits).and_then(|bytes| FrontId::new(u64::from_be_bytes(bytes)))
+}
+
+/// Returns the digits of a front's id.
+pub fn id_text(id: FrontId) -> String {
+    hex::written(&id.get().to_be_bytes())
+}
+
+/// Returns the text of these keys.
+pub fn written(file: &KeyFile) -> String {
+    let (head, body) = match file {
+        KeyFile::Cluster(cluster) => (
+            OF_CLUSTER,
+            Written::Cluster {
+                key: hex::written(cluster.present.bytes()),
+                accept: cluster.other.map(|key| hex::written(key.bytes())),
+                refused: cluster.refused.iter().map(refused_text).collect(),
+            },
+        ),
+        KeyFile::Front(front) => (
+            OF_FRONT,
+            Written::Front {
+                name: front.name.to_string(),
+                id: id_text(front.key.id()),
+                key: hex::written(front.key.bytes()),
+            },
+        ),
+    };
+    let body = toml::to_string(&body).expect("texts and lists of texts can be written");
+    format!("{head}{body}")
+}
+
+/// Returns a refused front as the file has it.
+pub fn refused_text(refused: &Refused) -> String {
+    match refused {
+        Refused::Name(name) => name.to_string(),
+        Refused::Id(id) => format!("{ID}{}", id_text(*id)),
+    }
+}

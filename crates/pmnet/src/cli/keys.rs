@@ -1,0 +1,198 @@
+//! `--key` and `--insecure` of the roles: which keys a process has, and whether it may do without.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use pmnet_cli::{ConfigError, on_reload};
+use pmnet_client::Latest;
+use pmnet_keys::{Cluster, Front, KeyFileError};
+use pmnet_proto::keys::ClusterKeys;
+use pmnet_wire::FrontKey;
+
+/// The kernel's pipeline verifies and seals. Until it does, a device with keys takes no kernel mode.
+pub const KERNEL_HAS_KEYS: bool = false;
+
+/// What a role says about its keys.
+#[derive(Clone, Debug, Default)]
+pub struct KeyArgs {
+    /// File of its key (`--key`).
+    pub key: Option<PathBuf>,
+    /// It may do without, though others than this machine can reach it (`--insecure`).
+    pub insecure: bool,
+}
+
+/// A key file that is in use, and the keys in it.
+#[derive(Clone, Debug)]
+pub struct InUse<T> {
+    path: PathBuf,
+    read: fn(&Path) -> Result<T, KeyFileError>,
+    pub keys: Latest<T>,
+}
+
+/// The keys of devices and servers.
+pub type OfCluster = InUse<ClusterKeys>;
+/// The key of a front.
+pub type OfFront = InUse<FrontKey>;
+
+impl KeyArgs {
+    /// With these flags.
+    pub const fn of(key: Option<PathBuf>, insecure: bool) -> KeyArgs {
+        KeyArgs { key, insecure }
+    }
+
+    /// Returns these flags; what they do not say is as in the file. A command line that says one of them says both.
+    pub fn over(self, file: KeyArgs) -> KeyArgs {
+        if self.key.is_some() || self.insecure {
+            self
+        } else {
+            file
+        }
+    }
+
+    /// Reads the key of the cluster. `None`: there is none, and need not be, since packets can come from none but these addresses.
+    pub fn of_cluster(&self, reached_by: &[SocketAddr]) -> Result<Option<OfCluster>, ConfigError> {
+        self.read(reached_by, |path| Ok(Cluster::read(path)?.keys()))
+    }
+
+    /// The same for the key of a front, which speaks with devices at these addresses.
+    pub fn of_front(&self, devices: &[SocketAddr]) -> Result<Option<OfFront>, ConfigError> {
+        self.read(devices, |path| Ok(Front::read(path)?.key))
+    }
+
+    fn read<T: Clone>(
+        &self,
+        addresses: &[SocketAddr],
+        read: fn(&Path) -> Result<T, KeyFileError>,
+    ) -> Result<Option<InUse<T>>, ConfigError> {
+        let Some(path) = &self.key else {
+            return self.may_do_without(addresses).map(|()| None);
+        };
+        if self.insecure {
+            return Err(ConfigError(
+                "--insecure says that there is no key, and --key names one: leave one of them out"
+                    .into(),
+            ));
+        }
+        let keys = read(path).map_err(|error| ConfigError(format!("--key: {error}")))?;
+        let (path, keys) = (path.clone(), Latest::new(keys));
+        Ok(Some(InUse { path, read, keys }))
+    }
+
+    fn may_do_without(&self, addresses: &[SocketAddr]) -> Result<(), ConfigError> {
+        let is_elsewhere = |at: &&SocketAddr| !at.ip().to_canonical().is_loopback();
+        match addresses.iter().find(is_elsewhere) {
+            Some(at) if !self.insecure => Err(ConfigError(format!(
+                "--key is missing, and {at} is not an address of this machine alone: without keys, every host that can send packets there can write, \
+                 and pass for a device. Make keys with pmnet key (docs/operate/keys.md) and give --key FILE to all processes of the shard; or state \
+                 with --insecure that all these hosts are trusted"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<T: Clone + Send + 'static> InUse<T> {
+    /// From now on a SIGHUP has the file read again. If it is wrong, the present keys stay.
+    pub fn read_again_on_hangup(&self) {
+        let Self { path, read, keys } = self.clone();
+        on_reload(&format!("key file {}", path.display()), move || {
+            let read = read(&path)
+                .map_err(|error| format!("PM6033 {error}. The keys stay as they were"))?;
+            keys.replace(read);
+            Ok(())
+        });
+    }
+}
+
+/// Where a front's devices are if etcd says so: on this machine, if etcd is asked there alone.
+pub fn beside_etcd(endpoints: &[String]) -> Vec<SocketAddr> {
+    let is_here = |endpoint: &String| {
+        let host = endpoint.trim_start_matches("https://");
+        let host = host.trim_start_matches("http://");
+        ["127.", "localhost:", "[::1]:"]
+            .iter()
+            .any(|here| host.starts_with(here))
+    };
+    let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+    if endpoints.iter().all(is_here) {
+        Vec::new()
+    } else {
+        vec![nowhere]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmnet_keys::{FrontName, KeyFile};
+
+    fn here() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 2], 51_000))
+    }
+
+    fn elsewhere() -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], 51_000))
+    }
+
+    #[test]
+    fn a_process_that_others_can_reach_has_a_key_or_says_that_it_is_insecure() {
+        let (none, insecure) = (
+            KeyArgs::default(),
+            KeyArgs {
+                insecure: true,
+                ..KeyArgs::default()
+            },
+        );
+        let everywhere = SocketAddr::from(([0, 0, 0, 0], 1));
+        assert!(none.of_cluster(&[here(), here()]).unwrap().is_none());
+        for at in [elsewhere(), everywhere] {
+            let error = none.of_front(&[here(), at]).unwrap_err().to_string();
+            assert!(error.contains("--key is missing") && error.contains("--insecure"));
+            assert!(error.contains(&at.to_string()), "{error}");
+            assert!(insecure.of_front(&[at]).unwrap().is_none());
+        }
+        assert!(
+            none.of_front(&beside_etcd(&["http://127.0.0.1:2379".into()]))
+                .is_ok()
+        );
+        assert!(
+            none.of_front(&beside_etcd(&["http://10.0.0.7:2379".into()]))
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn each_role_takes_the_file_that_is_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let (of_cluster, of_front) = (folder.path().join("c.key"), folder.path().join("f.key"));
+        let cluster = Cluster::draw().unwrap();
+        KeyFile::Cluster(cluster.clone())
+            .create(&of_cluster)
+            .unwrap();
+        let front = cluster.front(FrontName::new("web").unwrap());
+        KeyFile::Front(front.clone()).create(&of_front).unwrap();
+        let with = |path: &Path| KeyArgs {
+            key: Some(path.to_owned()),
+            insecure: false,
+        };
+        let found = with(&of_cluster).of_cluster(&[elsewhere()]).unwrap();
+        assert_eq!(found.unwrap().keys.follow().0.present, cluster.present);
+        let found = with(&of_front).of_front(&[elsewhere()]).unwrap();
+        assert_eq!(found.unwrap().keys.follow().0, front.key);
+        let wrong = with(&of_front).of_cluster(&[]).unwrap_err().to_string();
+        assert!(wrong.contains("key of the front web"), "{wrong}");
+        let wrong = with(&of_cluster).of_front(&[]).unwrap_err().to_string();
+        assert!(wrong.contains("no front may have"), "{wrong}");
+        let missing = with(Path::new("/none/such")).of_front(&[]).unwrap_err();
+        assert!(
+            missing
+                .to_string()
+                .starts_with("--key: key file /none/such")
+        );
+        let both = KeyArgs {
+            insecure: true,
+            ..with(&of_front)
+        };
+        assert!(both.of_front(&[]).is_err());
+    }
+}
