@@ -4,10 +4,10 @@
 //! replaces it by the token that the packet would have without keys. So all later steps are the same in both modes.
 
 use crate::rules::{Rule, Rules};
-pub use pmnet_wire::FrontKey;
 use pmnet_wire::packet::{Identity, Recover};
 use pmnet_wire::record::{Member, read_path};
-use pmnet_wire::{ClusterKey, FrontId, Header, Kind, MacKey, Packet, SessionKeys};
+pub use pmnet_wire::{ClusterKey, DoorKeys, FrontKey, MacKey};
+use pmnet_wire::{FrontId, Header, Kind, Packet, SessionKeys};
 
 /// Source of a packet's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl ClusterKeys {
     }
 
     /// The keys that they accept, that under which they send first.
-    fn accepted(&self) -> impl Iterator<Item = &ClusterKey> {
+    pub fn accepted(&self) -> impl Iterator<Item = &ClusterKey> {
         std::iter::once(&self.present).chain(&self.other)
     }
 

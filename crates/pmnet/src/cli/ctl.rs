@@ -5,12 +5,15 @@ mod hand;
 mod promote;
 mod shards;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
-use pmnet_cli::{notice, tell};
+use pmnet_cli::{ConfigError, notice, tell};
 use pmnet_fleet::{Etcd, Intent, Names, Shard, Want, intend};
+use pmnet_keys::Cluster;
+use pmnet_wire::ClusterKey;
 use serde_json::{Value, json};
 
 use super::common::InFleet;
@@ -74,6 +77,9 @@ pub struct CtlArgs {
     /// With --via: the server, HOST:PORT, if no device that answers sends to it.
     #[arg(long, global = true, value_name = "ADDR")]
     server: Option<String>,
+    /// With --via: file of the cluster's key, if the shard has keys (docs/operate/keys.md).
+    #[arg(long, global = true, value_name = "FILE")]
+    key: Option<PathBuf>,
     /// Number of the shard.
     #[arg(long, global = true, default_value_t = 0)]
     shard: u32,
@@ -130,6 +136,17 @@ enum Word {
     Shards(shards::ShardsArgs),
 }
 
+impl CtlArgs {
+    /// Returns the key of the cluster, if one is named.
+    fn key(&self) -> Result<Option<ClusterKey>, ConfigError> {
+        let read = self.key.as_ref().map(|path| Cluster::read(path));
+        let read = read
+            .transpose()
+            .map_err(|error| ConfigError(format!("--key: {error}")))?;
+        Ok(read.map(|cluster| cluster.keys().present))
+    }
+}
+
 /// Does it. Returns false if it could not be done in time.
 pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     match &args.word {
@@ -161,7 +178,8 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     let want = match &args.word {
         Word::Drain => {
             let wait = Duration::from_secs(args.wait);
-            return drain::of(&drain::in_fleet(&place, wait)?, wait, args);
+            let client = drain::in_fleet(&place, wait)?;
+            return drain::of(&drain::keyed(client, args.key()?), wait, args);
         }
         Word::Status => return of_fleet(&place.fleet, &place.etcd, place.shard, args.json),
         Word::Remove { is_stopped, .. } | Word::Replace { is_stopped, .. } if *is_stopped => {

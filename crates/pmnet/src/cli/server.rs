@@ -426,7 +426,8 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     config.pulse = Arc::clone(&board.pulse);
     status.shown.add(board.clone());
     let door = config.words.clone().filter(|_| by_hand).map(|words| {
-        ServerDoor::open(listen, shard, words).inspect_err(|error| {
+        let keys = keys.as_ref().map(|keys| keys.keys.clone());
+        ServerDoor::open(listen, shard, words, keys).inspect_err(|error| {
             tracing::warn!("PM2606 `pmnet ctl` cannot reach this server: TCP {listen}: {error}");
         })
     });
