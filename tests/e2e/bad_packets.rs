@@ -200,7 +200,7 @@ fn malformed_packets_change_nothing_and_amplify_nothing() {
     let seed = seed();
     let Some(mut cluster) = common::start(
         "bad-packets",
-        Topology::new(StoreKind::Redis, 2, Medium::Dram),
+        Topology::new(StoreKind::Redis, 2, Medium::Dram).unkeyed(),
     ) else {
         return;
     };
@@ -285,7 +285,7 @@ fn old_packets_sent_again_have_no_effect() {
     let seed = seed();
     let Some(mut cluster) = common::start(
         "bad-replay",
-        Topology::new(StoreKind::Redis, 1, Medium::Dram),
+        Topology::new(StoreKind::Redis, 1, Medium::Dram).unkeyed(),
     ) else {
         return;
     };

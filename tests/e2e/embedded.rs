@@ -145,7 +145,16 @@ fn watch_and_blocking_pops_work_without_a_redis() {
             return;
         };
         let via = cluster.head().unwrap().to_string();
-        let front = ["redis", "--listen", "127.0.0.1:0", "--via", &via];
+        let key = cluster.keys().unwrap().front.to_str().unwrap();
+        let front = [
+            "redis",
+            "--listen",
+            "127.0.0.1:0",
+            "--via",
+            &via,
+            "--key",
+            key,
+        ];
         let (front, _) = Running::start(&front);
         let second = front.ready.split_whitespace();
         let second = second

@@ -13,7 +13,7 @@ use pmnet_lab::harness::{
 };
 
 use crate::common::{self, binaries, skip};
-use crate::support::{eventually, kill_for, seed};
+use crate::support::{eventually, kill_for, seed, with_key};
 use shared::{Caller, Known, Memcached, Script};
 
 const READY_MAX: Duration = Duration::from_secs(15);
@@ -52,7 +52,7 @@ fn start(name: &str, store: StoreKind, devices: usize) -> Option<Fronted> {
         name: "memcached".into(),
         binaries: binaries().clone(),
         program: None,
-        args: args.iter().map(Into::into).collect(),
+        args: with_key(cluster.folder(), &args),
         ready: Ready::Line,
     };
     let front = Process::start(spec, cluster.folder(), READY_MAX).unwrap();

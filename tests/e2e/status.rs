@@ -538,7 +538,7 @@ fn send_bad_ones(to: SocketAddr) {
 /// Every metric that is documented is served, and moves, but for accidents that are not made here.
 #[test]
 fn every_metric_moves() {
-    let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
+    let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram).unkeyed());
     topology
         .device_args
         .extend(["--entries", "512", "--frame-bytes", "262144"].map(String::from));

@@ -254,10 +254,24 @@ pub fn launch(name: &str, folder: &std::path::Path, args: &[&str]) -> Process {
         name: name.to_owned(),
         binaries: crate::common::binaries().clone(),
         program: None,
-        args: args.iter().map(Into::into).collect(),
+        args: with_key(folder, args),
         ready: Ready::Line,
     };
     Process::launch(spec, folder).unwrap()
+}
+
+/// These arguments, and the key of the cluster whose folder this is, if it has keys.
+pub fn with_key(folder: &std::path::Path, args: &[&str]) -> Vec<std::ffi::OsString> {
+    let key = match args.first() {
+        Some(&("device" | "server")) => "cluster.key",
+        _ => "front.key",
+    };
+    let key = folder.join(key);
+    let mut all: Vec<std::ffi::OsString> = args.iter().map(Into::into).collect();
+    if key.exists() && !args.contains(&"--key") && args.first() != Some(&"controller") {
+        all.extend(["--key".into(), key.into()]);
+    }
+    all
 }
 
 /// A process that ends by itself, and quickly (a port in use is waited for 10 seconds): its exit code and what it said on stderr.

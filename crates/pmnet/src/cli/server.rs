@@ -47,10 +47,11 @@ Examples:
   pmnet server --listen 127.0.0.1:51500 \\
       --store 'packet:/var/lib/pmnet/store?size=4G'
   pmnet server --listen 10.0.0.3:51500 --store redis://10.0.0.3:6379 \\
+      --key /etc/pmnet/cluster.key \\
       --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
-  pmnet server --listen 10.0.0.3:51500 --store \\
+  pmnet server --listen 10.0.0.3:51500 --key /etc/pmnet/cluster.key --store \\
       'redis+sentinel://s1:26379,s2:26379,s3:26379/mymaster?wait_replicas=2'
-  pmnet server --listen 10.0.0.3:51500 --store \\
+  pmnet server --listen 10.0.0.3:51500 --key /etc/pmnet/cluster.key --store \\
       'redis+cluster://n1:6379,n2:6379,n3:6379/0-5460?wait_replicas=1'
 
 Stores:

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use std::process::Command;
 
-use crate::chain::{Client, Places, Running, eventually, pmnet, serves};
+use crate::chain::{Client, Places, Running, eventually, product, serves};
 use crate::namespaces::{Two, missing, run};
 use crate::skip::skip;
 
@@ -94,7 +94,7 @@ fn over_ipv6_too_and_at_one_interface() {
         let path = |name: &str| places.path(&format!("{name}{port}"));
         let store = format!("packet:{}?size=16M", path("store").display());
         let server = places.server_on(&at(listen, 500), &store);
-        let mut device = Command::new(pmnet());
+        let mut device = product();
         device
             .args([
                 "device",
@@ -109,7 +109,7 @@ fn over_ipv6_too_and_at_one_interface() {
         all.push(Running::logged(two.inside(0, &device), &path("device.err")));
         for (number, via) in via.iter().enumerate() {
             let own = format!("127.0.0.1:{}", usize::from(port) - 40_000 + number);
-            let mut front = Command::new(pmnet());
+            let mut front = product();
             front.args(["redis", "--listen", &own, "--via", &at(via, 0)]);
             let log = path(&format!("front{number}.err"));
             all.push(Running::logged(two.inside(1, &front), &log));

@@ -22,6 +22,15 @@ pub fn pmnet() -> PathBuf {
         .map_or_else(|| env!("CARGO_BIN_EXE_pmnet").into(), PathBuf::from)
 }
 
+/// Returns a command of the product, for a network in which nobody else is.
+pub fn product() -> Command {
+    let mut command = Command::new(pmnet());
+    for role in ["DEVICE", "SERVER", "REDIS"] {
+        command.env(format!("PMNET_{role}_INSECURE"), "true");
+    }
+    command
+}
+
 /// Waits until it holds.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + WAIT;
@@ -151,7 +160,7 @@ impl Places {
     }
 
     pub fn server_on(&self, listen: &str, store: &str) -> Command {
-        let mut command = Command::new(pmnet());
+        let mut command = product();
         command.args(["server", "--listen", listen, "--store", store]);
         command
     }
@@ -172,7 +181,7 @@ impl Places {
 
     /// Returns a device whose log has no path yet.
     pub fn device_without_log(&self, listen: &str, next: &str, media: &str) -> Command {
-        let mut command = Command::new(pmnet());
+        let mut command = product();
         command
             .args(["device", "--listen", listen, "--next", next])
             .args(["--media", media, "--log-size", "1M"]);
@@ -181,7 +190,7 @@ impl Places {
 
     /// Returns a device whose log has this name, and the size that suits the place.
     pub fn device_of_any_size(&self, log: &str, media: &str) -> Command {
-        let mut command = Command::new(pmnet());
+        let mut command = product();
         command
             .args(["device", "--listen", &self.device_at()])
             .args(["--next", &self.server_at(), "--media", media, "--log"])
@@ -190,7 +199,7 @@ impl Places {
     }
 
     pub fn front(&self, via: &str) -> Command {
-        let mut command = Command::new(pmnet());
+        let mut command = product();
         command.args([
             "redis",
             "--listen",

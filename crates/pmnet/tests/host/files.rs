@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::chain::{Client, Places, Running, eventually, pmnet, serves};
+use crate::chain::{Client, Places, Running, eventually, product, serves};
 use crate::redis::RedisServer;
 
 /// Returns the command with these limits of open files, soft and hard.
@@ -141,7 +141,7 @@ fn silent_connections_keep_ctl_from_no_device_that_has_few_open_files() {
             .map(|_| std::net::TcpStream::connect(at).unwrap())
             .collect();
         let begun = std::time::Instant::now();
-        let mut ctl = Command::new(pmnet());
+        let mut ctl = product();
         ctl.args([
             "ctl",
             "--via",

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rustix::process::{Signal, geteuid};
 
-use crate::chain::{Client, Places, Running, pmnet, serves};
+use crate::chain::{Client, Places, Running, product, serves};
 use crate::skip::skip;
 
 /// As `copytruncate` of logrotate does it, while the log is used.
@@ -120,7 +120,7 @@ fn a_log_fits_the_memory_limit_or_is_refused() {
         let _front = Running::logged(places.front(&places.device_at()), &places.path("front.err"));
         serves(places.front_at());
     }
-    let mut doctor = Command::new(pmnet());
+    let mut doctor = product();
     doctor.arg("doctor");
     let doctor = group.command(&doctor).output().unwrap();
     let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
@@ -212,7 +212,7 @@ fn io_uring_that_is_forbidden_is_noticed_and_done_without() {
     if Command::new("python3").arg("--version").output().is_err() {
         return skip("there is no python3");
     }
-    let mut doctor = Command::new(pmnet());
+    let mut doctor = product();
     doctor.args(["doctor", "--log-folder", "/tmp"]);
     let doctor = forbidden(&doctor).output().unwrap();
     let text = String::from_utf8_lossy(&doctor.stdout).into_owned();

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::chain::{Places, Running, pmnet, serves};
+use crate::chain::{Places, Running, product, serves};
 
 /// Where nothing can be written.
 #[derive(Clone, Copy, Debug)]
@@ -92,11 +92,7 @@ fn lines_that_were_lost_are_counted_once_there_is_room() {
 fn a_result_that_cannot_be_written_is_said_and_one_that_nobody_wants_is_not() {
     let run = |hole: Hole, args: &[&str]| {
         let (out, _kept) = hole.open();
-        let output = Command::new(pmnet())
-            .args(args)
-            .stdout(out)
-            .output()
-            .unwrap();
+        let output = product().args(args).stdout(out).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!text.contains("panicked"), "{args:?}: {text}");
         (output.status.code(), text)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use crate::chain::{Client, Places, Running, eventually, pmnet, serves};
+use crate::chain::{Client, Places, Running, eventually, product, serves};
 
 /// Clients that write.
 const WRITERS: usize = 4;
@@ -105,11 +105,7 @@ fn content(places: &Places) -> Vec<(u64, u64)> {
 }
 
 fn store(args: &[&str]) -> Output {
-    Command::new(pmnet())
-        .arg("store")
-        .args(args)
-        .output()
-        .unwrap()
+    product().arg("store").args(args).output().unwrap()
 }
 
 fn text(output: &Output) -> String {
@@ -229,7 +225,7 @@ fn a_region_is_copied_when_its_device_is_stopped_and_refused_before() {
     let (file, copy) = (places.path("region"), places.path("monday"));
     let url = format!("packet:{}?size=256M", file.display());
     let device = || {
-        let mut command = Command::new(pmnet());
+        let mut command = product();
         command.args(["device", "--listen", &places.device_at(), "--store", &url]);
         Running::logged(command, &places.path("device.err"))
     };

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::chain::{Places, Running, pmnet};
+use crate::chain::{Places, Running, pmnet, product};
 
 /// Waits for a message with this in it.
 fn hears(socket: &UnixDatagram, what: &str) -> String {
@@ -73,7 +73,7 @@ fn a_file_is_checked_and_nothing_is_started() {
     let path = places.path("pmnet.toml");
     let check = |text: &str| {
         std::fs::write(&path, text).unwrap();
-        let output = Command::new(pmnet())
+        let output = product()
             .arg("check")
             .arg("--config")
             .arg(&path)

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::chain::{Places, Running, pmnet, serves};
+use crate::chain::{Places, Running, product, serves};
 
 #[test]
 fn a_hangup_ends_nobody() {
@@ -21,7 +21,7 @@ fn a_hangup_ends_nobody() {
         running.stop();
     }
     // Also one that waits for etcd, or has only begun to.
-    let mut controller = Command::new(pmnet());
+    let mut controller = product();
     controller.args(["controller", "--fleet", "f", "--etcd", "http://127.0.0.1:9"]);
     let mut controller = Running::logged(controller, &places.path("controller.err"));
     controller.says("etcd");
@@ -34,7 +34,7 @@ fn a_hangup_ends_nobody() {
         "[[shard]]\nslots = \"0-16383\"\nfleet = \"f\"\netcd = \"http://127.0.0.1:9\"\n",
     )
     .unwrap();
-    let mut front = Command::new(pmnet());
+    let mut front = product();
     front
         .args([
             "redis",
@@ -62,7 +62,7 @@ fn a_front_that_waits_for_etcd_ends_when_it_is_asked_to() {
         &["--fleet", "f", "--etcd", "http://127.0.0.1:9"][..],
         &["--shards", &shards],
     ] {
-        let mut front = Command::new(pmnet());
+        let mut front = product();
         let listen = places.front_at().to_string();
         front.args(["redis", "--listen", &listen]).args(way);
         let mut front = Running::logged(front, &places.path("front.err"));

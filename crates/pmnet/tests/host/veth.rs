@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::process::Command;
 
-use crate::chain::{Places, Running, eventually, pmnet};
+use crate::chain::{Places, Running, eventually, product};
 use crate::namespaces::{Two, missing, run};
 use crate::skip::skip;
 
@@ -18,7 +18,7 @@ fn answers_that_vanish_at_a_veth_are_noticed() {
     }
     let (two, places) = (Two::new(), Places::new());
     let doctor = || {
-        let mut doctor = Command::new(pmnet());
+        let mut doctor = product();
         doctor.args(["doctor", "--dev", "va"]);
         let output = two.inside(0, &doctor).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -33,7 +33,7 @@ fn answers_that_vanish_at_a_veth_are_noticed() {
     let store = places.store();
     let server = two.inside(0, &places.server_on("127.0.0.1:51500", &store));
     let _server = Running::logged(server, &places.path("server.err"));
-    let mut device = Command::new(pmnet());
+    let mut device = product();
     device.args([
         "device",
         "--mode",
@@ -48,7 +48,7 @@ fn answers_that_vanish_at_a_veth_are_noticed() {
     device.arg(&name);
     let mut running = Running::logged(two.inside(0, &device), &places.path("device.err"));
     running.says("va is a veth");
-    let mut front = Command::new(pmnet());
+    let mut front = product();
     front.args([
         "redis",
         "--listen",
@@ -88,7 +88,7 @@ const LISTEN: &str = "10.9.0.2:51000";
 
 /// Returns a device in the kernel at `va`.
 fn device(name: &str) -> Command {
-    let mut device = Command::new(pmnet());
+    let mut device = product();
     device.args(["device", "--mode", "nic", "--dev", "va", "--listen", LISTEN]);
     device.args(["--next", "127.0.0.1:51500", "--log-size", "1M", "--name"]);
     device.arg(format!("host-{name}-{}", std::process::id()));
@@ -164,7 +164,7 @@ fn an_interface_that_is_made_anew_is_noticed() {
         return skip(&what);
     }
     let places = Places::new();
-    let mut past = Command::new(pmnet());
+    let mut past = product();
     past.args([
         "device", "--mode", "af-xdp", "--dev", "va", "--listen", LISTEN,
     ]);

@@ -339,6 +339,8 @@ pub struct Plan {
     pub value_bytes: usize,
     /// Where devices that are processes have their logs.
     pub medium: Medium,
+    /// No row has keys.
+    pub insecure: bool,
     /// Measured time of one run.
     pub duration: Duration,
     /// Time before it.

@@ -135,7 +135,9 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     device.size_max = size_max(args.mtu, listen.is_ipv6())?;
     device.server_reads_log = args.server_reads_log;
     device.flags = flags(&args, is_switch && fleet.is_some())?;
-    let keys = KeyArgs::of(args.key.clone(), args.insecure).of_cluster(&[listen, next])?;
+    // What only ends a device speaks with nobody.
+    let insecure = args.insecure || (args.detach && args.key.is_none());
+    let keys = KeyArgs::of(args.key.clone(), insecure).of_cluster(&[listen, next])?;
     device.keys = device_keys(keys.as_ref(), args.next_id)?;
     let place = match (kernel, direct) {
         (Some(kernel), _) => Place::Kernel(kernel),

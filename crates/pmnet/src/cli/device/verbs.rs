@@ -224,6 +224,7 @@ mod tests {
             log = "/dev/shm/none"
             media = "dram"
             mode = "verbs"
+            insecure = true
             rdma = "rxe0"
             slots = "/dev/shm/none.slots"
         "#;

@@ -33,6 +33,7 @@ Examples:
   pmnet memcached --listen 127.0.0.1:11211 --udp 127.0.0.1:11211 \\
     --via 127.0.0.1:51000 --copies 2
   pmnet memcached --listen 10.0.0.5:11211 --anyone-may-connect \\
+    --key /etc/pmnet/cache.key \\
     --fleet prod --etcd http://10.0.0.7:2379
 
 memcached clients connect here, with the text or the meta protocol. A set (also ms without flags that depend \

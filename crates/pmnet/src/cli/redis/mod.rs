@@ -47,10 +47,11 @@ Examples:
   pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000
   pmnet redis --listen 127.0.0.1:6380 --via 127.0.0.1:51000 \\
       --copies 3 --assume-ok HMSET
-  pmnet redis --listen 127.0.0.1:6380 \\
+  pmnet redis --listen 127.0.0.1:6380 --key /etc/pmnet/front.key \\
       --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
   pmnet redis --listen 127.0.0.1:6380 --shards /etc/pmnet/shards.toml
   pmnet redis --listen 10.0.0.5:6380 --via 10.0.0.6:51000 --users-of-redis \\
+      --key /etc/pmnet/web.key \\
       --direct redis://front:@10.0.0.7:6379 \\
       --direct-password-file /etc/pmnet/front.password \\
       --tls-cert /etc/pmnet/front.pem --tls-key /etc/pmnet/front.key
