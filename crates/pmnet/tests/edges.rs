@@ -11,7 +11,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("wire", &["resp"]),
     ("log", &[]),
     ("cli", &[]),
-    ("status", &[]),
+    ("status", &["tls"]),
     ("tls", &[]),
     ("media", &["log"]),
     ("proto", &["wire"]),

@@ -19,6 +19,12 @@ pub struct Stream<T> {
     session: Connection,
 }
 
+impl<T> std::fmt::Debug for Stream<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stream")
+    }
+}
+
 impl<T> Stream<T> {
     pub(crate) fn new(socket: T, mut session: Connection) -> Stream<T> {
         session.set_buffer_limit(Some(UNSENT_BYTES_MAX));

@@ -25,8 +25,9 @@ pub struct CommonArgs {
 }
 
 /// Help of `--status`, which every role has.
-pub const STATUS_HELP: &str = "Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, \
-                               its state. Whoever reaches it can read these [default: none]";
+pub const STATUS_HELP: &str = "Address of the status port: metrics, whether the process lives and is ready, its state. HOST:PORT of this \
+                               machine alone; unix:PATH; https://HOST:PORT?cert=FILE&key=FILE&ca=FILE for clients with a certificate of the \
+                               authorities in ca; or http://HOST:PORT: whoever reaches it can read these [default: none]";
 
 /// Returns the value, or a sentence that says what is missing and how to give it.
 pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, ConfigError> {
