@@ -308,7 +308,7 @@ fn a_front_that_is_wired_wrongly_says_so() {
         &[],
         "no answer for 5 s by way of the device at",
     );
-    let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
+    let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram).unkeyed();
     let Some(cluster) = common::start("wired", topology) else {
         return;
     };

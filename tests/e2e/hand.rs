@@ -110,12 +110,9 @@ impl World {
     fn ctl(&self, args: &[&str]) -> Said {
         let via: Vec<String> = self.at.values().map(SocketAddr::to_string).collect();
         let (via, server) = (via.join(","), self.cluster.server().unwrap().to_string());
-        let key = self.key();
-        ctl(&[
-            &["--via", &via, "--server", &server, "--key", &key][..],
-            args,
-        ]
-        .concat())
+        let key = self.cluster.keys().unwrap().cluster.to_str().unwrap();
+        let place = ["--via", &via, "--server", &server, "--key", key];
+        ctl(&[&place[..], args].concat())
     }
 
     fn does(&self, args: &[&str]) -> String {
@@ -242,6 +239,7 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     let next = world.cluster.server().unwrap().to_string();
     let process = world.cluster.process(Role::Device(0)).unwrap();
     process.set_flag("--next", Some(&next));
+    process.set_flag("--next-id", Some("0"));
     process.relaunch().unwrap();
     eventually("it is ready to join", DONE_MAX, || {
         process.stderr().contains("is ready to join")
@@ -522,6 +520,7 @@ fn a_change_that_is_broken_off_anywhere_is_ended_by_another_command() {
                     process.wait_exit(DONE_MAX).unwrap();
                     process.set_flag("--join", None);
                     process.set_flag("--next", Some(&server));
+                    process.set_flag("--next-id", Some("0"));
                     process.relaunch().unwrap();
                 }
                 None => {

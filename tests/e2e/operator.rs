@@ -205,10 +205,11 @@ fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
             .unwrap_or_default()
             .to_owned()
     };
+    let key = cluster.keys().unwrap().front.display().to_string();
     // The head need not be the first that is named.
     let via = [listens(&mut cluster, 1), listens(&mut cluster, 0)].join(",");
     let drain = |more: &[&str]| {
-        let said = run(&[&["ctl", "drain", "--via", &via], more].concat());
+        let said = run(&[&["ctl", "drain", "--via", &via, "--key", &key], more].concat());
         let out = String::from_utf8(said.stdout).unwrap();
         (said.status.code(), out)
     };

@@ -215,6 +215,10 @@ struct pmnet_client_options {
          * 0.
          */
         uint32_t reserved;
+        /**
+         * File of the program's key (pmnet key front). Default: none; the devices must have none either then.
+         */
+        const char *key_file;
 };
 
 /**
@@ -334,6 +338,10 @@ struct pmnet_server_options {
          * Its length in bytes, or more: the rest does not count.
          */
         size_t watermark_len;
+        /**
+         * File of the cluster's key (pmnet key new). Default: none; the devices must have none either then.
+         */
+        const char *key_file;
 };
 
 /**

@@ -471,7 +471,7 @@ pub(crate) fn watch<M: Media>(
                 Some(text) => tracing::warn!("still waiting, as the server said last: {text}"),
                 None => tracing::warn!(
                     "PM1111 no answer from the server through {next} for {} s: this device serves nobody. Is the next hop \
-                     running, and the server after it?",
+                     running, and the server after it? With keys: have all the same one, and is --next-id the next hop's number?",
                     PATIENCE / SECOND
                 ),
             }

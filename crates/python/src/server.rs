@@ -111,6 +111,10 @@ pub(crate) struct Server {
 #[pymethods]
 impl Server {
     #[new]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "each is an option that Python names"
+    )]
     #[pyo3(signature = (listen, *, shard=0, rows=None, watermark=None, batch_entries_max=1024, batch_bytes_max=4_194_304, key_file=None))]
     fn new(
         py: Python<'_>,

@@ -129,7 +129,8 @@ fn a_device_is_removed_comes_back_and_is_replaced_under_load_without_a_lease_to_
     until_long(&world, 3);
     assert!(spare.stdout().contains("copies=3"));
     everything.extend(more);
-    let said = ctl(&world, &["drain"]);
+    let key = world.cluster.keys().unwrap().cluster.display().to_string();
+    let said = ctl(&world, &["drain", "--key", &key]);
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     world.nothing_is_lost(&everything);
 }

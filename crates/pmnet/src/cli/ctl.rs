@@ -12,8 +12,8 @@ use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use pmnet_cli::{ConfigError, notice, tell};
 use pmnet_fleet::{Etcd, Intent, Names, Shard, Want, intend};
-use pmnet_keys::Cluster;
-use pmnet_wire::ClusterKey;
+use pmnet_keys::{Cluster, FrontName, KeyFile};
+use pmnet_proto::keys::{ClusterKey, FrontKey};
 use serde_json::{Value, json};
 
 use super::common::InFleet;
@@ -59,6 +59,8 @@ cannot be made now is refused, with the reason. Progress is on stderr. The exit 
 const LOOK: Duration = Duration::from_millis(200);
 /// One call of etcd ends within this time.
 const ETCD_MAX: Duration = Duration::from_secs(2);
+/// The name of its front's key, which it makes of the cluster's.
+const FRONT: &str = "pmnet-ctl";
 /// Somebody else may write at the same time so often.
 const TRIES: usize = 5;
 
@@ -77,7 +79,7 @@ pub struct CtlArgs {
     /// With --via: the server, HOST:PORT, if no device that answers sends to it.
     #[arg(long, global = true, value_name = "ADDR")]
     server: Option<String>,
-    /// With --via: file of the cluster's key, if the shard has keys (docs/operate/keys.md).
+    /// Where devices have keys: the file of the cluster's key; for drain and shards also that of a front's.
     #[arg(long, global = true, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Number of the shard.
@@ -94,6 +96,30 @@ pub struct CtlArgs {
     wait: u64,
     #[command(subcommand)]
     word: Word,
+}
+
+impl CtlArgs {
+    /// Returns the key of the cluster, if one is named.
+    fn key(&self) -> Result<Option<ClusterKey>, ConfigError> {
+        let read = self.key.as_ref().map(|path| Cluster::read(path));
+        let read = read
+            .transpose()
+            .map_err(|error| ConfigError(format!("--key: {error}")))?;
+        Ok(read.map(|cluster| cluster.keys().present))
+    }
+
+    /// Returns the key with which it asks devices as a front does.
+    fn front_key(&self) -> Result<Option<FrontKey>, ConfigError> {
+        let key = self.key.as_deref().map(KeyFile::read).transpose();
+        let key = key.map_err(|error| ConfigError(format!("--key: {error}")))?;
+        Ok(key.map(|file| match file {
+            KeyFile::Front(front) => front.key,
+            KeyFile::Cluster(cluster) => {
+                let name = FrontName::new(FRONT).expect("the name of a front");
+                cluster.front(name).key
+            }
+        }))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -136,17 +162,6 @@ enum Word {
     Shards(shards::ShardsArgs),
 }
 
-impl CtlArgs {
-    /// Returns the key of the cluster, if one is named.
-    fn key(&self) -> Result<Option<ClusterKey>, ConfigError> {
-        let read = self.key.as_ref().map(|path| Cluster::read(path));
-        let read = read
-            .transpose()
-            .map_err(|error| ConfigError(format!("--key: {error}")))?;
-        Ok(read.map(|cluster| cluster.keys().present))
-    }
-}
-
 /// Does it. Returns false if it could not be done in time.
 pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     match &args.word {
@@ -178,8 +193,7 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     let want = match &args.word {
         Word::Drain => {
             let wait = Duration::from_secs(args.wait);
-            let client = drain::in_fleet(&place, wait)?;
-            return drain::of(&drain::keyed(client, args.key()?), wait, args);
+            return drain::of(&drain::in_fleet(&place, wait)?, wait, args);
         }
         Word::Status => return of_fleet(&place.fleet, &place.etcd, place.shard, args.json),
         Word::Remove { is_stopped, .. } | Word::Replace { is_stopped, .. } if *is_stopped => {

@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use std::process::Command;
-
 use crate::chain::{Client, Places, Running, eventually, product, serves};
 use crate::namespaces::{Two, missing, run};
 use crate::skip::skip;

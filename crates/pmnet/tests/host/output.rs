@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{PipeReader, Read, Write, pipe};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rustix::process::Signal;
 

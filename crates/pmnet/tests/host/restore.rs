@@ -1,7 +1,7 @@
 //! A packet store is copied while it works, and put back: what the copy has, and what is refused.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;

@@ -1,7 +1,5 @@
 //! SIGHUP, which terminals, scripts and service managers send to daemons, and the end of who only waits yet.
 
-use std::process::Command;
-
 use rustix::process::Signal;
 
 use crate::chain::{Places, Running, product, serves};

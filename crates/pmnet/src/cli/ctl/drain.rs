@@ -8,7 +8,6 @@ use anyhow::{Context, anyhow};
 use pmnet_cli::{ConfigError, tell};
 use pmnet_client::{ClientConfig, Session, SessionError};
 use pmnet_fleet::FollowConfig;
-use pmnet_wire::ClusterKey;
 use pmnet_wire::command::barrier;
 use serde_json::json;
 
@@ -16,9 +15,6 @@ use super::CtlArgs;
 
 use crate::cli::common::InFleet;
 use crate::cli::redis::{NOWHERE, devices, located};
-
-/// Name of the front as which `pmnet ctl` drains.
-const FRONT: &[u8] = b"pmnet ctl";
 
 /// Returns the devices of `--via`, of this shard.
 pub(super) fn via(via: &str, shard: u32) -> Result<ClientConfig, ConfigError> {
@@ -39,12 +35,6 @@ pub(super) fn in_fleet(place: &InFleet, wait: Duration) -> anyhow::Result<Client
     located(client, Some(&follow), wait, &AtomicBool::new(false)).map_err(|text| anyhow!(text))
 }
 
-/// Returns the same, as the front of this name, if the shard has keys.
-pub(super) fn keyed(client: ClientConfig, key: Option<ClusterKey>) -> ClientConfig {
-    let keys = key.and_then(|key| key.front(key.front_id(FRONT)));
-    ClientConfig { keys, ..client }
-}
-
 /// Waits. Returns false if the time was over before.
 pub(super) fn of(client: &ClientConfig, wait: Duration, args: &CtlArgs) -> anyhow::Result<bool> {
     let devices: Vec<String> = std::iter::once(&client.head)
@@ -52,10 +42,14 @@ pub(super) fn of(client: &ClientConfig, wait: Duration, args: &CtlArgs) -> anyho
         .map(SocketAddr::to_string)
         .collect();
     let begun = Instant::now();
+    let client = ClientConfig {
+        keys: args.front_key()?,
+        ..client.clone()
+    };
     let drained = if args.dry_run {
         None
     } else {
-        Some(ask(client.clone(), wait)?)
+        Some(ask(client, wait)?)
     };
     let seconds = begun.elapsed().as_secs_f64();
     if args.json {

@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use pmnet_cli::tell;
 use pmnet_fleet::Order;
 use pmnet_fleet::hand::{Answered, Asked, Change, Doing, HandStep, HandWant, Looked, ask, look};
-use pmnet_wire::ClusterKey;
+use pmnet_proto::keys::ClusterKey;
 use serde_json::json;
 
 use super::{CtlArgs, Word, copies_text, drain, until};
@@ -40,14 +40,15 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
              need neither)"
         ));
     };
-    let key = args.key()?;
-    let asks = Asks { args, key };
+    if let Word::Drain = args.word {
+        let wait = Duration::from_secs(args.wait);
+        return drain::of(&drain::via(via, args.shard)?, wait, args);
+    }
+    let asks = Asks {
+        args,
+        key: args.key()?,
+    };
     let (want, is_stopped) = match &args.word {
-        Word::Drain => {
-            let wait = Duration::from_secs(args.wait);
-            let client = drain::keyed(drain::via(via, args.shard)?, key);
-            return drain::of(&client, wait, args);
-        }
         Word::Add { device: None } => (HandWant::Add, false),
         Word::Add { device: Some(_) } => {
             return Err(anyhow!(
@@ -69,7 +70,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
         Word::Wire => (HandWant::Wire, false),
         Word::Status => return status(&asks, via),
         // Done elsewhere.
-        Word::Promote(_) | Word::Shards(_) => return Ok(false),
+        Word::Drain | Word::Promote(_) | Word::Shards(_) => return Ok(false),
     };
     let at = addresses(args, via)?;
     let looked = see(&at, &asks, PATIENCE)?;

@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use clap::Args;
 use pmnet_cli::tell;
 use pmnet_client::{Session, SessionError};
+use pmnet_proto::keys::FrontKey;
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Form, Protocol, preamble};
 use pmnet_wire::slots::shown;
@@ -37,13 +38,14 @@ type Answer = Result<StoreName, String>;
 pub(super) fn of(args: &ShardsArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     let map = look(&args.file)?;
     let new = args.new.as_ref().map(|path| look(path)).transpose()?;
+    let key = ctl.front_key()?;
     let answers: Vec<Option<Answer>> = if ctl.dry_run {
         map.settings.iter().map(|_| None).collect()
     } else {
         let wait = Duration::from_secs(ctl.wait).min(ANSWER_MAX);
         map.settings
             .iter()
-            .map(|shard| Some(ask(shard, wait)))
+            .map(|shard| Some(ask(shard, key, wait)))
             .collect()
     };
     let same = same_redis(&answers);
@@ -61,14 +63,11 @@ pub(super) fn of(args: &ShardsArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
 }
 
 /// Asks a shard's server, through its devices, which Redis it has.
-fn ask(shard: &Settings, wait: Duration) -> Answer {
+fn ask(shard: &Settings, key: Option<FrontKey>, wait: Duration) -> Answer {
     let until = Instant::now() + wait;
-    let client = located(
-        shard.client.clone(),
-        shard.follow.as_ref(),
-        wait,
-        &AtomicBool::new(false),
-    )?;
+    let mut client = shard.client.clone();
+    client.keys = client.keys.or(key);
+    let client = located(client, shard.follow.as_ref(), wait, &AtomicBool::new(false))?;
     let left = until.saturating_duration_since(Instant::now());
     let reply = || -> Result<String, SessionError> {
         let mut session = Session::start(client, left)?;

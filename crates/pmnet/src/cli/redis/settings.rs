@@ -344,6 +344,7 @@ mod tests {
             via: None,
             fleet: Some("f".into()),
             etcd: Some("http://10.0.0.7:2379".into()),
+            insecure: true,
             ..args()
         };
         assert!(settings(args()).unwrap().follow.is_none());

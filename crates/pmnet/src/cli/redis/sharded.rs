@@ -401,7 +401,11 @@ mod tests {
             .skip_while(|line| !line.contains("[[shard]]"))
             .map(|line| format!("{line}\n"))
             .collect();
-        assert_eq!(understand(&text, &common()).unwrap().map.gaps(), None);
+        let common = RedisArgs {
+            insecure: true,
+            ..common()
+        };
+        assert_eq!(understand(&text, &common).unwrap().map.gaps(), None);
     }
 
     #[test]
