@@ -89,8 +89,6 @@ impl World {
             medium,
             "--log",
             log.to_str().unwrap(),
-            "--key",
-            &self.key(),
         ];
         let name = format!("spare{id}");
         let process = launch(&name, self.cluster.folder(), &args);
@@ -110,8 +108,7 @@ impl World {
     fn ctl(&self, args: &[&str]) -> Said {
         let via: Vec<String> = self.at.values().map(SocketAddr::to_string).collect();
         let (via, server) = (via.join(","), self.cluster.server().unwrap().to_string());
-        let key = self.cluster.keys().unwrap().cluster.to_str().unwrap();
-        let place = ["--via", &via, "--server", &server, "--key", key];
+        let place = ["--via", &via, "--server", &server, "--key", &self.key()];
         ctl(&[&place[..], args].concat())
     }
 

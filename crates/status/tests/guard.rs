@@ -109,7 +109,7 @@ fn clients_that_never_end_their_handshake_are_let_go() {
     let begin = |at: usize| {
         let mut stream = TcpStream::connect(stand.address).unwrap();
         // The beginning of a handshake, or nothing at all.
-        if at % 2 == 0 {
+        if at.is_multiple_of(2) {
             stream.write_all(b"\x16\x03\x01\x02\x00\x01").unwrap();
         }
         stream
