@@ -6,6 +6,7 @@ mod front;
 pub mod heal;
 mod members;
 mod room;
+mod secure;
 mod server;
 mod shards;
 
@@ -214,7 +215,7 @@ fn what_cannot_be_in_a_fleet_says_so() {
     let switch = ["--mode", "switch", "--dev", "lo", "--address", "127.0.0.2"];
     for (more, says) in [
         (&[][..], "--etcd is missing"),
-        (&["--etcd", "https://a:1"], "http://HOST:2379"),
+        (&["--etcd", "a:1"], "https://HOST:2379"),
         (
             &[&etcd[..], &nic, &["--server-reads-log"]].concat(),
             "does not go with --server-reads-log",

@@ -98,12 +98,17 @@ impl World {
         self.spares.push(process);
     }
 
+    /// File of the cluster's key.
+    fn key(&self) -> String {
+        let keys = self.cluster.keys().expect("it has keys");
+        keys.cluster.to_str().unwrap().to_owned()
+    }
+
     /// `pmnet ctl` with all addresses and the server's.
     fn ctl(&self, args: &[&str]) -> Said {
         let via: Vec<String> = self.at.values().map(SocketAddr::to_string).collect();
         let (via, server) = (via.join(","), self.cluster.server().unwrap().to_string());
-        let key = self.cluster.keys().unwrap().cluster.to_str().unwrap();
-        let place = ["--via", &via, "--server", &server, "--key", key];
+        let place = ["--via", &via, "--server", &server, "--key", &self.key()];
         ctl(&[&place[..], args].concat())
     }
 
@@ -552,7 +557,13 @@ fn silent_connections_do_not_lock_ctl_out() {
         }
     }
     let begun = Instant::now();
-    let said = ctl(&["--via", &device.to_string(), "status"]);
+    let said = ctl(&[
+        "--via",
+        &device.to_string(),
+        "--key",
+        &world.key(),
+        "status",
+    ]);
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     let took = begun.elapsed();
     println!(
@@ -560,4 +571,49 @@ fn silent_connections_do_not_lock_ctl_out() {
         silent.len()
     );
     assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+/// Devices and server that have keys, asked by somebody who has none, or another cluster's.
+#[test]
+fn who_has_no_key_learns_nothing_and_changes_nothing() {
+    let Some(mut world) = World::start("hand-keys", 2, 1, Medium::Dram) else {
+        return;
+    };
+    let spare = world.spare_ids()[0];
+    world.spare(spare);
+    let other = world.cluster.folder().join("other.key");
+    let made = std::process::Command::new(common::pmnet())
+        .args(["key", "new"])
+        .arg(&other)
+        .status();
+    assert!(made.unwrap().success());
+    let other = other.to_str().unwrap();
+    let via: Vec<String> = world.at.values().map(SocketAddr::to_string).collect();
+    let via = via.join(",");
+    let before = world.does(&["status"]);
+    let head = world.id(0).to_string();
+    for (key, says) in [
+        (&[][..], "PM5127 this process has keys"),
+        (
+            &["--key", other],
+            "PM5129 the question was made with another key",
+        ),
+    ] {
+        for words in [
+            &["status"][..],
+            &["add"],
+            &["remove", &head, "--to-one"],
+            &["remove", &head, "--is-stopped", "--to-one"],
+        ] {
+            let said = ctl(&[&["--via", &via][..], key, words].concat());
+            assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
+            let text = said.out + &said.err;
+            assert!(text.contains(says), "{words:?}: {text}");
+            assert!(!text.contains("next"), "{text}");
+        }
+    }
+    assert_eq!(world.does(&["status"]), before);
+    world.does(&["drain"]);
+    world.does(&["add"]);
+    assert_eq!(world.does(&["status"]).matches("with 3 copies").count(), 3);
 }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
+};
 
 /// Where they are; gone with the value.
 pub struct Files {
@@ -25,7 +27,7 @@ impl Files {
 }
 
 /// Two authorities, `ca` and `other`; and certificates for `localhost`: `server` and `client` of the first authority,
-/// `stranger` of the second, `old` of the first but expired.
+/// `stranger` of the second, `old` of the first but expired, `nameless` of the first but without a common name.
 pub fn files() -> Files {
     let files = Files {
         folder: tempfile::tempdir().expect("a folder"),
@@ -45,8 +47,12 @@ pub fn files() -> Files {
         ("client", &ca),
         ("stranger", &other),
         ("old", &ca),
+        ("nameless", &ca),
     ] {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+        if name == "nameless" {
+            params.distinguished_name = DistinguishedName::new();
+        }
         if name == "old" {
             params.not_after = rcgen::date_time_ymd(2020, 1, 1);
         }

@@ -20,7 +20,7 @@ use pmnet_proto::time::Nanos;
 use pmnet_udp::{Clock, LeaseWords, Standing};
 
 use self::told::Told;
-use crate::etcd::{Etcd, Put};
+use crate::etcd::{Etcd, Members, Put};
 use crate::heal::may_leave;
 use crate::plan::{Order, Plan};
 use crate::record::{MemberRecord, Names, bytes};
@@ -37,7 +37,7 @@ const CALLS: u64 = 6;
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     /// Members of etcd.
-    pub endpoints: Vec<String>,
+    pub members: Members,
     /// The shard's keys.
     pub names: Names,
     /// The device.
@@ -170,7 +170,7 @@ impl Agent {
         // No further lease is asked for.
         self.finish();
         let timeout = Duration::from_nanos(crate::length(self.config.seconds) / CALLS);
-        let mut etcd = Etcd::new(self.config.endpoints.clone(), timeout);
+        let mut etcd = Etcd::new(self.config.members.clone(), timeout);
         let row = Shard::read(&mut etcd, &self.config.names)?.row(self.config.id);
         if row.process.as_ref() != Some(&self.process) || row.lease_id == 0 {
             return Ok(());
@@ -236,7 +236,7 @@ impl Keeper {
         let length = crate::length(config.seconds);
         let timeout = Duration::from_nanos(length / CALLS);
         Ok(Keeper {
-            etcd: Etcd::new(config.endpoints.clone(), timeout),
+            etcd: Etcd::new(config.members.clone(), timeout),
             length,
             process: format!("{:016x}", pmnet_udp::os_random()?),
             held: None,

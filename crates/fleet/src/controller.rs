@@ -9,7 +9,7 @@ use pmnet_proto::lease::{Seen, Watch, Word};
 use pmnet_proto::time::Nanos;
 use pmnet_udp::Clock;
 
-use crate::etcd::{Etcd, Put};
+use crate::etcd::{Etcd, Members, Put};
 use crate::heal::{Advice, Step, advise};
 use crate::history::History;
 use crate::plan::Plan;
@@ -25,7 +25,7 @@ const CALLS: u64 = 3;
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
     /// Members of etcd.
-    pub endpoints: Vec<String>,
+    pub members: Members,
     /// The shard's keys.
     pub names: Names,
     /// Devices that the chain shall have, if there are spares, until a person says so in etcd; `None`: as many as it had at most.
@@ -55,7 +55,7 @@ impl Controller {
     pub fn new(config: ControllerConfig) -> Controller {
         let longest = crate::length(crate::LEASE_SECONDS_USUAL);
         Controller {
-            etcd: Etcd::new(config.endpoints, Duration::from_nanos(longest / CALLS)),
+            etcd: Etcd::new(config.members, Duration::from_nanos(longest / CALLS)),
             names: config.names,
             copies: config.copies,
             clock: Clock::boottime(),

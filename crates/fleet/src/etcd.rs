@@ -1,9 +1,12 @@
-//! A small client of etcd: its JSON gateway (`/v3/…`, from etcd 3.4 on), over plain HTTP, blocking.
+//! A small client of etcd: its JSON gateway (`/v3/…`, from etcd 3.4 on), blocking, with TLS and a user if that is wanted.
 //!
 //! Four calls are all that a lease needs: read a range (linearizable), grant a lease, end one, and one transaction that compares
 //! revisions and puts. All go through the agreement of etcd's members. The keep-alive of etcd does not: a member that
 //! believes to be the leader renews alone. So it is used only for what is there for people to see ([`Etcd::keep_alive`]).
 //! The rest is about what etcd keeps ([`History`](crate::History)).
+
+mod http;
+mod members;
 
 use std::time::Duration;
 
@@ -11,17 +14,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// Longest answer, in bytes.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
+use self::http::{ALARM, Http};
+pub use self::members::{Access, Login, Members};
+
 /// Most keys of one range.
 pub const LIMIT: u64 = 1_000;
 
-/// In what etcd says of a revision whose history is gone, and when it takes no writes.
+/// In what etcd says of a revision whose history is gone.
 const COMPACTED: &str = "has been compacted";
-const FULL: &str = "database space exceeded";
-
-/// The call for alarms.
-const ALARM: &str = "maintenance/alarm";
 
 /// Reason why etcd did not answer, or not as it should.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,22 @@ pub enum EtcdError {
     /// This is no answer of etcd 3.4 or later.
     #[error("PM4104 {0} does not answer as etcd 3.4 or later does ({1})")]
     Foreign(String, &'static str),
+    /// This process and this endpoint do not trust each other's certificates.
+    #[error(
+        "PM4106 TLS with {0}: {1}. Until that is mended nothing is read or renewed there; what was acknowledged is kept"
+    )]
+    Distrusted(String, String),
+    /// It has users, and does not take this process for one.
+    #[error(
+        "PM4107 {0}: {1}. Until that is mended nothing is read or renewed there; what was acknowledged is kept"
+    )]
+    Login(String, String),
+    /// The user may not do that.
+    #[error(
+        "PM4108 {0} does not allow this user to do that: its role needs to read and write below /pmnet/ (etcdctl role grant-permission \
+         ROLE --prefix=true readwrite /pmnet/)"
+    )]
+    Forbidden(String),
 }
 
 /// One key.
@@ -72,8 +88,7 @@ pub struct Put {
 /// The members of one etcd, of which one is asked at a time.
 #[derive(Debug)]
 pub struct Etcd {
-    http: ureq::Agent,
-    endpoints: Vec<String>,
+    http: Http,
     /// Number of the endpoint that answered last.
     at: usize,
     /// The highest revision that was heard of.
@@ -107,18 +122,11 @@ impl Storage {
 }
 
 impl Etcd {
-    /// Returns a client of these endpoints (`http://HOST:PORT`), each call of which ends within `timeout`.
+    /// Returns a client of these members, each call of which ends within `timeout`.
     #[must_use]
-    pub fn new(endpoints: Vec<String>, timeout: Duration) -> Etcd {
-        let config = ureq::Agent::config_builder()
-            .timeout_global(Some(timeout))
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .proxy(None)
-            .build();
+    pub fn new(members: Members, timeout: Duration) -> Etcd {
         Etcd {
-            http: config.new_agent(),
-            endpoints,
+            http: Http::new(members, timeout),
             at: 0,
             revision: 0,
         }
@@ -133,7 +141,7 @@ impl Etcd {
     /// Returns how many endpoints there are.
     #[must_use]
     pub fn endpoints(&self) -> usize {
-        self.endpoints.len()
+        self.http.urls().len()
     }
 
     /// Returns all keys that begin with `prefix`, at one moment that is not before this call; at most [`LIMIT`].
@@ -232,11 +240,9 @@ impl Etcd {
     }
 
     /// Only etcd 3.6 says it in its status; earlier ones in their metrics, if these are open to us.
-    fn quota(&self) -> Option<u64> {
-        let url = format!("{}/metrics", self.endpoints[self.at]);
-        let mut answer = self.http.get(url).call().ok()?;
-        let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
-        quota_in(&body.read_to_string().ok()?)
+    fn quota(&mut self) -> Option<u64> {
+        let url = format!("{}/metrics", self.endpoint());
+        quota_in(&self.http.text(&url)?)
     }
 
     /// Ends a lease, and removes the keys that go with it.
@@ -286,54 +292,30 @@ impl Etcd {
     }
 
     pub(crate) fn call(&mut self, path: &str, question: &Value) -> Result<Value, EtcdError> {
-        let answer = self.ask(path, question);
+        let endpoint = self.endpoint();
+        let answer = self.http.ask(&endpoint, path, question);
         match &answer {
             Ok(json) => {
                 let revision = number(&json["header"]["revision"]);
                 self.revision = self.revision.max(revision.unwrap_or(0));
             }
-            Err(EtcdError::Refused(..) | EtcdError::Full(_)) => {}
-            Err(_) => self.at = (self.at + 1) % self.endpoints.len(),
+            Err(
+                EtcdError::Refused(..)
+                | EtcdError::Full(_)
+                | EtcdError::Forbidden(_)
+                | EtcdError::Login(..),
+            ) => {}
+            Err(_) => self.at = (self.at + 1) % self.endpoints(),
         }
         answer
     }
 
-    fn ask(&self, path: &str, question: &Value) -> Result<Value, EtcdError> {
-        let endpoint = &self.endpoints[self.at];
-        let lost = |error: ureq::Error| EtcdError::Unreachable(endpoint.clone(), error.to_string());
-        let mut answer = self
-            .http
-            .post(format!("{endpoint}/v3/{path}"))
-            .header("content-type", "application/json")
-            .send(question.to_string())
-            .map_err(lost)?;
-        let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
-        let body = body.read_to_string().map_err(lost)?;
-        let mut json: Value = serde_json::from_str(&body)
-            .map_err(|_| EtcdError::Foreign(endpoint.clone(), "no JSON"))?;
-        if json["result"].is_object() {
-            // One of a stream of answers.
-            json = json["result"].take();
-        }
-        if let Some(text) = json["error"].as_str() {
-            // Another member may be able to do what this one cannot do just now.
-            let text = text.to_owned();
-            return Err(match json["code"].as_i64() {
-                Some(4 | 14) => EtcdError::Unreachable(endpoint.clone(), text),
-                Some(8) if text.contains(FULL) => EtcdError::Full(endpoint.clone()),
-                _ => EtcdError::Refused(endpoint.clone(), text),
-            });
-        }
-        // If there is no alarm, etcd 3.4 answers with nothing at all.
-        let says_nothing = path == ALARM && json.is_object();
-        if !answer.status().is_success() || !(json["header"].is_object() || says_nothing) {
-            return Err(EtcdError::Foreign(endpoint.clone(), "no header"));
-        }
-        Ok(json)
+    fn endpoint(&self) -> String {
+        self.http.urls()[self.at].clone()
     }
 
     fn foreign(&self, why: &'static str) -> EtcdError {
-        EtcdError::Foreign(self.endpoints[self.at].clone(), why)
+        EtcdError::Foreign(self.endpoint(), why)
     }
 }
 
@@ -364,52 +346,17 @@ fn entry(value: &Value) -> Option<Entry> {
     })
 }
 
-/// Parses `--etcd`: `http://HOST:PORT[,…]`.
-///
-/// # Errors
-/// A sentence.
-pub fn endpoints(text: &str) -> Result<Vec<String>, String> {
-    text.split(',')
-        .map(|one| {
-            let one = one.trim().trim_end_matches('/');
-            let host = one.strip_prefix("http://").ok_or_else(|| {
-                format!("--etcd {one}: it must be http://HOST:2379 (TLS to etcd is not built yet)")
-            })?;
-            let whole = host.rsplit_once(':').is_some_and(|(name, port)| {
-                !name.is_empty() && !name.contains(['/', '@']) && port.parse::<u16>().is_ok()
-            });
-            if whole {
-                Ok(one.to_owned())
-            } else {
-                Err(format!("--etcd {one}: it must be http://HOST:2379"))
-            }
-        })
-        .collect()
-}
+#[cfg(test)]
+#[path = "../../../tests/shared/certificates.rs"]
+mod certificates;
+
+#[cfg(test)]
+mod real;
 
 #[cfg(test)]
 mod tests {
-    use super::{endpoints, entry};
+    use super::entry;
     use serde_json::json;
-
-    #[test]
-    fn endpoints_are_understood_or_get_a_sentence() {
-        assert_eq!(
-            endpoints("http://a:1, http://[::1]:2379/").unwrap(),
-            ["http://a:1", "http://[::1]:2379"]
-        );
-        for bad in [
-            "",
-            "a:1",
-            "https://a:1",
-            "http://a",
-            "http://:1",
-            "http://a:x",
-            "http://a/b:1",
-        ] {
-            assert!(endpoints(bad).unwrap_err().contains("--etcd"), "{bad}");
-        }
-    }
 
     #[test]
     fn the_quota_is_read_from_metrics() {

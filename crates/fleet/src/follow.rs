@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::etcd::Etcd;
+use crate::etcd::{Etcd, Members};
 use crate::heal::present;
 use crate::plan::CHAIN_MAX;
 use crate::record::Names;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct FollowConfig {
     /// Members of etcd.
-    pub endpoints: Vec<String>,
+    pub members: Members,
     /// The shard's keys.
     pub names: Names,
 }
@@ -81,7 +81,7 @@ impl Follower {
         wait: Duration,
         stop: &AtomicBool,
     ) -> Result<Vec<SocketAddr>, String> {
-        let mut etcd = Etcd::new(config.endpoints.clone(), CALL_MAX);
+        let mut etcd = Etcd::new(config.members.clone(), CALL_MAX);
         let deadline = Instant::now() + wait;
         let mut said = false;
         loop {
@@ -143,7 +143,7 @@ fn look(
     over: &AtomicBool,
     tell: impl Fn(Vec<SocketAddr>),
 ) {
-    let mut etcd = Etcd::new(config.endpoints, CALL_MAX);
+    let mut etcd = Etcd::new(config.members, CALL_MAX);
     let mut said: Option<Instant> = None;
     while !over.load(Ordering::Acquire) {
         match Shard::read(&mut etcd, &config.names) {

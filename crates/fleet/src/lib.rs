@@ -22,7 +22,7 @@ mod shard;
 pub use agent::{Agent, AgentConfig, Facts};
 pub use controller::{Controller, ControllerConfig};
 pub use ctl::{Intent, Want, intend};
-pub use etcd::{Etcd, EtcdError, LIMIT, Storage, endpoints};
+pub use etcd::{Access, Etcd, EtcdError, LIMIT, Login, Members, Storage};
 pub use follow::{FollowConfig, Follower, whereabouts};
 pub use heal::{Advice, Step};
 pub use history::History;

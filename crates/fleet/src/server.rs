@@ -13,7 +13,7 @@ use pmnet_proto::Time;
 use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_udp::{Clock, OnRecord, ServerWords};
 
-use crate::etcd::{Etcd, Put};
+use crate::etcd::{Etcd, Members, Put};
 use crate::record::{Names, ServerRecord, bytes};
 use crate::shard::Shard;
 
@@ -30,7 +30,7 @@ const PATIENCE: Nanos = 5 * SECOND;
 #[derive(Clone, Debug)]
 pub struct ServerAgentConfig {
     /// Members of etcd.
-    pub endpoints: Vec<String>,
+    pub members: Members,
     /// The shard's keys.
     pub names: Names,
     /// Address at which the server listens.
@@ -149,7 +149,7 @@ impl Keeper {
         let length = crate::length(config.seconds);
         let timeout = Duration::from_nanos(length / CALLS);
         Ok(Keeper {
-            etcd: Etcd::new(config.endpoints.clone(), timeout),
+            etcd: Etcd::new(config.members.clone(), timeout),
             clock: Clock::boottime(),
             length,
             process: format!("{:016x}", pmnet_udp::os_random()?),

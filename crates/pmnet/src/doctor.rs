@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use pmnet_cli::{find_program, tell};
 use pmnet_client::owner_of_port;
+
+use crate::cli::EtcdArgs;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
@@ -71,9 +73,8 @@ pub struct DoctorArgs {
     /// An RDMA device and its address, NAME@ADDRESS: can it be used for --mode verbs? Sends 2000 messages to itself.
     #[arg(long, value_name = "NAME@ADDRESS")]
     verbs: Vec<String>,
-    /// Members of etcd: does its database have room, and is its history compacted?
-    #[arg(long, value_name = "URL,…")]
-    etcd: Option<String>,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// UDP ports that are to be used.
     #[arg(long, value_name = "PORT", default_values_t = [51_000, 51_500])]
     port: Vec<u16>,
@@ -143,7 +144,7 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
     for peer in &args.peer {
         findings.push(path::finding(pmnet_cli::address("--peer", peer)?));
     }
-    findings.extend(args.etcd.iter().flat_map(|text| etcd::findings(text)));
+    findings.extend(etcd::findings(&args.etcd));
     findings.push(redis_server());
     findings.push(drawn_ports());
     findings.extend(args.port.iter().map(|port| udp_port(*port)));

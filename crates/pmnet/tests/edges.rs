@@ -11,7 +11,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("wire", &["resp"]),
     ("log", &[]),
     ("cli", &[]),
-    ("status", &[]),
+    ("status", &["tls"]),
     ("tls", &[]),
     ("media", &["log"]),
     ("proto", &["wire"]),
@@ -48,7 +48,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("front", &["resp", "wire", "client", "tls"]),
     ("memcached", &["resp", "wire", "client"]),
-    ("fleet", &["proto", "udp"]),
+    ("fleet", &["proto", "tls", "udp"]),
     ("keys", &["proto", "wire"]),
     // The product.
     (

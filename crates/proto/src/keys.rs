@@ -5,10 +5,10 @@
 
 use crate::rules::{Rule, Rules};
 use core::num::NonZeroU64;
-pub use pmnet_wire::FrontKey;
 use pmnet_wire::packet::{Identity, Recover};
 use pmnet_wire::record::{Member, read_path};
-use pmnet_wire::{ClusterKey, FrontId, Header, Kind, MacKey, Packet, SessionKeys};
+pub use pmnet_wire::{ClusterKey, DoorKeys, FrontKey, MacKey};
+use pmnet_wire::{FrontId, Header, Kind, Packet, SessionKeys};
 
 /// Source of a packet's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl ClusterKeys {
     }
 
     /// The keys that they accept, that under which they send first.
-    fn accepted(&self) -> impl Iterator<Item = &ClusterKey> {
+    pub fn accepted(&self) -> impl Iterator<Item = &ClusterKey> {
         std::iter::once(&self.present).chain(&self.other)
     }
 

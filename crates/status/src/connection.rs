@@ -5,7 +5,6 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 
 use crate::page::POLICY;
@@ -29,20 +28,16 @@ const NOT_ALLOWED: &str = "405 Method Not Allowed";
 pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// TCP with TLS.
+    Tls(Box<pmnet_tls::Stream<TcpStream>>),
 }
 
 impl Stream {
-    pub fn source(&mut self) -> &mut dyn Source {
-        match self {
-            Stream::Tcp(stream) => stream,
-            Stream::Unix(stream) => stream,
-        }
-    }
-
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => stream.read(into),
             Stream::Unix(stream) => stream.read(into),
+            Stream::Tls(stream) => stream.read(into),
         }
     }
 
@@ -50,13 +45,28 @@ impl Stream {
         match self {
             Stream::Tcp(stream) => stream.write(bytes),
             Stream::Unix(stream) => stream.write(bytes),
+            Stream::Tls(stream) => stream.write(bytes),
         }
     }
 
-    fn end_writing(&self) -> io::Result<()> {
+    /// Sends what has been taken to be sent, as far as the socket takes it.
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Tls(stream) if stream.has_unsent() => stream.flush(),
+            _ => Ok(()),
+        }
+    }
+
+    fn end_writing(&mut self) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Tls(stream) => {
+                stream.close();
+                // What the socket does not take now is not waited for: the answer says its own length.
+                let _unsent = stream.flush();
+                stream.socket().shutdown(Shutdown::Write)
+            }
         }
     }
 }
@@ -257,14 +267,15 @@ fn read_request(
 }
 
 fn write(stream: &mut Stream, bytes: &mut Vec<u8>, from: &mut usize) -> Step {
-    let count = stream.write(&bytes[*from..])?;
-    if count == 0 {
-        return Ok(None);
-    }
-    *from += count;
     if *from < bytes.len() {
+        let count = stream.write(&bytes[*from..])?;
+        if count == 0 {
+            return Ok(None);
+        }
+        *from += count;
         return Ok(Some(Stage::Writing(std::mem::take(bytes), *from)));
     }
+    stream.flush()?;
     stream.end_writing()?;
     Ok(Some(Stage::Draining(0)))
 }

@@ -9,6 +9,7 @@
 
 mod board;
 mod connection;
+mod guard;
 mod json;
 mod metric;
 mod page;
@@ -19,6 +20,7 @@ mod text;
 
 pub use board::{Board, Histogram, Shot};
 pub use connection::{HEAD_BYTES_MAX, LIFE_MAX, REQUEST_MAX};
+pub use guard::Guard;
 pub use metric::{Kind, Metric, Sample, Value};
 pub use pulse::{Alive, SILENCE_MAX};
 pub use server::{CONNECTIONS_MAX, Place, StatusPort};

@@ -10,9 +10,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mio::event::Source as Evented;
-use mio::net::{TcpListener, UnixListener, UnixStream};
+use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 
+use crate::Guard;
 use crate::connection::{Answer, Connection, Request, Stream, Then};
 use crate::source::{About, Shown};
 use crate::text::Form;
@@ -72,12 +73,10 @@ impl Listener {
         }
     }
 
-    fn accept(&self) -> io::Result<Stream> {
+    fn accept(&self) -> io::Result<Raw> {
         match self {
-            Listener::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
-            Listener::Unix(listener, _) => {
-                listener.accept().map(|(stream, _)| Stream::Unix(stream))
-            }
+            Listener::Tcp(listener) => listener.accept().map(|(stream, _)| Raw::Tcp(stream)),
+            Listener::Unix(listener, _) => listener.accept().map(|(stream, _)| Raw::Unix(stream)),
         }
     }
 
@@ -95,6 +94,30 @@ impl Drop for Listener {
             // If it is gone already, nothing is left to do.
             let _ = std::fs::remove_file(path);
         }
+    }
+}
+
+/// A connection that was accepted.
+enum Raw {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Raw {
+    fn source(&mut self) -> &mut dyn Evented {
+        match self {
+            Raw::Tcp(stream) => stream,
+            Raw::Unix(stream) => stream,
+        }
+    }
+
+    /// Returns the connection as it is spoken with.
+    fn guarded(self, guard: Option<&mut Guard>) -> io::Result<Stream> {
+        Ok(match (self, guard) {
+            (Raw::Tcp(stream), Some(guard)) => Stream::Tls(Box::new(guard.accept(stream)?)),
+            (Raw::Tcp(stream), None) => Stream::Tcp(stream),
+            (Raw::Unix(stream), _) => Stream::Unix(stream),
+        })
     }
 }
 
@@ -124,16 +147,22 @@ pub struct StatusPort {
 }
 
 impl StatusPort {
-    /// Opens the port. If the address is taken, that is said, the process goes on without the port, and the address is tried again.
+    /// Opens the port; with a guard, a TCP port speaks TLS. If the address is taken, that is said, the process goes on without the port, and the address is tried again.
     ///
     /// # Errors
     /// The system has no thread, or no descriptor, left.
-    pub fn open(place: Place, about: About, shown: Shown) -> io::Result<StatusPort> {
+    pub fn open(
+        place: Place,
+        guard: Option<Guard>,
+        about: About,
+        shown: Shown,
+    ) -> io::Result<StatusPort> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         let mut port = Port {
             poll,
             place,
+            guard,
             about,
             shown,
             began: Instant::now(),
@@ -188,6 +217,7 @@ impl Drop for StatusPort {
 struct Port {
     poll: Poll,
     place: Place,
+    guard: Option<Guard>,
     about: About,
     shown: Shown,
     began: Instant,
@@ -289,6 +319,7 @@ impl Port {
                 .registry()
                 .register(stream.source(), Token(number), interest)
                 .is_ok()
+                && let Ok(stream) = stream.guarded(self.guard.as_mut())
             {
                 self.connections
                     .insert(number, Connection::new(stream, now));

@@ -74,7 +74,7 @@ fn stand() -> Stand {
     let (it, shown) = (Arc::new(Loop::default()), Shown::default());
     it.pulse.store(1, Ordering::Relaxed);
     shown.add(it.clone());
-    let port = StatusPort::open(tcp(0), ABOUT, shown.clone()).unwrap();
+    let port = StatusPort::open(tcp(0), None, ABOUT, shown.clone()).unwrap();
     Stand { it, shown, port }
 }
 
@@ -214,7 +214,7 @@ fn a_loop_that_is_stuck_or_refuses_is_told() {
 
 #[test]
 fn a_process_without_a_loop_is_alive_and_not_ready() {
-    let port = StatusPort::open(tcp(0), ABOUT, Shown::default()).unwrap();
+    let port = StatusPort::open(tcp(0), None, ABOUT, Shown::default()).unwrap();
     let Some(Place::Tcp(address)) = port.place().cloned() else {
         panic!("{port:?}")
     };
@@ -365,7 +365,7 @@ fn a_request_of_a_megabyte_is_refused_with_an_answer() {
 fn a_port_that_is_taken_is_tried_again() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap();
-    let port = StatusPort::open(Place::Tcp(address), ABOUT, Shown::default()).unwrap();
+    let port = StatusPort::open(Place::Tcp(address), None, ABOUT, Shown::default()).unwrap();
     assert_eq!(port.place(), None);
     drop(other);
     let begun = Instant::now();
@@ -390,7 +390,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
     // One that a killed process left.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let port = StatusPort::open(place.clone(), ABOUT, Shown::default()).unwrap();
+    let port = StatusPort::open(place.clone(), None, ABOUT, Shown::default()).unwrap();
     assert_eq!(port.place(), Some(&place));
     let request = "GET /livez HTTP/1.1\r\n\r\n";
     assert_eq!(
@@ -398,7 +398,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
         "200"
     );
     // A second process does not take it away.
-    let second = StatusPort::open(place.clone(), ABOUT, Shown::default()).unwrap();
+    let second = StatusPort::open(place.clone(), None, ABOUT, Shown::default()).unwrap();
     assert_eq!(second.place(), None);
     drop(second);
     assert_eq!(
@@ -410,7 +410,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
     // Nor is any other file replaced.
     std::fs::write(&path, "a note").unwrap();
     assert_eq!(
-        StatusPort::open(place, ABOUT, Shown::default())
+        StatusPort::open(place, None, ABOUT, Shown::default())
             .unwrap()
             .place(),
         None
@@ -436,7 +436,7 @@ fn a_unix_socket_whose_owner_accepts_nobody_keeps_no_process_waiting() {
     let (tell, told) = std::sync::mpsc::channel();
     let place = Place::Unix(path.clone());
     std::thread::spawn(move || {
-        let port = StatusPort::open(place, ABOUT, Shown::default()).unwrap();
+        let port = StatusPort::open(place, None, ABOUT, Shown::default()).unwrap();
         tell.send(port.place().cloned())
     });
     assert_eq!(told.recv_timeout(Duration::from_secs(10)).unwrap(), None);

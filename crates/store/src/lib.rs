@@ -73,34 +73,43 @@ pub enum OpenError {
 /// Opens the store that `url` names, for one shard.
 ///
 /// `redis://[[user]:password@]host[:port][?wait_replicas=N]` connects later, in [`Store::load`] (a server
-/// that is not up yet is no error here), `rediss://…` with TLS; `redis+sentinel://…/NAME` goes to the master that Sentinels name,
-/// `redis+cluster://…/SLOTS` to the master of a Redis Cluster that serves these slots; `packet:PATH[?size=BYTES]` opens or
+/// that is not up yet is no error here); `redis+sentinel://…/NAME` goes to the master that Sentinels name,
+/// `redis+cluster://…/SLOTS` to the master of a Redis Cluster that serves these slots; `rediss…` is the same with TLS; `packet:PATH[?size=BYTES]` opens or
 /// creates the file; `null:` keeps the records in memory and forgets the effects.
 ///
 /// # Errors
 /// [`OpenError`].
 pub fn open(url: &str, shard: u32) -> Result<Box<dyn Store>, OpenError> {
-    open_with(url, None, None, shard)
+    open_with(url, Passwords::default(), None, shard)
 }
 
-/// Returns the same; Redis has this password, in place of one in `url`, and this waits for its sync.
+/// Passwords that are not in a URL.
+#[derive(Clone, Copy, Default)]
+pub struct Passwords<'a> {
+    /// That of Redis.
+    pub store: Option<&'a str>,
+    /// That of its Sentinels.
+    pub sentinel: Option<&'a str>,
+}
+
+/// Returns the same; Redis has these passwords, in place of one in `url`, and this waits for its sync.
 ///
 /// # Errors
 /// [`OpenError`].
 pub fn open_with(
     url: &str,
-    password: Option<&str>,
+    passwords: Passwords<'_>,
     sync: Option<StoreSync>,
     shard: u32,
 ) -> Result<Box<dyn Store>, OpenError> {
-    if let Some(url) = redis::RedisUrl::read(url, password)? {
+    if let Some(url) = redis::RedisUrl::read(url, passwords)? {
         return Ok(Box::new(RedisStore::new(
             url,
             shard,
             sync.unwrap_or_default(),
         )?));
     }
-    if password.is_some() {
+    if passwords.store.is_some() || passwords.sentinel.is_some() {
         return Err(OpenError::Url {
             why: "only Redis has a password".into(),
         });

@@ -82,7 +82,9 @@ impl std::fmt::Debug for ClientTls {
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
+/// Returns the cryptography that all TLS of the project uses.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
@@ -105,6 +107,15 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| file_error(path, error))
+}
+
+/// Returns the file of the authorities to trust: this one, or else the system's.
+///
+/// # Errors
+/// None is named, and the system has none where it is looked for.
+pub fn authorities_file(named: Option<&Path>) -> Result<&Path, TlsError> {
+    let system = || SYSTEM.iter().map(Path::new).find(|path| path.is_file());
+    named.or_else(system).ok_or(TlsError::NoAuthorities)
 }
 
 fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
@@ -198,12 +209,10 @@ impl ClientTls {
     ) -> Result<ClientTls, TlsError> {
         let server =
             ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name(name.to_owned()))?;
-        let system = || SYSTEM.iter().map(Path::new).find(|path| path.is_file());
-        let ca = ca.or_else(system).ok_or(TlsError::NoAuthorities)?;
-        let verifier =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(authorities(ca)?), provider())
-                .build()
-                .map_err(unusable)?;
+        let authorities = Arc::new(authorities(authorities_file(ca)?)?);
+        let verifier = WebPkiServerVerifier::builder_with_provider(authorities, provider())
+            .build()
+            .map_err(unusable)?;
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(unusable)?
@@ -217,16 +226,28 @@ impl ClientTls {
         Ok(ClientTls(Arc::new((Arc::new(config), server))))
     }
 
-    /// The same, with what the query of a URL says: `ca=FILE`, `cert=FILE` and `key=FILE`. Other options are not looked at.
+    /// The same for a server of another name.
+    ///
+    /// # Errors
+    /// [`TlsError::Name`].
+    pub fn named(&self, name: &str) -> Result<ClientTls, TlsError> {
+        let server =
+            ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name(name.to_owned()))?;
+        Ok(ClientTls(Arc::new((Arc::clone(&self.0.0), server))))
+    }
+
+    /// The same, with what the query of a URL says: `ca=FILE`, `cert=FILE` and `key=FILE`, and `name=NAME` if the certificate has another
+    /// name. Other options are not looked at.
     ///
     /// # Errors
     /// [`TlsError`].
     pub fn of_query(name: &str, query: &str) -> Result<ClientTls, TlsError> {
-        let option = |name: &str| {
+        let text = |name: &str| {
             let mut options = query.split('&').filter_map(|option| option.split_once('='));
             let found = options.find(|(key, _)| *key == name);
-            found.map(|(_, value)| Path::new(value))
+            found.map(|(_, value)| value)
         };
+        let option = |name: &str| text(name).map(Path::new);
         let identity = match (option("cert"), option("key")) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
@@ -235,6 +256,7 @@ impl ClientTls {
                 return Err(TlsError::Unusable(why.into()));
             }
         };
+        let name = text("name").unwrap_or(name);
         ClientTls::new(name, option("ca"), identity)
     }
 

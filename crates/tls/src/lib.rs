@@ -5,8 +5,12 @@
 //! Invariants: the other end's certificate is always checked, with its name; what is held for one connection is bounded.
 //! It may not know what is sent.
 
+mod distrust;
 mod files;
+mod stamps;
 mod stream;
 
-pub use files::{ClientTls, Clients, ServerTls, TlsError};
+pub use distrust::{Distrust, Flags};
+pub use files::{ClientTls, Clients, ServerTls, TlsError, authorities_file, provider};
+pub use stamps::Stamps;
 pub use stream::Stream;

@@ -4,6 +4,8 @@ use std::io::{self, ErrorKind, Read, Write};
 
 use rustls::Connection;
 
+use crate::distrust::Failure;
+
 /// Most bytes that are taken to be sent before they are sent, in bytes.
 const UNSENT_BYTES_MAX: usize = 64 * 1024;
 
@@ -15,6 +17,12 @@ const UNSENT_BYTES_MAX: usize = 64 * 1024;
 pub struct Stream<T> {
     socket: T,
     session: Connection,
+}
+
+impl<T> std::fmt::Debug for Stream<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stream")
+    }
 }
 
 impl<T> Stream<T> {
@@ -67,10 +75,7 @@ impl<T: Read + Write> Stream<T> {
         if let Err(error) = self.session.process_new_packets() {
             // The other end is told why, if it can be.
             let _ = self.push();
-            return Err(io::Error::new(
-                ErrorKind::InvalidData,
-                format!("TLS: {error}"),
-            ));
+            return Err(io::Error::new(ErrorKind::InvalidData, Failure(error)));
         }
         Ok(())
     }

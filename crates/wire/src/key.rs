@@ -22,6 +22,9 @@ const HOP: Label = b"pm hop  ";
 const ASKING: Label = b"pm ask  ";
 const PRINT: Label = b"pm print";
 const NAME: Label = b"pm name ";
+const DOOR: Label = b"pm door ";
+const TO_DOOR: Label = b"pm-to-dr";
+const TO_CALLER: Label = b"pm-to-ca";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key([u8; KEY_BYTES]);
@@ -82,6 +85,15 @@ pub struct SessionKeys {
     pub to_head: MacKey,
     /// For packets from the head.
     pub to_client: MacKey,
+}
+
+/// The two keys of one conversation at a TCP door (`docs/spec/keys.md` §9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoorKeys {
+    /// For the question.
+    pub to_door: MacKey,
+    /// For the answer.
+    pub to_caller: MacKey,
 }
 
 /// A key that makes MACs and verifies them.
@@ -157,6 +169,17 @@ impl ClusterKey {
         let about = [shard.into(), sender.into(), 0];
         MacKey(self.0.derive(ASKING, about))
     }
+
+    /// The keys of the conversation in which the caller and the door have drawn these nonces.
+    #[must_use]
+    pub fn door(&self, caller: [u64; 2], door: [u64; 2]) -> DoorKeys {
+        let of_caller = self.0.derive(DOOR, [caller[0], caller[1], 0]);
+        let about = [door[0], door[1], 0];
+        DoorKeys {
+            to_door: MacKey(of_caller.derive(TO_DOOR, about)),
+            to_caller: MacKey(of_caller.derive(TO_CALLER, about)),
+        }
+    }
 }
 
 impl FrontKey {
@@ -205,6 +228,14 @@ impl MacKey {
         let mut hasher = self.0.hasher();
         hasher.write(&header.covered());
         hasher.write(payload);
+        hasher.finish()
+    }
+
+    /// The MAC of a text, under a key that makes MACs of nothing else.
+    #[must_use]
+    pub fn text(&self, text: &[u8]) -> u64 {
+        let mut hasher = self.0.hasher();
+        hasher.write(text);
         hasher.finish()
     }
 

@@ -14,6 +14,20 @@ use crate::support::eventually;
 
 /// Until an etcd answers.
 const READY_MAX: Duration = Duration::from_secs(20);
+/// A user that may read and write below `/pmnet/`, with the password `secret`.
+const USERS: [(&str, &str); 8] = [
+    ("user/add", r#"{"name":"root","password":"top"}"#),
+    ("role/add", r#"{"name":"root"}"#),
+    ("user/grant", r#"{"user":"root","role":"root"}"#),
+    ("user/add", r#"{"name":"pmnet","password":"secret"}"#),
+    ("role/add", r#"{"name":"pmnet"}"#),
+    (
+        "role/grant",
+        r#"{"name":"pmnet","perm":{"permType":"READWRITE","key":"L3BtbmV0Lw==","range_end":"L3BtbmV0MA=="}}"#,
+    ),
+    ("user/grant", r#"{"user":"pmnet","role":"pmnet"}"#),
+    ("enable", "{}"),
+];
 /// One question.
 const ASK_MAX: Duration = Duration::from_millis(500);
 
@@ -22,6 +36,8 @@ pub struct Etcds {
     name: String,
     members: Vec<(Process, SocketAddr)>,
     folder: PathBuf,
+    /// Flags besides the addresses; if there are some, these are `https://localhost`.
+    access: Vec<String>,
 }
 
 impl Drop for Etcds {
@@ -94,6 +110,7 @@ impl Etcds {
             name: name.to_owned(),
             members: places.iter().enumerate().map(start).collect(),
             folder: folder.clone(),
+            access: Vec::new(),
         };
         for (_, address) in &etcds.members {
             answers(*address);
@@ -129,17 +146,46 @@ impl Etcds {
 
     /// What a device or a server is told of it.
     pub fn flags(&self) -> Vec<String> {
-        let urls: Vec<String> = self
-            .members
-            .iter()
-            .map(|(_, at)| format!("http://{at}"))
-            .collect();
-        vec![
+        let urls: Vec<String> = self.members.iter().map(|(_, at)| self.url(*at)).collect();
+        let mut flags = vec![
             "--fleet".into(),
             self.name.clone(),
             "--etcd".into(),
             urls.join(","),
-        ]
+        ];
+        flags.extend(self.access.iter().cloned());
+        flags
+    }
+
+    fn url(&self, at: SocketAddr) -> String {
+        match self.access.is_empty() {
+            true => format!("http://{at}"),
+            false => format!("https://localhost:{}", at.port()),
+        }
+    }
+
+    /// Starts it again with users, and with TLS: this certificate and key, and this authority of its clients. `access`: what these
+    /// are told. One member only.
+    pub fn secure(&mut self, [cert, key, ca]: [&Path; 3], access: Vec<String>) {
+        let address = self.members[0].1;
+        for (path, question) in USERS {
+            post(address, &format!("auth/{path}"), question).unwrap();
+        }
+        self.access = access;
+        let url = self.url(address);
+        let process = &mut self.members[0].0;
+        process.kill().unwrap();
+        for (flag, value) in [
+            ("--listen-client-urls", url.as_str()),
+            ("--advertise-client-urls", &url),
+            ("--cert-file", cert.to_str().unwrap()),
+            ("--key-file", key.to_str().unwrap()),
+            ("--trusted-ca-file", ca.to_str().unwrap()),
+            ("--client-cert-auth=true", ""),
+        ] {
+            process.set_flag(flag, Some(value).filter(|value| !value.is_empty()));
+        }
+        process.relaunch().unwrap();
     }
 
     /// Where clients reach this member.
@@ -203,15 +249,23 @@ pub fn revision(address: SocketAddr) -> u64 {
 
 /// A field of a member's status.
 fn field(address: SocketAddr, name: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, ASK_MAX)?;
-    stream.set_read_timeout(Some(ASK_MAX))?;
-    stream.write_all(
-        b"POST /v3/maintenance/status HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
-    )?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
+    let text = post(address, "maintenance/status", "{}")?;
     let after = text.split_once(&format!("\"{name}\":\""));
     let value = after.and_then(|(_, rest)| rest.split_once('"'));
     let value = value.map(|(value, _)| value.to_owned());
     value.ok_or_else(|| std::io::Error::other("no status"))
+}
+
+/// Asks a member that has no TLS, and no users yet.
+fn post(address: SocketAddr, path: &str, question: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, ASK_MAX)?;
+    stream.set_read_timeout(Some(ASK_MAX))?;
+    let length = question.len();
+    let whole = format!(
+        "POST /v3/{path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{question}"
+    );
+    stream.write_all(whole.as_bytes())?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
 }

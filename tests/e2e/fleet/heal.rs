@@ -41,7 +41,11 @@ impl World {
 
     /// The same with so many members of etcd.
     pub fn with(name: &str, devices: usize, members: usize) -> Option<World> {
-        let etcds = Etcds::start(name, members)?;
+        World::of(Etcds::start(name, members)?, name, devices)
+    }
+
+    /// The same with this etcd.
+    pub fn of(etcds: Etcds, name: &str, devices: usize) -> Option<World> {
         let mut topology = Topology::new(StoreKind::Redis, devices, Medium::File);
         topology.device_args = etcds.flags();
         topology.server_args = etcds.flags();

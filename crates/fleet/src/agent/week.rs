@@ -11,7 +11,7 @@ use pmnet_proto::time::SECOND;
 use pmnet_udp::{Clock, LeaseWords, Standing};
 
 use super::{AgentConfig, Facts, Keeper, Not, Run, Shared};
-use crate::etcd::{Etcd, EtcdError, Put};
+use crate::etcd::{Access, Etcd, EtcdError, Members, Put};
 use crate::plan::Order;
 use crate::record::Names;
 use crate::{History, Storage};
@@ -83,8 +83,12 @@ impl Server {
         Some(server)
     }
 
+    fn members(&self) -> Members {
+        Members::new(&self.endpoint, Access::default()).unwrap()
+    }
+
     fn client(&self) -> Etcd {
-        Etcd::new(vec![self.endpoint.clone()], Duration::from_secs(5))
+        Etcd::new(self.members(), Duration::from_secs(5))
     }
 }
 
@@ -106,7 +110,7 @@ impl Device {
     fn new(server: &Server, names: &Names, id: u32) -> Device {
         let at = |port: u32| SocketAddr::from(([10, 0, 0, 1], u16::try_from(port).unwrap()));
         let config = AgentConfig {
-            endpoints: vec![server.endpoint.clone()],
+            members: server.members(),
             names: names.clone(),
             id,
             address: at(id),

@@ -6,6 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pmnet_udp::LeaseWords;
 
+use pmnet_proto::keys::ClusterKeys;
+use pmnet_udp::Latest;
+
 use super::door::{Door, END_MAX};
 use super::memory::{Memory, unfit};
 use super::{Answered, Asked, DeviceSaid, Meant, process};
@@ -30,6 +33,8 @@ pub struct DeviceDoorConfig {
     pub joins: bool,
     /// It is in the kernel.
     pub in_kernel: bool,
+    /// Keys of its cluster; only callers with one are answered then.
+    pub keys: Option<Latest<ClusterKeys>>,
     /// File that remembers its last next hop; `None`: none does.
     pub memory: Option<PathBuf>,
 }
@@ -85,6 +90,7 @@ impl DeviceDoor {
         };
         let listen = config.listen;
         let by_hand = config.by_hand;
+        let keys = config.keys.clone();
         let shared = Arc::new(Shared {
             config,
             memory,
@@ -93,7 +99,7 @@ impl DeviceDoor {
             left: Condvar::new(),
         });
         let answers = shared.clone();
-        let door = Door::open(listen, move |asked| answers.answer(asked))?;
+        let door = Door::open(listen, keys, move |asked| answers.answer(asked))?;
         let next = shared.memory.recall(by_hand);
         let mut state = shared.state();
         state.order = next.map(|(next, next_id)| Order {
@@ -302,10 +308,11 @@ mod tests {
             by_hand: false,
             joins: false,
             in_kernel: false,
+            keys: None,
             memory: None,
         })
         .unwrap();
-        let says = || match ask(listen, &Asked::Who) {
+        let says = || match ask(listen, &Asked::Who, None) {
             Ok(Answered::Device(said)) => *said,
             other => panic!("{other:?}"),
         };
@@ -326,7 +333,7 @@ mod tests {
                 next_id: None,
                 shrink: Some(4),
             };
-            ask(listen, &asked).unwrap()
+            ask(listen, &asked, None).unwrap()
         };
         // Orders to another life of its process are refused, and so are next hops that cannot be.
         let other = Meant {
@@ -353,7 +360,7 @@ mod tests {
         assert!(late.is_to_end());
         door.attend(words.clone(), order(2, Some(4)));
 
-        let leaver = std::thread::spawn(move || ask(listen, &Asked::Leave { to: who }));
+        let leaver = std::thread::spawn(move || ask(listen, &Asked::Leave { to: who }, None));
         while !door.leaves() {
             std::thread::yield_now();
         }

@@ -3,9 +3,9 @@
 //! A connection that says nothing keeps no other one waiting: they are listened to side by side, each for a moment. If there are too many of
 //! them, the one that came first goes, so there is always a place for the next.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +13,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
+use pmnet_proto::keys::{ClusterKey, ClusterKeys};
+use pmnet_udp::Latest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::lock::{self, Asking, Call, Reply, Seal, Then};
 use super::{Answered, Asked};
 
 /// Longest line, in bytes.
@@ -48,9 +51,10 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Listens.
+    /// Listens. `keys`: only callers with such a key are answered.
     pub(super) fn open(
         listen: SocketAddr,
+        keys: Option<Latest<ClusterKeys>>,
         answer: impl Fn(Asked) -> Answered + Send + Sync + 'static,
     ) -> io::Result<Door> {
         let listener = TcpListener::bind(listen)?;
@@ -67,6 +71,7 @@ impl Door {
             listener,
             poll,
             over: over.clone(),
+            keys,
             answer: Arc::new(answer),
             callers: VecDeque::new(),
             next_token: FIRST_CALLER,
@@ -99,6 +104,9 @@ impl Drop for Door {
 struct Caller {
     token: mio::Token,
     stream: TcpStream,
+    from: IpAddr,
+    /// The nonce that was named to it.
+    greeted: Option<[u64; 2]>,
     line: Vec<u8>,
     until: Instant,
 }
@@ -128,6 +136,7 @@ struct Porter<A> {
     listener: TcpListener,
     poll: mio::Poll,
     over: Arc<AtomicBool>,
+    keys: Option<Latest<ClusterKeys>>,
     answer: Arc<A>,
     /// The one that came first is in front.
     callers: VecDeque<Caller>,
@@ -180,8 +189,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         self.more_after = Some(Instant::now());
         for _ in 0..TAKEN_MAX {
             match self.listener.accept() {
-                Ok((stream, _)) => {
-                    if let Err(error) = self.welcome(stream) {
+                Ok((stream, from)) => {
+                    if let Err(error) = self.welcome(stream, network(from.ip())) {
                         tracing::debug!(%error, "a connection for `pmnet ctl`");
                     }
                 }
@@ -191,7 +200,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // No further file can be opened: as if there were too many callers. One of them goes.
-                Err(_) if self.callers.pop_front().is_some() => {}
+                Err(_) if self.make_room() => {}
                 Err(_) => {
                     self.more_after = Some(Instant::now() + PAUSE);
                     return;
@@ -200,7 +209,20 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         }
     }
 
-    fn welcome(&mut self, stream: TcpStream) -> io::Result<()> {
+    /// Lets one go: of those whose host has most connections, the one that came first. So a host takes no place from another one that has
+    /// fewer. Returns false if there is none.
+    fn make_room(&mut self) -> bool {
+        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        for caller in &self.callers {
+            *counts.entry(caller.from).or_default() += 1;
+        }
+        let most = counts.values().max().copied();
+        let mut callers = self.callers.iter();
+        let first = callers.position(|caller| counts.get(&caller.from).copied() == most);
+        first.is_some_and(|at| self.callers.remove(at).is_some())
+    }
+
+    fn welcome(&mut self, stream: TcpStream, from: IpAddr) -> io::Result<()> {
         stream.set_nonblocking(true)?;
         let token = mio::Token(self.next_token);
         self.next_token = self.next_token.wrapping_add(1).max(FIRST_CALLER);
@@ -210,12 +232,13 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
             mio::Interest::READABLE,
         )?;
         if self.callers.len() == CALLERS_MAX {
-            // It has said nothing for longest.
-            self.callers.pop_front();
+            self.make_room();
         }
         self.callers.push_back(Caller {
             token,
             stream,
+            from,
+            greeted: None,
             line: Vec::new(),
             until: Instant::now() + QUESTION_SECONDS,
         });
@@ -239,25 +262,38 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         }
     }
 
+    /// Goes on with a caller that has said a line.
     fn reply(&mut self, mut caller: Caller) {
-        let Ok(asked) = serde_json::from_slice::<Asked>(&caller.line) else {
-            let text = "what was asked is not understood: another version?";
-            return send(&mut caller.stream, &Answered::Refused(text.into()));
-        };
+        match lock::heard(self.keys.as_ref(), caller.greeted, &caller.line) {
+            Ok(Then::Greet(nonce)) => {
+                send(&mut caller.stream, &line_of(&Reply::Nonce(nonce)));
+                caller.greeted = Some(nonce);
+                caller.line.clear();
+                // It came first, and has as much time as any.
+                self.callers.push_front(caller);
+            }
+            Ok(Then::Answer(asked, seal)) => self.answer(caller, asked, seal),
+            Ok(Then::Refuse(line)) => send(&mut caller.stream, &line),
+            Err(error) => tracing::debug!(%error, "a question of `pmnet ctl`"),
+        }
+    }
+
+    fn answer(&mut self, mut caller: Caller, asked: Asked, seal: Seal) {
         if !matches!(asked, Asked::Leave { .. }) {
             let answered = (self.answer)(asked);
-            return send(&mut caller.stream, &answered);
+            return send(&mut caller.stream, &seal.line(&answered));
         }
         // That takes until the device has ended; others are answered meanwhile.
         self.waiting.retain(|waiting| !waiting.is_finished());
         if self.waiting.len() == WAITING_MAX {
             let text = "others have asked for that already: look whether it has ended";
-            return send(&mut caller.stream, &Answered::Refused(text.into()));
+            let refused = Answered::Refused(text.into());
+            return send(&mut caller.stream, &seal.line(&refused));
         }
         let answer = self.answer.clone();
         let waits = std::thread::Builder::new()
             .name("ctl leave".into())
-            .spawn(move || send(&mut caller.stream, &answer(asked)));
+            .spawn(move || send(&mut caller.stream, &seal.line(&answer(asked))));
         match waits {
             Ok(waits) => self.waiting.push(waits),
             Err(error) => tracing::warn!(%error, "PM1512 `pmnet ctl` asked this device to end"),
@@ -265,16 +301,30 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
     }
 }
 
-/// An answer fits into the buffer of a socket that nothing was written to; a peer that does not read it does no harm.
-fn send(stream: &mut TcpStream, answered: &Answered) {
-    if let Err(error) = write_line(stream, answered) {
+/// Returns the host or network that counts as one caller: of IPv6 the half that one host may choose does not count.
+fn network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => {
+            let [a, b, c, d, ..] = ip.segments();
+            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+        }
+        v4 => v4,
+    }
+}
+
+/// A line fits into the buffer of a socket to which little was written; a peer that does not read it does no harm.
+fn send(stream: &mut TcpStream, line: &[u8]) {
+    if let Err(error) = write_line(stream, line) {
         tracing::debug!(%error, "an answer to `pmnet ctl`");
     }
 }
 
-fn write_line(stream: &mut TcpStream, value: &impl Serialize) -> io::Result<()> {
-    let mut line = crate::record::bytes(value);
-    line.push(b'\n');
+fn line_of(value: &impl Serialize) -> Vec<u8> {
+    crate::record::bytes(value)
+}
+
+fn write_line(stream: &mut TcpStream, line: &[u8]) -> io::Result<()> {
+    let line = [line, b"\n"].concat();
     stream.set_write_timeout(Some(LINE_SECONDS))?;
     stream.write_all(&line)
 }
@@ -314,32 +364,42 @@ fn printable(answer: Answered) -> Answered {
     }
 }
 
-/// Asks the process that listens there, by TCP.
+/// Asks the process that listens there, by TCP; with the key of its cluster, if it has one.
 ///
 /// # Errors
-/// A sentence: no process answers, or not in time, or not in this protocol.
-pub fn ask(at: SocketAddr, asked: &Asked) -> Result<Answered, String> {
-    ask_patiently(at, asked, LINE_SECONDS)
+/// A sentence: no process answers, or not in time, or not in this protocol, or not with this key.
+pub fn ask(at: SocketAddr, asked: &Asked, key: Option<&ClusterKey>) -> Result<Answered, String> {
+    ask_patiently(at, asked, key, LINE_SECONDS)
 }
 
 /// Asks, and waits at most this long for a connection.
 pub(super) fn ask_patiently(
     at: SocketAddr,
     asked: &Asked,
+    key: Option<&ClusterKey>,
     patience: Duration,
 ) -> Result<Answered, String> {
     let within = match asked {
         Asked::Leave { .. } => END_MAX + LINE_SECONDS,
         Asked::Who | Asked::Wire { .. } => LINE_SECONDS,
     };
-    let talk = || -> io::Result<Option<Answered>> {
+    let talk = || -> io::Result<Talked> {
         let mut stream = TcpStream::connect_timeout(&at, patience)?;
-        write_line(&mut stream, asked)?;
-        read_line(&mut stream, within)
+        if let Some(key) = key {
+            return talk_sealed(&mut stream, asked, key, within);
+        }
+        write_line(&mut stream, &line_of(asked))?;
+        Ok(read_line(&mut stream, within)?.map_or(Talked::Foreign, Talked::Answer))
     };
     match talk() {
-        Ok(Some(answer)) => Ok(printable(answer)),
-        Ok(None) => Err(format!(
+        Ok(Talked::Answer(answer)) => Ok(printable(answer)),
+        Ok(Talked::Unproven(text)) => {
+            let Answered::Refused(text) = printable(Answered::Refused(text)) else {
+                return Err(String::new());
+            };
+            Err(format!("at {at} (TCP), without a proof of its key: {text}"))
+        }
+        Ok(Talked::Foreign) => Err(format!(
             "PM5120 the process that listens at {at} (TCP) is no pmnet of this version"
         )),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Err(
@@ -347,6 +407,38 @@ pub(super) fn ask_patiently(
         ),
         Err(error) => Err(format!("PM5122 nothing answers at {at} (TCP): {error}")),
     }
+}
+
+/// Result of a question.
+enum Talked {
+    Answer(Answered),
+    /// A refusal that anyone may have written.
+    Unproven(String),
+    /// No answer of this protocol.
+    Foreign,
+}
+
+fn talk_sealed(
+    stream: &mut TcpStream,
+    asked: &Asked,
+    key: &ClusterKey,
+    within: Duration,
+) -> io::Result<Talked> {
+    write_line(stream, &line_of(&Call::Key))?;
+    let nonce = match read_line(stream, LINE_SECONDS)? {
+        Some(Reply::Nonce(nonce)) => nonce,
+        Some(Reply::Refused(text)) => return Ok(Talked::Unproven(text)),
+        _ => return Ok(Talked::Foreign),
+    };
+    let (asking, call) = Asking::begin(key, nonce, asked)?;
+    write_line(stream, &line_of(&call))?;
+    Ok(match read_line(stream, within)? {
+        Some(Reply::Sealed { mac, text }) => asking
+            .open(mac, &text)
+            .map_or(Talked::Foreign, Talked::Answer),
+        Some(Reply::Refused(text)) => Talked::Unproven(text),
+        _ => Talked::Foreign,
+    })
 }
 
 #[cfg(test)]
@@ -361,7 +453,7 @@ mod tests {
     #[test]
     fn who_is_asked_answers_and_rubbish_ends_nobody() {
         let at = somewhere();
-        let door = Door::open(at, |asked| Answered::Refused(format!("{asked:?}"))).unwrap();
+        let door = Door::open(at, None, |asked| Answered::Refused(format!("{asked:?}"))).unwrap();
         for rubbish in [
             &b"GET / HTTP/1.1\r\n"[..],
             b"\n",
@@ -377,14 +469,17 @@ mod tests {
             let said = String::from_utf8_lossy(&said).into_owned();
             assert!(said.is_empty() || said.contains("not understood"), "{said}");
         }
-        assert_eq!(ask(at, &Asked::Who), Ok(Answered::Refused("Who".into())));
+        assert_eq!(
+            ask(at, &Asked::Who, None),
+            Ok(Answered::Refused("Who".into()))
+        );
         drop(door);
         let everywhere = SocketAddr::from(([0, 0, 0, 0], at.port()));
-        let door = Door::open(everywhere, |_| Answered::Done).unwrap();
-        assert_eq!(ask(at, &Asked::Who), Ok(Answered::Done));
+        let door = Door::open(everywhere, None, |_| Answered::Done).unwrap();
+        assert_eq!(ask(at, &Asked::Who, None), Ok(Answered::Done));
         drop(door);
         assert!(
-            ask(at, &Asked::Who)
+            ask(at, &Asked::Who, None)
                 .unwrap_err()
                 .contains("nothing answers")
         );
@@ -395,14 +490,18 @@ mod tests {
     fn who_connects_and_says_nothing_locks_nobody_out() {
         const SILENT: usize = 400;
         let at = somewhere();
-        let door = Door::open(at, |_| Answered::Done).unwrap();
+        let door = Door::open(at, None, |_| Answered::Done).unwrap();
         let mut silent: Vec<TcpStream> = Vec::new();
         for round in 0..4 {
             for _ in 0..SILENT / 4 {
                 silent.push(TcpStream::connect(at).unwrap());
             }
             let begun = Instant::now();
-            assert_eq!(ask(at, &Asked::Who), Ok(Answered::Done), "round {round}");
+            assert_eq!(
+                ask(at, &Asked::Who, None),
+                Ok(Answered::Done),
+                "round {round}"
+            );
             let took = begun.elapsed();
             assert!(took < QUESTION_SECONDS, "round {round}: {took:?}");
         }
@@ -422,7 +521,7 @@ mod tests {
     #[test]
     fn who_waits_until_a_device_has_ended_keeps_nobody_waiting() {
         let at = somewhere();
-        let door = Door::open(at, |asked| {
+        let door = Door::open(at, None, |asked| {
             if matches!(asked, Asked::Leave { .. }) {
                 std::thread::sleep(LINE_SECONDS);
             }
@@ -434,12 +533,77 @@ mod tests {
             id: 1,
             process: "p".into(),
         };
-        let leaver = std::thread::spawn(move || ask(at, &Asked::Leave { to }));
+        let leaver = std::thread::spawn(move || ask(at, &Asked::Leave { to }, None));
         std::thread::sleep(QUESTION_SECONDS / 4);
         let begun = Instant::now();
-        assert_eq!(ask(at, &Asked::Who), Ok(Answered::Done));
+        assert_eq!(ask(at, &Asked::Who, None), Ok(Answered::Done));
         assert!(begun.elapsed() < QUESTION_SECONDS && !leaver.is_finished());
         drop(door);
         assert_eq!(leaver.join().unwrap(), Ok(Answered::Done));
+    }
+
+    #[test]
+    fn a_door_with_keys_opens_to_those_who_have_one() {
+        let at = somewhere();
+        let keys = |byte| ClusterKeys::new(ClusterKey::new([byte; 16]));
+        let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counts = asked.clone();
+        let answer = move |_| {
+            counts.fetch_add(1, Ordering::Relaxed);
+            Answered::Done
+        };
+        let door = Door::open(at, Some(Latest::new(keys(1))), answer).unwrap();
+        let to = || super::super::Meant {
+            shard: 0,
+            id: 1,
+            process: "p".into(),
+        };
+        let (right, wrong) = (keys(1).present, keys(2).present);
+        for asked in [Asked::Who, Asked::Leave { to: to() }] {
+            assert_eq!(ask(at, &asked, Some(&right)), Ok(Answered::Done));
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+        for (key, says) in [(Some(&wrong), "another key"), (None, "--key FILE")] {
+            for asked in [Asked::Who, Asked::Leave { to: to() }] {
+                let text = format!("{:?}", ask(at, &asked, key));
+                assert!(text.contains(says), "{text}");
+            }
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "nobody else is heard");
+        drop(door);
+        let door = Door::open(at, None, |_| Answered::Done).unwrap();
+        let text = ask(at, &Asked::Who, Some(&right)).unwrap_err();
+        assert!(text.contains("has no keys"), "{text}");
+        drop(door);
+    }
+
+    /// Somebody who opens hundreds of connections, from one host, between two lines of a caller with a key.
+    #[test]
+    fn a_host_takes_no_place_from_another_one() {
+        let at = somewhere();
+        let keys = ClusterKeys::new(ClusterKey::new([1; 16]));
+        let door = Door::open(at, Some(Latest::new(keys.clone())), |_| Answered::Done).unwrap();
+        let mut stream = TcpStream::connect(at).unwrap();
+        write_line(&mut stream, &line_of(&Call::Key)).unwrap();
+        let Some(Reply::Nonce(nonce)) = read_line(&mut stream, LINE_SECONDS).unwrap() else {
+            panic!("it is greeted");
+        };
+        let flood = |_| {
+            let socket =
+                socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            let other = SocketAddr::from(([127, 0, 0, 2], 0));
+            socket.bind(&other.into()).unwrap();
+            socket.connect(&at.into()).unwrap();
+            socket
+        };
+        let all: Vec<_> = (0..4 * CALLERS_MAX).map(flood).collect();
+        let (asking, call) = Asking::begin(&keys.present, nonce, &Asked::Who).unwrap();
+        write_line(&mut stream, &line_of(&call)).unwrap();
+        let Some(Reply::Sealed { mac, text }) = read_line(&mut stream, LINE_SECONDS).unwrap()
+        else {
+            panic!("it is answered");
+        };
+        assert_eq!(asking.open(mac, &text), Some(Answered::Done));
+        drop((all, door));
     }
 }

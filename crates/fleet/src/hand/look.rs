@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use pmnet_proto::keys::ClusterKey;
+
 use super::door::ask_patiently;
 use super::{Answered, Asked, DeviceSaid, ServerSaid};
 
@@ -26,7 +28,12 @@ pub struct Looked {
 ///
 /// # Errors
 /// A sentence: what answers there cannot be one shard.
-pub fn look(at: &[SocketAddr], shard: u32, patience: Duration) -> Result<Looked, String> {
+pub fn look(
+    at: &[SocketAddr],
+    shard: u32,
+    key: Option<&ClusterKey>,
+    patience: Duration,
+) -> Result<Looked, String> {
     if at.iter().collect::<BTreeSet<_>>().len() > ASKED_MAX {
         return Err(format!(
             "more than {ASKED_MAX} addresses: name the devices of one shard only"
@@ -45,7 +52,7 @@ pub fn look(at: &[SocketAddr], shard: u32, patience: Duration) -> Result<Looked,
         if round.is_empty() {
             return Ok(looked);
         }
-        for (at, answer) in who(&round, patience) {
+        for (at, answer) in who(&round, key, patience) {
             match answer {
                 Ok(Answered::Device(said)) => {
                     let mut said = *said;
@@ -59,6 +66,7 @@ pub fn look(at: &[SocketAddr], shard: u32, patience: Duration) -> Result<Looked,
                     said.listen = reached(said.listen, at);
                     looked.take_server(said, shard)?;
                 }
+                Ok(Answered::Refused(text)) => looked.silent.push(format!("{at}: {text}")),
                 Ok(other) => looked.silent.push(format!("{at} says {other:?}")),
                 Err(why) => looked.silent.push(why),
             }
@@ -67,9 +75,13 @@ pub fn look(at: &[SocketAddr], shard: u32, patience: Duration) -> Result<Looked,
 }
 
 /// Asks all of them at once: a few that do not answer take no longer than one.
-fn who(at: &[SocketAddr], patience: Duration) -> Vec<(SocketAddr, Result<Answered, String>)> {
+fn who(
+    at: &[SocketAddr],
+    key: Option<&ClusterKey>,
+    patience: Duration,
+) -> Vec<(SocketAddr, Result<Answered, String>)> {
     std::thread::scope(|scope| {
-        let ask = |at: SocketAddr| move || ask_patiently(at, &Asked::Who, patience);
+        let ask = |at: SocketAddr| move || ask_patiently(at, &Asked::Who, key, patience);
         let asking: Vec<_> = at.iter().map(|at| (*at, scope.spawn(ask(*at)))).collect();
         let join = |(at, asking): (SocketAddr, std::thread::ScopedJoinHandle<'_, _>)| {
             let answer = asking.join();

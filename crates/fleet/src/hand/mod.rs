@@ -9,6 +9,7 @@
 mod change;
 mod device;
 mod door;
+mod lock;
 mod look;
 mod memory;
 mod server;

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use pmnet_udp::ServerWords;
+use pmnet_proto::keys::ClusterKeys;
+use pmnet_udp::{Latest, ServerWords};
 
 use super::door::Door;
 use super::{Answered, Asked, ServerSaid, process};
@@ -13,7 +14,7 @@ use super::{Answered, Asked, ServerSaid, process};
 pub struct ServerDoor(#[allow(dead_code, reason = "it closes when it is dropped")] Door);
 
 impl ServerDoor {
-    /// Listens, by TCP, at the address of the server. `words`: what its loop says.
+    /// Listens, by TCP, at the address of the server. `words`: what its loop says. `keys`: only callers with such a key are answered.
     ///
     /// # Errors
     /// Another process listens there, or the system gives no thread or no random numbers.
@@ -21,6 +22,7 @@ impl ServerDoor {
         listen: SocketAddr,
         shard: u32,
         words: Arc<ServerWords>,
+        keys: Option<Latest<ClusterKeys>>,
     ) -> std::io::Result<ServerDoor> {
         let process = process()?;
         let answer = move |asked| match asked {
@@ -38,6 +40,6 @@ impl ServerDoor {
                 Answered::Refused("this is the server: devices are wired".into())
             }
         };
-        Door::open(listen, answer).map(ServerDoor)
+        Door::open(listen, keys, answer).map(ServerDoor)
     }
 }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use pmnet_cli::{ConfigError, address};
-use pmnet_fleet::Names;
+use pmnet_fleet::{Members, Names};
 use pmnet_wire::FragmentSize;
 use pmnet_wire::record::CHAIN_MAX;
 
+use super::etcd::EtcdArgs;
 use super::names::Named;
 use super::redis::within;
 
@@ -24,8 +25,9 @@ pub struct CommonArgs {
 }
 
 /// Help of `--status`, which every role has.
-pub const STATUS_HELP: &str = "Address of the status port, HOST:PORT or unix:PATH: metrics, whether the process lives and is ready, \
-                               its state. Whoever reaches it can read these [default: none]";
+pub const STATUS_HELP: &str = "Address of the status port: metrics, whether the process lives and is ready, its state. HOST:PORT of this \
+                               machine alone; unix:PATH; https://HOST:PORT?cert=FILE&key=FILE&ca=FILE for clients with a certificate of the \
+                               authorities in ca; or http://HOST:PORT: whoever reaches it can read these [default: none]";
 
 /// Returns the value, or a sentence that says what is missing and how to give it.
 pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, ConfigError> {
@@ -50,9 +52,8 @@ pub struct InFleet {
     /// The fleet.
     #[arg(long, value_name = "NAME")]
     pub fleet: String,
-    /// The members of etcd, http://HOST:2379, with commas between them.
-    #[arg(long, value_name = "URL,…")]
-    pub etcd: String,
+    #[command(flatten)]
+    pub etcd: EtcdArgs,
     /// Number of the shard.
     #[arg(long, default_value_t = 0)]
     pub shard: u32,
@@ -60,20 +61,9 @@ pub struct InFleet {
 
 impl InFleet {
     /// Returns where that is in etcd.
-    pub fn in_etcd(&self) -> Result<(Vec<String>, Names), ConfigError> {
-        in_etcd(&self.etcd, &self.fleet, self.shard)
+    pub fn in_etcd(&self) -> Result<(Members, Names), ConfigError> {
+        self.etcd.of(&self.fleet, self.shard)
     }
-}
-
-/// Returns the members of etcd, and the keys of a shard of this fleet there.
-pub fn in_etcd(
-    members: &str,
-    fleet: &str,
-    shard: u32,
-) -> Result<(Vec<String>, Names), ConfigError> {
-    let endpoints = pmnet_fleet::endpoints(members).map_err(ConfigError)?;
-    let names = Names::new(fleet, shard).map_err(ConfigError)?;
-    Ok((endpoints, names))
 }
 
 /// Returns the largest fragments of messages if packets are to be no longer than this.

@@ -67,9 +67,9 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
     {
         return Err(ConfigError(format!("--copies {copies}: 1 to {COPIES_MAX}")).into());
     }
-    let (endpoints, names) = args.place.in_etcd()?;
+    let (members, names) = args.place.in_etcd()?;
     let config = ControllerConfig {
-        endpoints,
+        members,
         names,
         copies: args.copies,
         compacts: args.compact_etcd,

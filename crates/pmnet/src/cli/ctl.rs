@@ -12,11 +12,12 @@ use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use pmnet_cli::{ConfigError, notice, tell};
 use pmnet_fleet::{Etcd, Intent, Names, Shard, Want, intend};
-use pmnet_keys::{FrontName, KeyFile};
-use pmnet_proto::keys::FrontKey;
+use pmnet_keys::{Cluster, FrontName, KeyFile};
+use pmnet_proto::keys::{ClusterKey, FrontKey};
 use serde_json::{Value, json};
 
 use super::common::InFleet;
+use super::etcd::EtcdArgs;
 use super::status::of_fleet;
 
 const EXAMPLES: &str = "\
@@ -68,23 +69,22 @@ const TRIES: usize = 5;
 #[command(after_help = EXAMPLES)]
 pub struct CtlArgs {
     /// The fleet.
-    #[arg(long, value_name = "NAME", requires = "etcd")]
+    #[arg(long, value_name = "NAME")]
     fleet: Option<String>,
-    /// The members of etcd, http://HOST:2379, with commas between them.
-    #[arg(long, value_name = "URL,…", requires = "fleet")]
-    etcd: Option<String>,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// Without a fleet: devices of the shard, HOST:PORT, with commas between them; spares, too.
     #[arg(long, global = true, value_name = "ADDR,…")]
     via: Option<String>,
     /// With --via: the server, HOST:PORT, if no device that answers sends to it.
     #[arg(long, global = true, value_name = "ADDR")]
     server: Option<String>,
+    /// Where devices have keys: the file of the cluster's key; for drain and shards also that of a front's.
+    #[arg(long, global = true, value_name = "FILE")]
+    key: Option<PathBuf>,
     /// Number of the shard.
     #[arg(long, global = true, default_value_t = 0)]
     shard: u32,
-    /// For drain and shards, where devices have keys: the file of the cluster's key, or of a front's.
-    #[arg(long, global = true, value_name = "FILE")]
-    key: Option<PathBuf>,
     /// Only say what would be done, or why it cannot be.
     #[arg(long, global = true)]
     dry_run: bool,
@@ -99,6 +99,15 @@ pub struct CtlArgs {
 }
 
 impl CtlArgs {
+    /// Returns the key of the cluster, if one is named.
+    fn key(&self) -> Result<Option<ClusterKey>, ConfigError> {
+        let read = self.key.as_ref().map(|path| Cluster::read(path));
+        let read = read
+            .transpose()
+            .map_err(|error| ConfigError(format!("--key: {error}")))?;
+        Ok(read.map(|cluster| cluster.keys().present))
+    }
+
     /// Returns the key with which it asks devices as a front does.
     fn front_key(&self) -> Result<Option<FrontKey>, ConfigError> {
         let key = self.key.as_deref().map(KeyFile::read).transpose();
@@ -160,18 +169,21 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
         Word::Shards(what) => return shards::of(what, args),
         _ => {}
     }
-    let place = match (&args.fleet, &args.etcd) {
-        (Some(_), _) if args.via.is_some() => {
+    let place = match &args.fleet {
+        Some(_) if args.via.is_some() => {
             return Err(anyhow!(
                 "--via and --fleet say both where the devices are: leave one out"
             ));
         }
-        (Some(fleet), Some(etcd)) => InFleet {
+        Some(fleet) => InFleet {
             fleet: fleet.clone(),
-            etcd: etcd.clone(),
+            etcd: args.etcd.clone(),
             shard: args.shard,
         },
-        _ => return hand::of(args),
+        None => {
+            args.etcd.nothing()?;
+            return hand::of(args);
+        }
     };
     if args.server.is_some() {
         return Err(anyhow!(
@@ -209,8 +221,8 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
         // Done above.
         Word::Promote(_) | Word::Shards(_) => return Ok(false),
     };
-    let (endpoints, names) = place.in_etcd()?;
-    let mut etcd = Etcd::new(endpoints, ETCD_MAX);
+    let (members, names) = place.in_etcd()?;
+    let mut etcd = Etcd::new(members, ETCD_MAX);
     let mut said = None;
     for _ in 0..TRIES {
         let shard = read(&mut etcd, &names)?;

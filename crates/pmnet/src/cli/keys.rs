@@ -104,7 +104,8 @@ impl<T: Clone + Send + 'static> InUse<T> {
 /// Where a front's devices are if etcd says so: on this machine, if etcd is asked there alone.
 pub fn beside_etcd(endpoints: &[String]) -> Vec<SocketAddr> {
     let is_here = |endpoint: &String| {
-        let host = endpoint.trim_start_matches("http://");
+        let host = endpoint.trim_start_matches("https://");
+        let host = host.trim_start_matches("http://");
         ["127.", "localhost:", "[::1]:"]
             .iter()
             .any(|here| host.starts_with(here))

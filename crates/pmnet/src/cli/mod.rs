@@ -9,6 +9,7 @@ mod controller;
 mod ctl;
 mod device;
 mod environment;
+mod etcd;
 mod key;
 mod keys;
 mod log;
@@ -31,6 +32,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use pmnet_cli::{finish, parse_by};
 
 pub use config::check_file;
+pub use etcd::EtcdArgs;
 
 use common::CommonArgs;
 

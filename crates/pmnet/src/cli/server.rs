@@ -14,11 +14,15 @@ use pmnet_fleet::hand::ServerDoor;
 use pmnet_fleet::{Candidate, LEASE_SECONDS, LEASE_SECONDS_USUAL, ServerAgentConfig};
 use pmnet_server::serve::{DriverError, Ended, ServeConfig, Turn, serve};
 use pmnet_server::{Feed, ServerConfig, ServerNode, Stop as Stopped, Store, TAKEN_OVER};
-use pmnet_store::OpenError;
+use pmnet_store::{OpenError, Passwords};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::common::{CommonArgs, STATUS_HELP, in_etcd, required, size_max, udp_address};
+use super::common::{CommonArgs, STATUS_HELP, required, size_max, udp_address};
+use super::etcd::{
+    ETCD_CA_HELP, ETCD_CERT_HELP, ETCD_HELP, ETCD_KEY_HELP, ETCD_PASSWORD_HELP, ETCD_USER_HELP,
+    EtcdArgs,
+};
 use super::keys::{KeyArgs, OfCluster};
 use super::process::{Part, Process};
 use super::ready::Line;
@@ -61,6 +65,10 @@ Stores:
                          failover
   redis+cluster://HOST:PORT,…/SLOTS
                          the master of a Redis Cluster that serves these slots
+  rediss+sentinel://…, rediss+cluster://…
+                         the same with TLS to all of them. name=NAME if their
+                         certificates have one name; sentinel_user=NAME if
+                         Sentinels have users
   packet:PATH            pmnet's own. size=BYTES for a new one, media=file,
                          dram or pmem (default: what suits the path)
   null:                  forgets everything; for measurements
@@ -110,6 +118,9 @@ pub struct ServerArgs {
     /// The password for --store is the first line of this file.
     #[arg(long, value_name = "FILE")]
     store_password_file: Option<PathBuf>,
+    /// The password of the Sentinels in --store is the first line of this file.
+    #[arg(long, value_name = "FILE")]
+    sentinel_password_file: Option<PathBuf>,
     /// Which writes wait for the sync of a Redis that does not sync before it replies (appendfsync everysec; WAITAOF).
     /// `replies`: all. `updates`: only early acknowledged ones, which the devices keep until then. `none`: no write
     /// [default: replies].
@@ -125,9 +136,24 @@ pub struct ServerArgs {
     /// Say in etcd which chain the store has on record, under this fleet's name.
     #[arg(long, value_name = "NAME")]
     fleet: Option<String>,
-    /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
-    #[arg(long, value_name = "URL,…")]
+    /// With --fleet: the members of etcd.
+    #[arg(long, value_name = "URL,…", help = ETCD_HELP)]
     etcd: Option<String>,
+    /// Authorities that may vouch for etcd.
+    #[arg(long, value_name = "FILE", help = ETCD_CA_HELP)]
+    etcd_ca: Option<PathBuf>,
+    /// Certificate to show to etcd.
+    #[arg(long, value_name = "FILE", help = ETCD_CERT_HELP)]
+    etcd_cert: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", help = ETCD_KEY_HELP)]
+    etcd_key: Option<PathBuf>,
+    /// User of etcd.
+    #[arg(long, value_name = "NAME", help = ETCD_USER_HELP)]
+    etcd_user: Option<String>,
+    /// Its password.
+    #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
+    etcd_password_file: Option<PathBuf>,
     /// Address of the status port.
     #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
     status: Option<String>,
@@ -167,6 +193,18 @@ pub struct ServerCommand {
 }
 
 impl ServerArgs {
+    /// Returns how etcd is reached.
+    pub(in crate::cli) fn etcd(&self) -> EtcdArgs {
+        EtcdArgs {
+            etcd: self.etcd.clone(),
+            etcd_ca: self.etcd_ca.clone(),
+            etcd_cert: self.etcd_cert.clone(),
+            etcd_key: self.etcd_key.clone(),
+            etcd_user: self.etcd_user.clone(),
+            etcd_password_file: self.etcd_password_file.clone(),
+        }
+    }
+
     /// Returns what these flags say; for what they do not say, the file.
     fn over(self, file: ServerArgs) -> ServerArgs {
         let KeyArgs { key, insecure } =
@@ -177,11 +215,17 @@ impl ServerArgs {
             insecure,
             store: self.store.or(file.store),
             store_password_file: self.store_password_file.or(file.store_password_file),
+            sentinel_password_file: self.sentinel_password_file.or(file.sentinel_password_file),
             store_sync: self.store_sync.or(file.store_sync),
             shard: self.shard.or(file.shard),
             device_log: self.device_log.or(file.device_log),
             fleet: self.fleet.or(file.fleet),
             etcd: self.etcd.or(file.etcd),
+            etcd_ca: self.etcd_ca.or(file.etcd_ca),
+            etcd_cert: self.etcd_cert.or(file.etcd_cert),
+            etcd_key: self.etcd_key.or(file.etcd_key),
+            etcd_user: self.etcd_user.or(file.etcd_user),
+            etcd_password_file: self.etcd_password_file.or(file.etcd_password_file),
             status: self.status.or(file.status),
             no_ctl: self.no_ctl || file.no_ctl,
             lease_seconds: self.lease_seconds.or(file.lease_seconds),
@@ -208,33 +252,40 @@ struct Settings {
 struct StoreAt {
     url: String,
     password: Option<String>,
+    sentinel_password: Option<String>,
     sync: Option<pmnet_store::StoreSync>,
     shard: u32,
 }
 
 impl StoreAt {
     fn open(&self) -> Result<Box<dyn Store>, OpenError> {
-        pmnet_store::open_with(&self.url, self.password.as_deref(), self.sync, self.shard)
+        let passwords = Passwords {
+            store: self.password.as_deref(),
+            sentinel: self.sentinel_password.as_deref(),
+        };
+        pmnet_store::open_with(&self.url, passwords, self.sync, self.shard)
     }
 }
 
 /// Reads these settings; an error if they cannot be.
 fn settings(args: ServerArgs) -> Result<Settings, ConfigError> {
+    let etcd = args.etcd();
     let listen = required("--listen", "server", args.listen)?;
     let listen = udp_address("--listen", &listen)?;
-    let password = args
-        .store_password_file
-        .map(|path| password("--store-password-file", &path));
+    let secret = |flag: &str, path: Option<PathBuf>| path.map(|path| password(flag, &path));
+    let store_password = secret("--store-password-file", args.store_password_file);
+    let sentinel_password = secret("--sentinel-password-file", args.sentinel_password_file);
     let shard = args.shard.unwrap_or(0);
     let store = StoreAt {
-        password: password.transpose()?,
+        password: store_password.transpose()?,
+        sentinel_password: sentinel_password.transpose()?,
         url: required("--store", "server", args.store)?,
         sync: args.store_sync.map(Into::into),
         shard,
     };
     let fleet = fleet_of(
         args.fleet,
-        args.etcd,
+        &etcd,
         args.lease_seconds,
         listen,
         shard,
@@ -285,15 +336,15 @@ impl Feed for DeviceLog {
 /// Returns the settings of the agent; `None` without a fleet.
 fn fleet_of(
     name: Option<String>,
-    etcd: Option<String>,
+    etcd: &EtcdArgs,
     seconds: Option<u64>,
     listen: SocketAddr,
     shard: u32,
     standby: bool,
 ) -> Result<Option<ServerAgentConfig>, ConfigError> {
     let Some(name) = name else {
-        return match (etcd, seconds, standby) {
-            (None, None, false) => Ok(None),
+        return match (etcd.nothing(), seconds, standby) {
+            (Ok(()), None, false) => Ok(None),
             _ => Err(ConfigError(
                 "--etcd, --lease-seconds and --standby belong to --fleet: give the fleet's name"
                     .into(),
@@ -313,9 +364,9 @@ fn fleet_of(
             LEASE_SECONDS.end()
         )));
     }
-    let (endpoints, names) = in_etcd(&required("--etcd", "server", etcd)?, &name, shard)?;
+    let (members, names) = etcd.of(&name, shard)?;
     Ok(Some(ServerAgentConfig {
-        endpoints,
+        members,
         names,
         address: listen,
         seconds,
@@ -380,7 +431,8 @@ pub fn run(args: ServerArgs, part: &Part<'_>) -> anyhow::Result<bool> {
     config.pulse = Arc::clone(&board.pulse);
     part.show(board.clone());
     let door = config.words.clone().filter(|_| by_hand).map(|words| {
-        ServerDoor::open(listen, shard, words).inspect_err(|error| {
+        let keys = keys.as_ref().map(|keys| keys.keys.clone());
+        ServerDoor::open(listen, shard, words, keys).inspect_err(|error| {
             tracing::warn!("PM2606 `pmnet ctl` cannot reach this server: TCP {listen}: {error}");
         })
     });

@@ -14,7 +14,7 @@ use pmnet_proto::Time;
 use pmnet_proto::time::MILLISECOND;
 use serde_json::{Value, json};
 
-use super::common::in_etcd;
+use super::etcd::EtcdArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,11 +48,10 @@ pub struct StatusArgs {
     /// Only this one.
     name: Option<String>,
     /// Server and devices of this fleet instead, as etcd knows them.
-    #[arg(long, value_name = "NAME", requires = "etcd", conflicts_with = "name")]
+    #[arg(long, value_name = "NAME", conflicts_with = "name")]
     fleet: Option<String>,
-    /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
-    #[arg(long, value_name = "URL,…", requires = "fleet")]
-    etcd: Option<String>,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// With --fleet: number of the shard.
     #[arg(long, default_value_t = 0, requires = "fleet")]
     shard: u32,
@@ -66,9 +65,10 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     if let Some(at) = &args.at {
         return port::main(at, args.wait, args.json);
     }
-    if let (Some(fleet), Some(etcd)) = (&args.fleet, &args.etcd) {
-        return of_fleet(fleet, etcd, args.shard, args.json);
+    if let Some(fleet) = &args.fleet {
+        return of_fleet(fleet, &args.etcd, args.shard, args.json);
     }
+    args.etcd.nothing()?;
     let names = match &args.name {
         Some(name) => vec![name.clone()],
         None => Status::names(),
@@ -201,9 +201,9 @@ fn as_text(status: &Status) -> String {
 const ETCD_MAX: Duration = Duration::from_secs(2);
 
 /// Looks at a shard in etcd. Returns false if it has nothing there.
-pub fn of_fleet(fleet: &str, etcd: &str, shard: u32, json: bool) -> anyhow::Result<bool> {
-    let (endpoints, names) = in_etcd(etcd, fleet, shard)?;
-    let mut etcd = Etcd::new(endpoints, ETCD_MAX);
+pub fn of_fleet(fleet: &str, etcd: &EtcdArgs, shard: u32, json: bool) -> anyhow::Result<bool> {
+    let (members, names) = etcd.of(fleet, shard)?;
+    let mut etcd = Etcd::new(members, ETCD_MAX);
     let read = Shard::read_somewhere(&mut etcd, &names).map_err(|text| anyhow!("etcd: {text}"))?;
     let mut all = Vec::new();
     if let (Some(plan), false) = (&read.plan, json) {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use pmnet_fleet::{Etcd, Storage, endpoints};
+use pmnet_fleet::{Etcd, Members, Storage};
 
 use super::{Finding, Level};
+use crate::cli::EtcdArgs;
 
 /// One call.
 const CALL_MAX: Duration = Duration::from_secs(2);
@@ -16,20 +17,24 @@ const COMPACT: &str = "start it with --auto-compaction-mode periodic --auto-comp
                        controllers with --compact-etcd";
 
 /// One line for each member.
-pub fn findings(text: &str) -> Vec<Finding> {
-    match endpoints(text) {
-        Ok(members) => members.into_iter().map(member).collect(),
-        Err(text) => vec![Finding::bad(
+pub fn findings(args: &EtcdArgs) -> Vec<Finding> {
+    if args.nothing().is_ok() {
+        return Vec::new();
+    }
+    match args.members() {
+        Ok(members) => members.each().into_iter().map(member).collect(),
+        Err(error) => vec![Finding::bad(
             Level::Fail,
             "etcd",
-            text,
-            "--etcd http://HOST:2379,…",
+            error.to_string(),
+            "--etcd https://HOST:2379,…",
         )],
     }
 }
 
-fn member(endpoint: String) -> Finding {
-    let mut etcd = Etcd::new(vec![endpoint.clone()], CALL_MAX);
+fn member(members: Members) -> Finding {
+    let endpoint = members.urls().join(",");
+    let mut etcd = Etcd::new(members, CALL_MAX);
     let asked = etcd.storage().and_then(|storage| {
         let all = etcd.revision() > MANY && etcd.keeps(1)?;
         Ok((storage, all))
@@ -116,7 +121,11 @@ mod tests {
             fails == Level::Fail && says.contains("compact --physical 90000"),
             "{says}"
         );
-        let wrong = &findings("etcd:2379")[0];
+        let args = EtcdArgs {
+            etcd: Some("etcd:2379".into()),
+            ..EtcdArgs::default()
+        };
+        let wrong = &findings(&args)[0];
         assert_eq!((wrong.level, wrong.what), (Level::Fail, "etcd"));
     }
 }

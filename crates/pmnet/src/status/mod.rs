@@ -21,13 +21,14 @@ pub use page::page;
 pub(crate) use server::{ServerBoard, ServerWriter};
 pub(crate) use verbs::VerbsBoard;
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::Context;
 use pmnet_cli::{ConfigError, address};
 use pmnet_status::{
-    About, Histogram, Look, Metric, Place, Sample, Shown, Source, StatusPort, Value,
+    About, Guard, Histogram, Look, Metric, Place, Sample, Shown, Source, StatusPort, Value,
 };
 
 use crate::cli::service;
@@ -38,8 +39,64 @@ pub(crate) const COMMIT: &str = env!("PMNET_COMMIT");
 /// Longest path of a unix socket, in bytes.
 const UNIX_PATH_MAX: usize = 107;
 
-/// Reads an address of the port: HOST:PORT, or unix:PATH.
-pub(crate) fn place(flag: &str, text: &str) -> Result<Place, ConfigError> {
+/// An address of a port, and how it is spoken with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) place: Place,
+    pub(crate) scheme: Scheme,
+}
+
+/// How a port is spoken with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// As the place is: in the clear.
+    Bare,
+    /// In the clear, as the operator has written: `http://`.
+    Http,
+    /// With TLS: `https://`.
+    Https {
+        /// The host, as it is written.
+        host: String,
+        /// Options after `?`.
+        query: String,
+    },
+}
+
+/// Reads an address: HOST:PORT, unix:PATH, http://HOST:PORT, or https://HOST:PORT?ca=FILE&cert=FILE&key=FILE.
+pub(crate) fn spot(flag: &str, text: &str) -> Result<Spot, ConfigError> {
+    if let Some(rest) = text.strip_prefix("http://") {
+        let place = address(flag, rest.trim_end_matches('/')).map(Place::Tcp)?;
+        let scheme = Scheme::Http;
+        return Ok(Spot { place, scheme });
+    }
+    let Some(rest) = text.strip_prefix("https://") else {
+        let place = place(flag, text)?;
+        let scheme = Scheme::Bare;
+        return Ok(Spot { place, scheme });
+    };
+    let (at, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let at = at.trim_end_matches('/');
+    let unknown = query.split('&').find(|option| {
+        let known = ["ca=", "cert=", "key=", "name="];
+        !option.is_empty() && !known.iter().any(|known| option.starts_with(known))
+    });
+    if let Some(unknown) = unknown {
+        return Err(ConfigError(format!(
+            "{flag} {text}: {unknown:?} is no option; there are ca=FILE, cert=FILE, key=FILE and name=NAME"
+        )));
+    }
+    let host = at.rsplit_once(':').map_or(at, |(host, _)| host);
+    Ok(Spot {
+        place: address(flag, at).map(Place::Tcp)?,
+        scheme: Scheme::Https {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            query: query.to_owned(),
+        },
+    })
+}
+
+/// Reads HOST:PORT, or unix:PATH.
+fn place(flag: &str, text: &str) -> Result<Place, ConfigError> {
     let Some(path) = text.strip_prefix("unix:") else {
         return address(flag, text).map(Place::Tcp);
     };
@@ -51,9 +108,35 @@ pub(crate) fn place(flag: &str, text: &str) -> Result<Place, ConfigError> {
     Ok(Place::Unix(path.into()))
 }
 
-/// Reads `--status`.
-pub(crate) fn at(text: Option<&str>) -> Result<Option<Place>, ConfigError> {
-    text.map(|text| place("--status", text)).transpose()
+/// Reads `--status`, and its certificates.
+pub(crate) fn at(text: Option<&str>) -> Result<Option<(Place, Option<Guard>)>, ConfigError> {
+    let Some(text) = text else { return Ok(None) };
+    let Spot { place, scheme } = spot("--status", text)?;
+    let guard = match (scheme, &place) {
+        (Scheme::Https { query, .. }, _) => Some(guard(text, &query)?),
+        (Scheme::Bare, Place::Tcp(at)) if !at.ip().to_canonical().is_loopback() => {
+            return Err(ConfigError(format!(
+                "--status {text}: others than this machine can reach it there. Write https://{text}?cert=FILE&key=FILE&ca=FILE, with the authorities \
+                 (ca) of those who may read it; or http://{text}, to state that everybody who reaches it may"
+            )));
+        }
+        _ => None,
+    };
+    Ok(Some((place, guard)))
+}
+
+fn guard(text: &str, query: &str) -> Result<Guard, ConfigError> {
+    let option = |name: &str| {
+        let mut options = query.split('&').filter_map(|option| option.split_once('='));
+        options.find(|(key, _)| *key == name).map(|(_, file)| file)
+    };
+    let (Some(cert), Some(key), Some(ca)) = (option("cert"), option("key"), option("ca")) else {
+        return Err(ConfigError(format!(
+            "--status {text}: https:// needs a certificate, its key, and the authorities of those who may read: ?cert=FILE&key=FILE&ca=FILE"
+        )));
+    };
+    Guard::new(Path::new(cert), Path::new(key), Path::new(ca))
+        .map_err(|error| ConfigError(format!("--status: {error}")))
 }
 
 /// Locks what a loop and the status port's thread share. No panic leaves it half changed.
@@ -108,7 +191,8 @@ impl Status {
             version: env!("CARGO_PKG_VERSION"),
             commit: COMMIT,
         };
-        let port = at(text)?.map(|place| StatusPort::open(place, about, shown.clone()));
+        let port =
+            at(text)?.map(|(place, guard)| StatusPort::open(place, guard, about, shown.clone()));
         let port = port
             .transpose()
             .context("cannot start the thread of the status port")?;
@@ -156,5 +240,35 @@ mod tests {
             let error = place("--status", wrong).err().map(|error| error.0).unwrap();
             assert!(error.contains("--status"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_port_that_others_can_reach_has_tls_or_is_said_to_be_open() {
+        for open in [
+            "127.0.0.1:1",
+            "[::1]:1",
+            "unix:/a",
+            "http://10.0.0.1:1",
+            "http://127.0.0.1:1/",
+        ] {
+            assert!(at(Some(open)).is_ok(), "{open}");
+        }
+        assert!(matches!(at(None), Ok(None)));
+        for (wrong, says) in [
+            ("10.0.0.1:1", "https://10.0.0.1:1?cert=FILE"),
+            ("0.0.0.0:1", "http://0.0.0.0:1"),
+            ("https://127.0.0.1:1", "needs a certificate"),
+            ("https://127.0.0.1:1?cert=a&key=b", "needs a certificate"),
+            ("https://127.0.0.1:1?cert=/none&key=/none&ca=/none", "/none"),
+            ("https://127.0.0.1:1?x=1", "is no option"),
+        ] {
+            let error = at(Some(wrong)).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        let spot = spot("--at", "https://[::1]:9?ca=/a").unwrap();
+        let Scheme::Https { host, query } = spot.scheme else {
+            panic!("TLS");
+        };
+        assert_eq!((host.as_str(), query.as_str()), ("::1", "ca=/a"));
     }
 }

@@ -12,6 +12,11 @@ use crate::{pages, root};
 /// Flags of etcd, which pages of users name by themselves.
 const FOREIGN: &[&str] = &[
     "--auto-compaction-mode",
+    "--bcrypt-cost",
+    "--cert-file",
+    "--client-cert-auth",
+    "--key-file",
+    "--trusted-ca-file",
     "--auto-compaction-retention",
     "--initial-cluster-state",
     "--quota-backend-bytes",

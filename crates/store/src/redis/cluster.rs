@@ -133,15 +133,20 @@ pub fn ask(
 /// # Errors
 /// Reason why there is no connection.
 pub fn open((host, port): &(String, u16), url: &RedisUrl) -> Result<Connection, String> {
-    let url = RedisUrl {
-        host: host.clone(),
-        port: *port,
-        ..url.clone()
-    };
-    let mut link = Connection::open_within(&url, ASK_SECONDS).map_err(StoreError::into_text)?;
+    log_in(&url.at(host, *port)?)
+}
+
+/// Connects to exactly this one, and logs in.
+///
+/// # Errors
+/// Reason why there is no connection.
+pub fn log_in(url: &RedisUrl) -> Result<Connection, String> {
+    let mut link = Connection::open_within(url, ASK_SECONDS).map_err(StoreError::into_text)?;
     if let Some(password) = &url.password {
-        let user = url.user.as_deref().unwrap_or("default");
-        let reply = link.call(&[b"AUTH", user.as_bytes(), password.as_bytes()]);
+        let reply = match &url.user {
+            Some(user) => link.call(&[b"AUTH", user.as_bytes(), password.as_bytes()]),
+            None => link.call(&[b"AUTH", password.as_bytes()]),
+        };
         let reply = reply.map_err(StoreError::into_text)?;
         if let Some(error) = read::error(&reply) {
             return Err(error.to_owned());

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use pmnet_resp::{ReplyLimits, Scanner, write_command};
 use pmnet_server::StoreError;
-use pmnet_tls::Stream;
+use pmnet_tls::{Distrust, Flags, Stream};
 
 use super::lookup::addresses;
 use super::url::RedisUrl;
@@ -41,6 +41,12 @@ const REPLIES: ReplyLimits = ReplyLimits {
     line_bytes: 17 << 20,
     bulk_bytes: 1 << 30,
     reply_bytes: usize::MAX,
+};
+
+/// Options of the URL that an operator can mend.
+const FLAGS: Flags = Flags {
+    ca: "ca=FILE",
+    certificate: "cert=FILE&key=FILE",
 };
 
 /// A socket, with TLS or without.
@@ -121,8 +127,9 @@ impl Connection {
     pub fn open_within(url: &RedisUrl, seconds: u64) -> Result<Connection, StoreError> {
         let timeout = Some(Duration::from_secs(seconds));
         let name = url.endpoint();
-        let unreachable =
-            |error: std::io::Error| StoreError::Retry(format!("PM2208 Redis at {name}: {error}"));
+        let unreachable = |error: std::io::Error| {
+            StoreError::Retry(format!("PM2208 Redis at {name}: {}", text(&error)))
+        };
         let mut last = std::io::Error::new(ErrorKind::NotFound, "the name has no address");
         for address in addresses(&url.host, url.port).map_err(unreachable)? {
             match TcpStream::connect_timeout(&address, Duration::from_secs(CONNECT_SECONDS)) {
@@ -279,8 +286,16 @@ impl Connection {
         if is_timeout(error) {
             self.failed("does not answer in time")
         } else {
-            self.failed(&format!("lost: {error}"))
+            self.failed(&format!("lost: {}", text(error)))
         }
+    }
+}
+
+/// Returns an error as a text, with what to do if it is about certificates.
+fn text(error: &std::io::Error) -> String {
+    match Distrust::of(error) {
+        Some(why) => format!("{error}. That is: {}", why.sentence(FLAGS)),
+        None => error.to_string(),
     }
 }
 

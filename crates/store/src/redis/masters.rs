@@ -44,6 +44,10 @@ pub struct Guides {
     pub places: Vec<(String, u16)>,
     /// The master.
     pub wanted: Wanted,
+    /// User for Sentinels; they have no users of Redis's.
+    pub user: Option<String>,
+    /// Password for Sentinels.
+    pub password: Option<String>,
 }
 
 impl Guides {
@@ -140,7 +144,7 @@ pub struct Masters {
 }
 
 impl Masters {
-    /// Begins to ask, with the user and the password of `url` if these are nodes of a Redis Cluster.
+    /// Begins to ask, as `url` says ([`RedisUrl::guide`]).
     ///
     /// # Errors
     /// The system gives no thread.
@@ -212,7 +216,7 @@ fn ask_until_over(guides: &Guides, url: &RedisUrl, shared: &Shared) {
         let mut answers = Vec::new();
         for (place, link) in guides.places.iter().zip(&mut links) {
             let answer = match &guides.wanted {
-                Wanted::Named(name) => sentinel::ask(place, name, link),
+                Wanted::Named(name) => sentinel::ask(place, name, url, link),
                 Wanted::Slots(_) => {
                     cluster::ask(place, guides.home().unwrap_or_default(), url, link)
                 }
@@ -289,6 +293,8 @@ mod tests {
         Guides {
             places: (1..=count).map(|at| ("10.0.0.1".to_owned(), at)).collect(),
             wanted: Wanted::Named("m".into()),
+            user: None,
+            password: None,
         }
     }
 

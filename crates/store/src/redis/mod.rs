@@ -232,7 +232,8 @@ impl RedisStore {
 
     fn connect(&mut self) -> Result<Link, StoreError> {
         if let Some(masters) = &self.masters {
-            (self.url.host, self.url.port) = masters.master()?;
+            let (host, port) = masters.master()?;
+            self.url = self.url.at(&host, port).map_err(StoreError::Retry)?;
         }
         let mut connection = Connection::open(&self.url)?;
         if let Some(password) = &self.url.password {

@@ -15,6 +15,7 @@ use super::connection::Connection;
 use super::masters::{ASKED_MAX, Guides, Wanted, choose, endpoint};
 use super::url::RedisUrl;
 use super::{WATERMARK, cluster, records_name, sentinel};
+use crate::Passwords;
 
 /// Host and port.
 type Place = (String, u16);
@@ -83,12 +84,12 @@ impl Promotion {
     /// A sentence that says why not, and what to do.
     pub fn plan(
         url: &str,
-        password: Option<&str>,
+        passwords: Passwords<'_>,
         shard: u32,
         to: &[String],
         is_stopped: bool,
     ) -> Result<Promotion, String> {
-        let url = RedisUrl::read(url, password).map_err(|error| error.to_string())?;
+        let url = RedisUrl::read(url, passwords).map_err(|error| error.to_string())?;
         let url = url.ok_or("only Redis has replicas: give --store as the server has it, redis://… or redis+sentinel://…")?;
         if url
             .guides
@@ -186,7 +187,7 @@ impl Promotion {
     pub fn begin(&self) -> Result<(), String> {
         match &self.way {
             Way::Sentinels { name, told, .. } => {
-                let mut link = cluster::open(told, &RedisUrl::plain(&told.0, told.1))?;
+                let mut link = sentinel::open(told, &self.url)?;
                 ask(
                     &mut link,
                     told,
@@ -235,7 +236,7 @@ impl Promotion {
     /// A sentence: it came to nothing.
     pub fn look(&self) -> Result<Progress, String> {
         let place = match &self.way {
-            Way::Sentinels { guides, name, .. } => match named(guides, name) {
+            Way::Sentinels { guides, name, .. } => match named(guides, name, &self.url) {
                 Ok((_, place)) if place != self.from => place,
                 Ok(_) => {
                     return Ok(Progress::Waits(
@@ -290,7 +291,7 @@ fn by_sentinels(url: RedisUrl, hash: String, guides: Guides) -> Result<Promotion
     let Wanted::Named(name) = guides.wanted.clone() else {
         return Err("Sentinels are asked for a name".into());
     };
-    let (told, from) = named(&guides, &name)?;
+    let (told, from) = named(&guides, &name, &url)?;
     let master = see(&from, &url, &hash)
         .map_err(|why| format!("{why}. If it is lost, the Sentinels fail over by themselves"))?;
     if !master.is_master {
@@ -397,10 +398,10 @@ fn follower(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
 }
 
 /// Returns a Sentinel that names the latest master, and that master.
-fn named(guides: &Guides, name: &str) -> Result<(Place, Place), String> {
+fn named(guides: &Guides, name: &str, url: &RedisUrl) -> Result<(Place, Place), String> {
     let places = guides.places.iter();
     let answers: Vec<_> = places
-        .map(|place| sentinel::ask(place, name, &mut None))
+        .map(|place| sentinel::ask(place, name, url, &mut None))
         .collect();
     let master = choose(guides, answers.clone())?;
     let told = guides.places.iter().zip(&answers);
@@ -503,7 +504,7 @@ mod tests {
     fn what_cannot_be_is_refused_before_anything_is_asked() {
         let no = |url: &str, to: &[&str], is_stopped: bool| {
             let to: Vec<String> = to.iter().map(|&one| one.to_owned()).collect();
-            Promotion::plan(url, None, 0, &to, is_stopped)
+            Promotion::plan(url, Passwords::default(), 0, &to, is_stopped)
                 .err()
                 .expect("refused")
         };

@@ -3,8 +3,9 @@
 use pmnet_resp::read;
 use pmnet_server::StoreError;
 
+use super::cluster;
 use super::connection::Connection;
-use super::masters::{ASK_SECONDS, Master};
+use super::masters::Master;
 use super::url::RedisUrl;
 
 /// Asks a Sentinel for the master of this name.
@@ -12,23 +13,41 @@ use super::url::RedisUrl;
 /// # Errors
 /// Reason why there is no answer.
 pub fn ask(
-    (host, port): &(String, u16),
+    place: &(String, u16),
     name: &str,
+    url: &RedisUrl,
     link: &mut Option<Connection>,
 ) -> Result<Master, String> {
     let link = match link {
         Some(link) => link,
-        None => link.insert(
-            Connection::open_within(&RedisUrl::plain(host, *port), ASK_SECONDS)
-                .map_err(StoreError::into_text)?,
-        ),
+        None => link.insert(open(place, url)?),
     };
     let reply = link.call(&[b"SENTINEL", b"MASTER", name.as_bytes()]);
     let reply = reply.map_err(StoreError::into_text)?;
     if let Some(error) = read::error(&reply) {
-        return Err(error.to_owned());
+        return Err(refusal(error));
     }
     parse(&reply).ok_or_else(|| "its answer is not understood".into())
+}
+
+/// Connects, and logs in if there is a password for Sentinels.
+///
+/// # Errors
+/// Reason why there is no connection.
+pub fn open(place: &(String, u16), url: &RedisUrl) -> Result<Connection, String> {
+    cluster::log_in(&url.guide(place)?).map_err(|error| refusal(&error))
+}
+
+/// Returns a Sentinel's error, and what to do if it is about its users.
+fn refusal(error: &str) -> String {
+    let about_users = ["NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH"];
+    if about_users.iter().any(|code| error.starts_with(code)) {
+        format!(
+            "{error} Give the Sentinels' password with --sentinel-password-file, and a user with sentinel_user=NAME in --store"
+        )
+    } else {
+        error.to_owned()
+    }
 }
 
 /// Reads names and values in turn.

@@ -1,13 +1,14 @@
 //! `redis://[[user]:password@]host[:port][/0][?wait_replicas=N]`; with TLS `rediss://…[?ca=FILE&cert=FILE&key=FILE]`.
-//! `redis+sentinel://[[user]:password@]host[:port],…/NAME[?wait_replicas=N]`: the master that Sentinels name (known gap G23).
+//! `redis+sentinel://[[user]:password@]host[:port],…/NAME[?wait_replicas=N]`: the master that Sentinels name.
 //! `redis+cluster://[[user]:password@]host[:port],…/SLOTS[?wait_replicas=N]`: the master of a Redis Cluster that serves these slots.
+//! Both with TLS to everything that is named or found: `rediss+sentinel://`, `rediss+cluster://`.
 
 use pmnet_tls::ClientTls;
 use pmnet_wire::percent_decode;
 use pmnet_wire::slots::parse_slots;
 
 use super::masters::{ASKED_MAX, Guides, Wanted, endpoint};
-use crate::OpenError;
+use crate::{OpenError, Passwords};
 
 /// Port of a Redis server when the URL names none.
 const PORT_DEFAULT: u16 = 6379;
@@ -31,51 +32,96 @@ pub struct RedisUrl {
     pub wait_replicas: u32,
     /// Settings of TLS, if it is used.
     pub tls: Option<ClientTls>,
+    /// Name that all certificates have; `None`: each has the host by which it is reached.
+    pub tls_name: Option<String>,
     /// Processes that are asked for host and port.
     pub guides: Option<Guides>,
 }
 
 impl RedisUrl {
-    /// Returns an address without a password and TLS.
-    pub fn plain(host: &str, port: u16) -> RedisUrl {
-        RedisUrl {
+    /// Returns the same for another process of the same kind: with the same user and password, and TLS as the certificate there needs it.
+    ///
+    /// # Errors
+    /// A sentence: no certificate can have that name.
+    pub fn at(&self, host: &str, port: u16) -> Result<RedisUrl, String> {
+        let renamed = |tls: &ClientTls| match self.tls_name {
+            None => tls.named(host),
+            Some(_) => Ok(tls.clone()),
+        };
+        let tls = self.tls.as_ref().map(renamed).transpose();
+        Ok(RedisUrl {
             host: host.to_owned(),
             port,
-            user: None,
-            password: None,
-            wait_replicas: 0,
-            tls: None,
-            guides: None,
-        }
+            tls: tls.map_err(|error| error.to_string())?,
+            ..self.clone()
+        })
     }
 
-    /// Reads the URL of a Redis, `None` if it is another store's. `password`: in place of one in it.
+    /// Returns the same for one of those that are asked where the master is: a Sentinel has users of its own.
+    ///
+    /// # Errors
+    /// As [`RedisUrl::at`].
+    pub fn guide(&self, (host, port): &(String, u16)) -> Result<RedisUrl, String> {
+        let mut url = self.at(host, *port)?;
+        if let Some(Guides {
+            wanted: Wanted::Named(_),
+            user,
+            password,
+            ..
+        }) = &self.guides
+        {
+            (url.user, url.password) = (user.clone(), password.clone());
+        }
+        Ok(url)
+    }
+
+    /// Reads the URL of a Redis, `None` if it is another store's. Passwords are in place of those in it.
     ///
     /// # Errors
     /// [`OpenError::Url`] with what is wrong; a password is never repeated.
-    pub fn read(url: &str, password: Option<&str>) -> Result<Option<RedisUrl>, OpenError> {
+    pub fn read(url: &str, passwords: Passwords<'_>) -> Result<Option<RedisUrl>, OpenError> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Ok(None);
         };
         let mut read = match scheme {
             "redis" => RedisUrl::parse(rest, false)?,
             "rediss" => RedisUrl::parse(rest, true)?,
-            "redis+sentinel" => RedisUrl::parse_sentinel(rest)?,
-            "redis+cluster" => RedisUrl::parse_cluster(rest)?,
+            "redis+sentinel" => RedisUrl::parse_sentinel(rest, false)?,
+            "redis+cluster" => RedisUrl::parse_cluster(rest, false)?,
+            "rediss+sentinel" => RedisUrl::parse_sentinel(rest, true)?,
+            "rediss+cluster" => RedisUrl::parse_cluster(rest, true)?,
             _ => return Ok(None),
         };
-        if let Some(password) = password {
+        if let Some(password) = passwords.store {
             read.password = Some(password.to_owned());
         }
+        read.take_sentinel_password(passwords.sentinel)?;
         Ok(Some(read))
+    }
+
+    fn take_sentinel_password(&mut self, password: Option<&str>) -> Result<(), OpenError> {
+        let wrong = |why: &str| Err(OpenError::Url { why: why.into() });
+        match (&mut self.guides, password) {
+            (Some(guides), Some(password)) if matches!(guides.wanted, Wanted::Named(_)) => {
+                guides.password = Some(password.to_owned());
+                Ok(())
+            }
+            (_, Some(_)) => {
+                wrong("--sentinel-password-file: only redis+sentinel:// asks Sentinels")
+            }
+            (Some(guides), None) if guides.user.is_some() => {
+                wrong("sentinel_user needs its password: give it with --sentinel-password-file")
+            }
+            (_, None) => Ok(()),
+        }
     }
 
     /// Parses what follows `redis+sentinel://`. Host and port are those of the first Sentinel until they have been asked.
     ///
     /// # Errors
     /// [`OpenError::Url`] with what is wrong; the password is never repeated.
-    pub fn parse_sentinel(rest: &str) -> Result<RedisUrl, OpenError> {
-        RedisUrl::parse_guided(rest, SENTINEL_PORT_DEFAULT, |name| {
+    pub fn parse_sentinel(rest: &str, secure: bool) -> Result<RedisUrl, OpenError> {
+        RedisUrl::parse_guided(rest, secure, SENTINEL_PORT_DEFAULT, |name| {
             if name.is_empty() || name.contains('/') {
                 return Err(
                     "the master's name is missing: redis+sentinel://HOST:PORT,HOST:PORT/NAME"
@@ -90,8 +136,8 @@ impl RedisUrl {
     ///
     /// # Errors
     /// As [`RedisUrl::parse_sentinel`].
-    pub fn parse_cluster(rest: &str) -> Result<RedisUrl, OpenError> {
-        RedisUrl::parse_guided(rest, PORT_DEFAULT, |slots| {
+    pub fn parse_cluster(rest: &str, secure: bool) -> Result<RedisUrl, OpenError> {
+        RedisUrl::parse_guided(rest, secure, PORT_DEFAULT, |slots| {
             if slots.is_empty() {
                 return Err(
                     "the slots of the shard are missing: redis+cluster://HOST:PORT,HOST:PORT/0-5460".into(),
@@ -105,6 +151,7 @@ impl RedisUrl {
     /// Parses hosts (`port` for those without one), and the name or slots after them.
     fn parse_guided(
         rest: &str,
+        secure: bool,
         port: u16,
         wanted: impl Fn(&str) -> Result<Wanted, String>,
     ) -> Result<RedisUrl, OpenError> {
@@ -136,9 +183,18 @@ impl RedisUrl {
         }
         let credentials = credentials.map_or_else(String::new, |text| format!("{text}@"));
         let first = hosts.split(',').next().unwrap_or_default().trim();
-        let url = RedisUrl::parse(&format!("{credentials}{first}?{query}"), false)?;
+        let (user, query) = match &wanted {
+            Wanted::Named(_) => sentinel_user(query)?,
+            Wanted::Slots(_) => (None, query.to_owned()),
+        };
+        let url = RedisUrl::parse(&format!("{credentials}{first}?{query}"), secure)?;
         Ok(RedisUrl {
-            guides: Some(Guides { places, wanted }),
+            guides: Some(Guides {
+                places,
+                wanted,
+                user,
+                password: None,
+            }),
             ..url
         })
     }
@@ -201,7 +257,7 @@ impl RedisUrl {
                 )
             }
         };
-        let mut wait_replicas = 0;
+        let (mut wait_replicas, mut tls_name) = (0, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("wait_replicas", n)) => {
@@ -210,9 +266,10 @@ impl RedisUrl {
                     })?;
                 }
                 Some(("ca" | "cert" | "key", _)) if secure => {}
+                Some(("name", name)) if secure => tls_name = Some(name.to_owned()),
                 _ => {
                     return Err(wrong(format!(
-                        "unknown option {pair:?}; known: wait_replicas=N, and with rediss:// ca=FILE, cert=FILE, key=FILE"
+                        "unknown option {pair:?}; known: wait_replicas=N, and with rediss:// ca=FILE, cert=FILE, key=FILE, name=NAME"
                     )));
                 }
             }
@@ -226,6 +283,7 @@ impl RedisUrl {
             password,
             wait_replicas,
             tls,
+            tls_name,
             guides: None,
         })
     }
@@ -238,6 +296,23 @@ impl RedisUrl {
             format!("{}:{}", self.host, self.port)
         }
     }
+}
+
+/// Returns the user for Sentinels that a query names, and the rest of the query.
+fn sentinel_user(query: &str) -> Result<(Option<String>, String), OpenError> {
+    let mut user = None;
+    let mut rest = Vec::new();
+    for option in query.split('&') {
+        match option.strip_prefix("sentinel_user=") {
+            None => rest.push(option),
+            Some(name) => {
+                user = Some(percent_decode(name).ok_or_else(|| OpenError::Url {
+                    why: "bad %-escape in sentinel_user".into(),
+                })?);
+            }
+        }
+    }
+    Ok((user, rest.join("&")))
 }
 
 #[cfg(test)]
@@ -269,7 +344,8 @@ mod tests {
 
     #[test]
     fn sentinels_and_a_master_are_read() {
-        let url = RedisUrl::parse_sentinel("u:p%40@a:1, b,[::1]:3,[::2]/prod?wait_replicas=2");
+        let url =
+            RedisUrl::parse_sentinel("u:p%40@a:1, b,[::1]:3,[::2]/prod?wait_replicas=2", false);
         let url = url.unwrap();
         let set = url.guides.unwrap();
         assert_eq!(set.wanted, Wanted::Named("prod".into()));
@@ -284,7 +360,7 @@ mod tests {
         );
         let many: Vec<String> = (0..17).map(|number| format!("h{number}")).collect();
         let many = many.join(",") + "/m";
-        let twice = RedisUrl::parse_sentinel("h,g,h:26379/m").unwrap_err();
+        let twice = RedisUrl::parse_sentinel("h,g,h:26379/m", false).unwrap_err();
         assert!(
             twice.to_string().contains("h:26379 is named twice"),
             "{twice}"
@@ -292,17 +368,54 @@ mod tests {
         for bad in [
             "", "a:1", "a:1/", "a:1/x/y", "/m", "a:1,/m", "a:0/m", "a/m?x=1", &many,
         ] {
-            assert!(RedisUrl::parse_sentinel(bad).is_err(), "{bad}");
+            assert!(RedisUrl::parse_sentinel(bad, false).is_err(), "{bad}");
         }
-        let error = RedisUrl::parse_sentinel(":s3cret@h:x/m")
+        let error = RedisUrl::parse_sentinel(":s3cret@h:x/m", false)
             .unwrap_err()
             .to_string();
         assert!(!error.contains("s3cret"), "{error}");
     }
 
     #[test]
+    fn sentinels_have_a_user_of_their_own_and_everything_has_tls() {
+        let read = |url: &str, sentinel| {
+            let passwords = Passwords {
+                store: Some("p"),
+                sentinel,
+            };
+            RedisUrl::read(url, passwords).map(Option::unwrap)
+        };
+        let url = "redis+sentinel://u:@a,b/m?sentinel_user=s%40&wait_replicas=1";
+        let url = read(url, Some("q")).unwrap();
+        let login = |url: &RedisUrl| (url.user.clone(), url.password.clone());
+        let both = |user: &str, password: &str| (Some(user.to_owned()), Some(password.to_owned()));
+        let place = ("b".to_owned(), 1);
+        assert_eq!(login(&url.at("c", 2).unwrap()), both("u", "p"));
+        assert_eq!(login(&url.guide(&place).unwrap()), both("s@", "q"));
+        assert_eq!(url.wait_replicas, 1);
+        // Without a word about the Sentinels nothing is said to them, least of all the password of Redis.
+        let url = read("redis+sentinel://u:@a/m", None).unwrap();
+        assert_eq!(login(&url.guide(&place).unwrap()), (None, None));
+        let url = read("redis+cluster://u:@a/0-9", None).unwrap();
+        assert_eq!(login(&url.guide(&place).unwrap()), both("u", "p"));
+        for (bad, sentinel) in [
+            ("redis+sentinel://a/m?sentinel_user=s", None),
+            ("redis+sentinel://a/m?sentinel_user=%zz", Some("q")),
+            ("redis+sentinel://a/m?ca=/none/such", None),
+            ("rediss+sentinel://a/m?ca=/none/such", None),
+            ("rediss+cluster://a/1?ca=/none/such", None),
+            ("redis+cluster://a/1?sentinel_user=s", None),
+            ("redis+cluster://a/1", Some("q")),
+            ("redis://a", Some("q")),
+        ] {
+            let error = read(bad, sentinel).unwrap_err().to_string();
+            assert!(!error.contains("\"q\""), "{bad}: {error}");
+        }
+    }
+
+    #[test]
     fn nodes_of_a_cluster_and_slots_are_read() {
-        let url = RedisUrl::parse_cluster(":p@a:7000,b/0-99,300?wait_replicas=1").unwrap();
+        let url = RedisUrl::parse_cluster(":p@a:7000,b/0-99,300?wait_replicas=1", false).unwrap();
         let set = url.guides.unwrap();
         assert_eq!(set.places_text(), "a:7000,b:6379");
         assert_eq!(set.wanted, Wanted::Slots(vec![0..=99, 300..=300]));
@@ -318,7 +431,7 @@ mod tests {
             ("a:0/1", "no TCP port"),
             ("/1", "host is missing"),
         ] {
-            let error = RedisUrl::parse_cluster(bad).unwrap_err().to_string();
+            let error = RedisUrl::parse_cluster(bad, false).unwrap_err().to_string();
             assert!(error.contains(says), "{bad}: {error}");
         }
     }

@@ -16,7 +16,13 @@ const NAMED: [&str; 2] = ["redis-8.2", "valkey-9.1"];
 const EVERYSEC: [&str; 2] = ["--appendfsync", "everysec"];
 
 fn open(redis: &Redis, sync: StoreSync) -> Box<dyn Store> {
-    pmnet_store::open_with(&redis.url(), None, Some(sync), 0).unwrap()
+    pmnet_store::open_with(
+        &redis.url(),
+        pmnet_store::Passwords::default(),
+        Some(sync),
+        0,
+    )
+    .unwrap()
 }
 
 /// Executes a state-changing request. Returns its reply, which the caller would pass on.

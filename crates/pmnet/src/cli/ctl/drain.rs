@@ -12,6 +12,7 @@ use pmnet_wire::command::barrier;
 use serde_json::json;
 
 use super::CtlArgs;
+
 use crate::cli::common::InFleet;
 use crate::cli::redis::{NOWHERE, devices, located};
 
@@ -25,8 +26,8 @@ pub(super) fn via(via: &str, shard: u32) -> Result<ClientConfig, ConfigError> {
 
 /// Returns the devices that etcd knows.
 pub(super) fn in_fleet(place: &InFleet, wait: Duration) -> anyhow::Result<ClientConfig> {
-    let (endpoints, names) = place.in_etcd()?;
-    let follow = FollowConfig { endpoints, names };
+    let (members, names) = place.in_etcd()?;
+    let follow = FollowConfig { members, names };
     let client = ClientConfig {
         shard: place.shard,
         ..ClientConfig::new(NOWHERE)

@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use pmnet_cli::tell;
 use pmnet_fleet::Order;
 use pmnet_fleet::hand::{Answered, Asked, Change, Doing, HandStep, HandWant, Looked, ask, look};
+use pmnet_proto::keys::ClusterKey;
 use serde_json::json;
 
 use super::{CtlArgs, Word, copies_text, drain, until};
@@ -25,6 +26,12 @@ const WAKE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_THEN: Duration = Duration::from_millis(250);
 
+/// What is to be done, and the key with which it is asked for.
+struct Asks<'a> {
+    args: &'a CtlArgs,
+    key: Option<ClusterKey>,
+}
+
 /// Does it. Returns false if it was not done in time.
 pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     let Some(via) = &args.via else {
@@ -33,11 +40,15 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
              need neither)"
         ));
     };
+    if let Word::Drain = args.word {
+        let wait = Duration::from_secs(args.wait);
+        return drain::of(&drain::via(via, args.shard)?, wait, args);
+    }
+    let asks = Asks {
+        args,
+        key: args.key()?,
+    };
     let (want, is_stopped) = match &args.word {
-        Word::Drain => {
-            let wait = Duration::from_secs(args.wait);
-            return drain::of(&drain::via(via, args.shard)?, wait, args);
-        }
         Word::Add { device: None } => (HandWant::Add, false),
         Word::Add { device: Some(_) } => {
             return Err(anyhow!(
@@ -57,12 +68,12 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
         }
         Word::Replace { id, is_stopped } => (HandWant::Replace(*id), *is_stopped),
         Word::Wire => (HandWant::Wire, false),
-        Word::Status => return status(args, via),
+        Word::Status => return status(&asks, via),
         // Done elsewhere.
-        Word::Promote(_) | Word::Shards(_) => return Ok(false),
+        Word::Drain | Word::Promote(_) | Word::Shards(_) => return Ok(false),
     };
     let at = addresses(args, via)?;
-    let looked = see(&at, args, PATIENCE)?;
+    let looked = see(&at, &asks, PATIENCE)?;
     let mut change = Change::plan(&looked, &want, is_stopped).map_err(|text| anyhow!(text))?;
     say(&change, &want, args.json);
     if args.dry_run {
@@ -75,7 +86,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     let mut lost: Option<Instant> = None;
     let mut waited: Option<Instant> = None;
     let done = until(args.wait, LOOK, || {
-        let looked = see(&known, args, PATIENCE_THEN)?;
+        let looked = see(&known, &asks, PATIENCE_THEN)?;
         let is_lost = change.joiner_is_lost(&looked);
         lost = lost
             .or_else(|| is_lost.then(Instant::now))
@@ -90,20 +101,21 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
                 if since.elapsed() >= WAKE {
                     waited = None;
                     if let Some(HandStep::Wire(doing, order)) = Change::wake(&looked) {
-                        wire(&doing, order);
+                        wire(&doing, order, asks.key.as_ref());
                     }
                 }
                 Ok(Err(text))
             }
             HandStep::Wire(doing, order) => {
                 waited = None;
-                Ok(Err(wire(&doing, order)))
+                Ok(Err(wire(&doing, order, asks.key.as_ref())))
             }
             HandStep::Leave(doing) => match ask(
                 doing.at,
                 &Asked::Leave {
                     to: doing.to.clone(),
                 },
+                asks.key.as_ref(),
             ) {
                 Ok(Answered::Done) => {
                     change.has_ended(doing.to.id);
@@ -119,8 +131,18 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
             end(&looked, true, "done", args.json);
             Ok(true)
         }
-        Ok(None) => not_done("the device that was to join is lost", &change, &known, args),
-        Err(waits) => not_done(&format!("not done in time: {waits}"), &change, &known, args),
+        Ok(None) => not_done(
+            "the device that was to join is lost",
+            &change,
+            &known,
+            &asks,
+        ),
+        Err(waits) => not_done(
+            &format!("not done in time: {waits}"),
+            &change,
+            &known,
+            &asks,
+        ),
     }
 }
 
@@ -129,11 +151,11 @@ fn not_done(
     why: &str,
     change: &Change,
     known: &[SocketAddr],
-    args: &CtlArgs,
+    asks: &Asks<'_>,
 ) -> anyhow::Result<bool> {
-    let what = undo(change, known, args)?;
-    let looked = see(known, args, PATIENCE_THEN)?;
-    end(&looked, false, &format!("{why}{what}"), args.json);
+    let what = undo(change, known, asks)?;
+    let looked = see(known, asks, PATIENCE_THEN)?;
+    end(&looked, false, &format!("{why}{what}"), asks.args.json);
     Ok(false)
 }
 
@@ -149,12 +171,12 @@ fn addresses(args: &CtlArgs, via: &str) -> anyhow::Result<Vec<SocketAddr>> {
     Ok(at)
 }
 
-fn see(at: &[SocketAddr], args: &CtlArgs, patience: Duration) -> anyhow::Result<Looked> {
-    look(at, args.shard, patience).map_err(|text| anyhow!(text))
+fn see(at: &[SocketAddr], asks: &Asks<'_>, patience: Duration) -> anyhow::Result<Looked> {
+    look(at, asks.args.shard, asks.key.as_ref(), patience).map_err(|text| anyhow!(text))
 }
 
 /// Has a device wired; what is waited for then.
-fn wire(doing: &Doing, order: Order) -> String {
+fn wire(doing: &Doing, order: Order, key: Option<&ClusterKey>) -> String {
     let Order {
         next,
         next_id,
@@ -166,7 +188,7 @@ fn wire(doing: &Doing, order: Order) -> String {
         next_id,
         shrink,
     };
-    match ask(doing.at, &asked) {
+    match ask(doing.at, &asked, key) {
         Ok(Answered::Done) if shrink.is_some() => format!(
             "device {} sends to {next}, and states that nobody else is in the chain",
             doing.to.id
@@ -185,13 +207,13 @@ fn refused(doing: &Doing, answer: &Answered) -> String {
 }
 
 /// Nobody who has not joined is sent to any more; a sentence about that.
-fn undo(change: &Change, known: &[SocketAddr], args: &CtlArgs) -> anyhow::Result<&'static str> {
-    if change.undo(&see(known, args, PATIENCE_THEN)?).is_none() {
+fn undo(change: &Change, known: &[SocketAddr], asks: &Asks<'_>) -> anyhow::Result<&'static str> {
+    if change.undo(&see(known, asks, PATIENCE_THEN)?).is_none() {
         return Ok(". What was begun goes on by itself, or is begun again by the same command");
     }
     let undone = until(UNDO_SECONDS, LOOK, || {
-        Ok(match change.undo(&see(known, args, PATIENCE_THEN)?) {
-            Some(HandStep::Wire(doing, order)) => Err(wire(&doing, order)),
+        Ok(match change.undo(&see(known, asks, PATIENCE_THEN)?) {
+            Some(HandStep::Wire(doing, order)) => Err(wire(&doing, order, asks.key.as_ref())),
             _ => Ok(()),
         })
     })?;
@@ -289,11 +311,11 @@ fn end(looked: &Looked, done: bool, what: &str, json: bool) {
 }
 
 /// Shows each process that answers, and its state. Returns false if no chain is served.
-fn status(args: &CtlArgs, via: &str) -> anyhow::Result<bool> {
-    let looked = see(&addresses(args, via)?, args, PATIENCE)?;
+fn status(asks: &Asks<'_>, via: &str) -> anyhow::Result<bool> {
+    let looked = see(&addresses(asks.args, via)?, asks, PATIENCE)?;
     let chain = looked.server.as_ref().map(|server| &server.chain);
     let place = |id: u32| chain.and_then(|chain| chain.iter().position(|one| *one == id));
-    if args.json {
+    if asks.args.json {
         let devices: Vec<_> = looked.devices.values().collect();
         tell(format_args!(
             "{}",

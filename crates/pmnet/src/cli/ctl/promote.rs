@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::anyhow;
 use clap::Args;
 use pmnet_cli::{password, tell, warn_of_password};
-use pmnet_store::{Progress, Promotion};
+use pmnet_store::{Passwords, Progress, Promotion};
 use serde_json::json;
 
 use super::{CtlArgs, LOOK, until};
@@ -20,6 +20,9 @@ pub(super) struct PromoteArgs {
     /// File with the password for Redis, in place of one in --store.
     #[arg(long, value_name = "FILE")]
     store_password_file: Option<PathBuf>,
+    /// File with the password for the Sentinels in --store.
+    #[arg(long, value_name = "FILE")]
+    sentinel_password_file: Option<PathBuf>,
     /// The replica, HOST:PORT. With --is-stopped all that are left, with commas between them. Not with Sentinels, which choose.
     #[arg(long, value_name = "ADDR,…", value_delimiter = ',')]
     to: Vec<String>,
@@ -31,16 +34,17 @@ pub(super) struct PromoteArgs {
 /// Does it. Returns false if it was not done in time.
 pub(super) fn of(args: &PromoteArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     warn_of_password("--store", &args.store, "give it with --store-password-file");
-    let file = args.store_password_file.as_ref();
-    let secret = file.map(|path| password("--store-password-file", path));
-    let secret = secret.transpose()?;
-    let plan = Promotion::plan(
-        &args.store,
-        secret.as_deref(),
-        ctl.shard,
-        &args.to,
-        args.is_stopped,
-    );
+    let secret = |flag: &str, file: &Option<PathBuf>| {
+        let read = file.as_ref().map(|path| password(flag, path));
+        read.transpose()
+    };
+    let store = secret("--store-password-file", &args.store_password_file)?;
+    let sentinel = secret("--sentinel-password-file", &args.sentinel_password_file)?;
+    let passwords = Passwords {
+        store: store.as_deref(),
+        sentinel: sentinel.as_deref(),
+    };
+    let plan = Promotion::plan(&args.store, passwords, ctl.shard, &args.to, args.is_stopped);
     let promotion = plan.map_err(|text| anyhow!(text))?;
     let then = promotion.then();
     if ctl.json {

@@ -6,6 +6,10 @@ use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
 use crate::cli::common::STATUS_HELP;
+use crate::cli::etcd::{
+    ETCD_CA_HELP, ETCD_CERT_HELP, ETCD_HELP, ETCD_KEY_HELP, ETCD_PASSWORD_HELP, ETCD_USER_HELP,
+    EtcdArgs,
+};
 use crate::cli::keys::KeyArgs;
 
 /// Where updates are logged and acknowledged.
@@ -154,9 +158,24 @@ pub struct DeviceArgs {
     /// Answer only while this device has a lease in etcd, as a member of this fleet (see below).
     #[arg(long, value_name = "NAME")]
     pub fleet: Option<String>,
-    /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
-    #[arg(long, value_name = "URL,…")]
+    /// With --fleet: the members of etcd.
+    #[arg(long, value_name = "URL,…", help = ETCD_HELP)]
     pub etcd: Option<String>,
+    /// Authorities that may vouch for etcd.
+    #[arg(long, value_name = "FILE", help = ETCD_CA_HELP)]
+    pub etcd_ca: Option<PathBuf>,
+    /// Certificate to show to etcd.
+    #[arg(long, value_name = "FILE", help = ETCD_CERT_HELP)]
+    pub etcd_cert: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", help = ETCD_KEY_HELP)]
+    pub etcd_key: Option<PathBuf>,
+    /// User of etcd.
+    #[arg(long, value_name = "NAME", help = ETCD_USER_HELP)]
+    pub etcd_user: Option<String>,
+    /// Its password.
+    #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
+    pub etcd_password_file: Option<PathBuf>,
     /// With --fleet: length of a lease in seconds, 2 to 60 [default: 3].
     #[arg(long, value_name = "N")]
     pub lease_seconds: Option<u64>,
@@ -191,6 +210,18 @@ pub struct DeviceArgs {
 }
 
 impl DeviceArgs {
+    /// Returns how etcd is reached.
+    pub(in crate::cli) fn etcd(&self) -> EtcdArgs {
+        EtcdArgs {
+            etcd: self.etcd.clone(),
+            etcd_ca: self.etcd_ca.clone(),
+            etcd_cert: self.etcd_cert.clone(),
+            etcd_key: self.etcd_key.clone(),
+            etcd_user: self.etcd_user.clone(),
+            etcd_password_file: self.etcd_password_file.clone(),
+        }
+    }
+
     /// These flags; what they do not say is as in the configuration file. The size of the log is said in one place as a whole. Only a
     /// command line takes a device out of the kernel.
     pub(super) fn over(self, file: DeviceArgs) -> DeviceArgs {
@@ -238,6 +269,11 @@ impl DeviceArgs {
             spin_us: self.spin_us.or(file.spin_us),
             fleet: self.fleet.or(file.fleet),
             etcd: self.etcd.or(file.etcd),
+            etcd_ca: self.etcd_ca.or(file.etcd_ca),
+            etcd_cert: self.etcd_cert.or(file.etcd_cert),
+            etcd_key: self.etcd_key.or(file.etcd_key),
+            etcd_user: self.etcd_user.or(file.etcd_user),
+            etcd_password_file: self.etcd_password_file.or(file.etcd_password_file),
             lease_seconds: self.lease_seconds.or(file.lease_seconds),
             status: self.status.or(file.status),
             copies: self.copies.or(file.copies),
@@ -288,6 +324,11 @@ mod tests {
         spin-us = 10
         fleet = "f"
         etcd = "g"
+        etcd-ca = "/k"
+        etcd-cert = "/l"
+        etcd-key = "/m"
+        etcd-user = "n"
+        etcd-password-file = "/o"
         lease-seconds = 11
         status = "j"
         copies = 13

@@ -8,14 +8,15 @@ use anyhow::Context;
 use pmnet_cli::ConfigError;
 use pmnet_client::{Clock, Stop};
 use pmnet_dataplane::relay::{Lease, LeaseWords, RelayConfig};
-use pmnet_fleet::{Agent, AgentConfig, Facts, LEASE_SECONDS, LEASE_SECONDS_USUAL, Names, Order};
+use pmnet_fleet::{
+    Agent, AgentConfig, Facts, LEASE_SECONDS, LEASE_SECONDS_USUAL, Members, Names, Order,
+};
 use pmnet_proto::time::Nanos;
 use pmnet_wire::record::Member;
 
 use super::args::{DeviceArgs, Mode};
 use super::hand::next_id;
 use super::supervisor::{Orders, Then, is_refusal, obey};
-use crate::cli::common::{in_etcd, required};
 
 /// How often it is looked whether etcd has answered.
 const LOOK: Duration = Duration::from_millis(20);
@@ -25,7 +26,7 @@ const PATIENCE: u64 = 3;
 /// Settings of a device in a fleet.
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
-    endpoints: Vec<String>,
+    members: Members,
     fleet: String,
     names: Names,
     seconds: u64,
@@ -46,8 +47,8 @@ impl FleetSettings {
         listen: SocketAddr,
     ) -> Result<Option<FleetSettings>, ConfigError> {
         let Some(name) = args.fleet.clone() else {
-            return match (&args.etcd, args.lease_seconds) {
-                (None, None) => Ok(None),
+            return match (args.etcd().nothing(), args.lease_seconds) {
+                (Ok(()), None) => Ok(None),
                 _ => Err(ConfigError(
                     "--etcd and --lease-seconds belong to --fleet: give the fleet's name".into(),
                 )),
@@ -85,10 +86,9 @@ impl FleetSettings {
                 LEASE_SECONDS.end()
             )));
         }
-        let etcd = required("--etcd", "device", args.etcd.clone())?;
-        let (endpoints, names) = in_etcd(&etcd, &name, args.shard.unwrap_or(0))?;
+        let (members, names) = args.etcd().of(&name, args.shard.unwrap_or(0))?;
         Ok(Some(FleetSettings {
-            endpoints,
+            members,
             fleet: name,
             names,
             seconds,
@@ -119,7 +119,7 @@ impl FleetOrders {
         let clock = Clock::boottime();
         let device = &relay.device;
         let agent = Agent::start(AgentConfig {
-            endpoints: fleet.endpoints.clone(),
+            members: fleet.members.clone(),
             names: fleet.names.clone(),
             id: device.id,
             address: relay.listen,

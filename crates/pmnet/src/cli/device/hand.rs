@@ -36,6 +36,7 @@ fn open(settings: &Settings) -> Option<DeviceDoor> {
         by_hand: device.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0,
         joins: device.flags & Member::JOIN != 0,
         in_kernel: settings.kernel().is_some(),
+        keys: settings.keys.as_ref().map(|keys| keys.keys.clone()),
         memory: memory(settings),
     });
     door.inspect_err(|error| {

@@ -6,6 +6,10 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::cli::common::STATUS_HELP;
+use crate::cli::etcd::{
+    ETCD_CA_HELP, ETCD_CERT_HELP, ETCD_HELP, ETCD_KEY_HELP, ETCD_PASSWORD_HELP, ETCD_USER_HELP,
+    EtcdArgs,
+};
 use crate::cli::keys::KeyArgs;
 
 /// Settings of `pmnet memcached`; section `[memcached]` of the configuration file.
@@ -25,9 +29,24 @@ pub struct MemcachedArgs {
     /// Instead of --via: the devices of this fleet, as etcd knows them, also when they change.
     #[arg(long, value_name = "NAME", conflicts_with = "via")]
     pub(super) fleet: Option<String>,
-    /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
-    #[arg(long, value_name = "URL,…")]
+    /// With --fleet: the members of etcd.
+    #[arg(long, value_name = "URL,…", help = ETCD_HELP)]
     pub(super) etcd: Option<String>,
+    /// Authorities that may vouch for etcd.
+    #[arg(long, value_name = "FILE", help = ETCD_CA_HELP)]
+    pub(super) etcd_ca: Option<PathBuf>,
+    /// Certificate to show to etcd.
+    #[arg(long, value_name = "FILE", help = ETCD_CERT_HELP)]
+    pub(super) etcd_cert: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", help = ETCD_KEY_HELP)]
+    pub(super) etcd_key: Option<PathBuf>,
+    /// User of etcd.
+    #[arg(long, value_name = "NAME", help = ETCD_USER_HELP)]
+    pub(super) etcd_user: Option<String>,
+    /// Its password.
+    #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
+    pub(super) etcd_password_file: Option<PathBuf>,
     /// File of this front's key (pmnet key front). SIGHUP has it read again.
     #[arg(long, value_name = "FILE")]
     pub(super) key: Option<PathBuf>,
@@ -70,6 +89,18 @@ pub struct MemcachedArgs {
 }
 
 impl MemcachedArgs {
+    /// Returns how etcd is reached.
+    pub(in crate::cli) fn etcd(&self) -> EtcdArgs {
+        EtcdArgs {
+            etcd: self.etcd.clone(),
+            etcd_ca: self.etcd_ca.clone(),
+            etcd_cert: self.etcd_cert.clone(),
+            etcd_key: self.etcd_key.clone(),
+            etcd_user: self.etcd_user.clone(),
+            etcd_password_file: self.etcd_password_file.clone(),
+        }
+    }
+
     /// These settings; what they do not say is as `below`. Settings that exclude each other win as a whole.
     pub(super) fn over(self, below: MemcachedArgs) -> MemcachedArgs {
         let KeyArgs { key, insecure } =
@@ -86,6 +117,11 @@ impl MemcachedArgs {
             via,
             fleet,
             etcd: self.etcd.or(below.etcd),
+            etcd_ca: self.etcd_ca.or(below.etcd_ca),
+            etcd_cert: self.etcd_cert.or(below.etcd_cert),
+            etcd_key: self.etcd_key.or(below.etcd_key),
+            etcd_user: self.etcd_user.or(below.etcd_user),
+            etcd_password_file: self.etcd_password_file.or(below.etcd_password_file),
             shard: self.shard.or(below.shard),
             copies: self.copies.or(below.copies),
             database: self.database.or(below.database),

@@ -131,6 +131,7 @@ pub fn check(args: MemcachedArgs) -> Result<(), ConfigError> {
 
 /// Reads these settings; an error if they cannot be.
 fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
+    let etcd = args.etcd();
     let listen = address("--listen", &required("--listen", "memcached", args.listen)?)?;
     let udp = args.udp.map(|udp| address("--udp", &udp)).transpose()?;
     for (flag, address) in [("--listen", Some(listen)), ("--udp", udp)] {
@@ -138,7 +139,7 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     }
     let shard = args.shard.unwrap_or(0);
     let hosts = args.via.as_deref().map_or_else(Vec::new, Named::all);
-    let (mut client, follow) = places("memcached", args.via, args.fleet, args.etcd, shard)?;
+    let (mut client, follow) = places("memcached", args.via, args.fleet, &etcd, shard)?;
     let mut front = FrontConfig::new(listen);
     front.udp = udp;
     let name = name(listen);
@@ -170,7 +171,7 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     client.name = name;
     client.shard = shard;
     let addresses: Vec<SocketAddr> = match &follow {
-        Some(follow) => beside_etcd(&follow.endpoints),
+        Some(follow) => beside_etcd(follow.members.urls()),
         None => client.heads().collect(),
     };
     let keys = KeyArgs::of(args.key, args.insecure).of_front(&addresses)?;

@@ -6,6 +6,10 @@ use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
 use crate::cli::common::STATUS_HELP;
+use crate::cli::etcd::{
+    ETCD_CA_HELP, ETCD_CERT_HELP, ETCD_HELP, ETCD_KEY_HELP, ETCD_PASSWORD_HELP, ETCD_USER_HELP,
+    EtcdArgs,
+};
 
 use super::super::access::{Hidden, Said};
 use super::super::keys::KeyArgs;
@@ -28,9 +32,24 @@ pub struct RedisArgs {
     /// Instead of --via: the devices of this fleet, as etcd knows them, also when they change.
     #[arg(long, value_name = "NAME", conflicts_with = "via")]
     pub(super) fleet: Option<String>,
-    /// With --fleet: the members of etcd, http://HOST:2379, with commas between them.
-    #[arg(long, value_name = "URL,…")]
+    /// With --fleet: the members of etcd.
+    #[arg(long, value_name = "URL,…", help = ETCD_HELP)]
     pub(super) etcd: Option<String>,
+    /// Authorities that may vouch for etcd.
+    #[arg(long, value_name = "FILE", help = ETCD_CA_HELP)]
+    pub(super) etcd_ca: Option<PathBuf>,
+    /// Certificate to show to etcd.
+    #[arg(long, value_name = "FILE", help = ETCD_CERT_HELP)]
+    pub(super) etcd_cert: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", help = ETCD_KEY_HELP)]
+    pub(super) etcd_key: Option<PathBuf>,
+    /// User of etcd.
+    #[arg(long, value_name = "NAME", help = ETCD_USER_HELP)]
+    pub(super) etcd_user: Option<String>,
+    /// Its password.
+    #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
+    pub(super) etcd_password_file: Option<PathBuf>,
     /// File of this front's key (pmnet key front). SIGHUP has it read again.
     #[arg(long, value_name = "FILE")]
     pub(super) key: Option<PathBuf>,
@@ -114,6 +133,18 @@ pub struct RedisArgs {
 }
 
 impl RedisArgs {
+    /// Returns how etcd is reached.
+    pub(in crate::cli) fn etcd(&self) -> EtcdArgs {
+        EtcdArgs {
+            etcd: self.etcd.clone(),
+            etcd_ca: self.etcd_ca.clone(),
+            etcd_cert: self.etcd_cert.clone(),
+            etcd_key: self.etcd_key.clone(),
+            etcd_user: self.etcd_user.clone(),
+            etcd_password_file: self.etcd_password_file.clone(),
+        }
+    }
+
     pub(super) fn who_may_connect(&self) -> Said {
         Said {
             users_of_redis: self.users_of_redis,
@@ -126,20 +157,35 @@ impl RedisArgs {
     /// These settings; what they do not say is as `below`. Settings that exclude each other are taken from one source, all together.
     pub(super) fn over(self, below: RedisArgs) -> RedisArgs {
         let said = [self.who_may_connect(), below.who_may_connect()];
-        let KeyArgs { key, insecure } =
-            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(below.key, below.insecure));
         let said = said.into_iter().find(Said::is_something);
         let said = said.unwrap_or_default();
-        let (via, fleet, etcd, shards) = match (self.via, self.fleet, self.etcd, self.shards) {
-            (None, None, etcd, None) => (below.via, below.fleet, etcd.or(below.etcd), below.shards),
-            (None, fleet, etcd, shards) => (None, fleet, etcd.or(below.etcd), shards),
-            said => said,
+        let own_etcd = self.etcd();
+        let etcd = own_etcd.clone().over(below.etcd());
+        let KeyArgs { key, insecure } =
+            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(below.key, below.insecure));
+        let (via, fleet, etcd, shards) = match (self.via, self.fleet, self.shards) {
+            (None, None, None) => (below.via, below.fleet, etcd, below.shards),
+            (None, fleet, shards) => (None, fleet, etcd, shards),
+            (via, fleet, shards) => (via, fleet, own_etcd, shards),
         };
+        let EtcdArgs {
+            etcd,
+            etcd_ca,
+            etcd_cert,
+            etcd_key,
+            etcd_user,
+            etcd_password_file,
+        } = etcd;
         RedisArgs {
             listen: self.listen.or(below.listen),
             via,
             fleet,
             etcd,
+            etcd_ca,
+            etcd_cert,
+            etcd_key,
+            etcd_user,
+            etcd_password_file,
             shards,
             shard: self.shard.or(below.shard),
             copies: self.copies.or(below.copies),

@@ -13,7 +13,8 @@ use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret};
 use pmnet_wire::record::CHAIN_MAX;
 
 use super::super::access::access;
-use super::super::common::{copies, hop_addresses, in_etcd, required, size_max};
+use super::super::common::{copies, hop_addresses, required, size_max};
+use super::super::etcd::EtcdArgs;
 use super::super::keys::{KeyArgs, OfFront, beside_etcd};
 use super::super::names::Named;
 use super::super::tls::server_tls;
@@ -80,10 +81,11 @@ pub fn located(
 pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let said = args.who_may_connect();
     let tls = args.tls_files();
+    let etcd = args.etcd();
     let listen = required("--listen", "redis", args.listen)?;
     let shard = args.shard.unwrap_or(0);
     let hosts = args.via.as_deref().map_or_else(Vec::new, Named::all);
-    let (mut client, follow) = places("redis", args.via, args.fleet, args.etcd, shard)?;
+    let (mut client, follow) = places("redis", args.via, args.fleet, &etcd, shard)?;
     let mut front = FrontConfig::new(address("--listen", &listen)?);
     front.access = access(said, front.listen)?;
     front.tls = server_tls(tls)?;
@@ -142,7 +144,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     client.name = name(front.listen);
     client.shard = shard;
     let addresses: Vec<SocketAddr> = match &follow {
-        Some(follow) => beside_etcd(&follow.endpoints),
+        Some(follow) => beside_etcd(follow.members.urls()),
         None => client.heads().collect(),
     };
     let keys = KeyArgs::of(args.key, args.insecure).of_front(&addresses)?;
@@ -189,7 +191,7 @@ pub fn places(
     role: &str,
     via: Option<String>,
     fleet: Option<String>,
-    etcd: Option<String>,
+    etcd: &EtcdArgs,
     shard: u32,
 ) -> Result<(ClientConfig, Option<FollowConfig>), ConfigError> {
     match (via, fleet) {
@@ -197,14 +199,14 @@ pub fn places(
             "--via and --fleet say both where the devices are: leave one out".into(),
         )),
         (None, Some(name)) => {
-            let (endpoints, names) = in_etcd(&required("--etcd", role, etcd)?, &name, shard)?;
-            let follow = FollowConfig { endpoints, names };
+            let (members, names) = etcd.of(&name, shard)?;
+            let follow = FollowConfig { members, names };
             Ok((ClientConfig::new(NOWHERE), Some(follow)))
         }
-        (_, None) if etcd.is_some() => Err(ConfigError(
-            "--etcd belongs to --fleet: give the fleet's name".into(),
-        )),
-        (via, None) => Ok((devices(&required("--via", role, via)?)?, None)),
+        (via, None) => {
+            etcd.nothing()?;
+            Ok((devices(&required("--via", role, via)?)?, None))
+        }
     }
 }
 

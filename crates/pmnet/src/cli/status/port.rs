@@ -6,11 +6,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use pmnet_cli::{ConfigError, notice, tell};
 use pmnet_status::Place;
+use pmnet_tls::{ClientTls, Distrust, Flags, Stream};
 use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::status::place;
+use crate::status::{Scheme, Spot, spot};
 
+/// Options of the address that a person can mend.
+const FLAGS: Flags = Flags {
+    ca: "ca=FILE",
+    certificate: "cert=FILE&key=FILE",
+};
 /// One question ends within this time.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Longest answer.
@@ -25,7 +31,7 @@ pub fn main(at: &str, wait: u64, as_json: bool) -> anyhow::Result<bool> {
     let all = loop {
         let all: Vec<(Place, anyhow::Result<Value>)> = places
             .iter()
-            .map(|place| (place.clone(), ask(place)))
+            .map(|spot| (spot.place.clone(), ask(spot)))
             .collect();
         let ready = all.iter().all(|(_, state)| is_ready(state));
         if ready || Instant::now() >= until {
@@ -50,10 +56,10 @@ pub fn main(at: &str, wait: u64, as_json: bool) -> anyhow::Result<bool> {
     Ok(all.iter().all(|(_, state)| is_ready(state)))
 }
 
-fn places(at: &str) -> Result<Vec<Place>, ConfigError> {
+fn places(at: &str) -> Result<Vec<Spot>, ConfigError> {
     let places = at.split(',').filter(|text| !text.is_empty());
-    let places: Vec<Place> = places
-        .map(|text| place("--at", text))
+    let places: Vec<Spot> = places
+        .map(|text| spot("--at", text))
         .collect::<Result<_, _>>()?;
     if places.is_empty() {
         return Err(ConfigError("--at: give HOST:PORT or unix:PATH".into()));
@@ -66,8 +72,8 @@ fn is_ready(state: &anyhow::Result<Value>) -> bool {
 }
 
 /// Returns the state of one process.
-fn ask(place: &Place) -> anyhow::Result<Value> {
-    let (domain, address) = match place {
+fn ask(spot: &Spot) -> anyhow::Result<Value> {
+    let (domain, address) = match &spot.place {
         Place::Tcp(address) => (Domain::for_address(*address), SockAddr::from(*address)),
         Place::Unix(path) => (Domain::UNIX, SockAddr::unix(path)?),
     };
@@ -77,18 +83,45 @@ fn ask(place: &Place) -> anyhow::Result<Value> {
     socket
         .connect_timeout(&address, ANSWER_MAX)
         .context("it cannot be reached")?;
-    let body = exchange(socket)?;
+    let body = match &spot.scheme {
+        Scheme::Https { host, query } => exchange(speak_tls(socket, host, query)?)?,
+        Scheme::Bare | Scheme::Http => exchange(socket)?,
+    };
     serde_json::from_str(&body).context("its answer is no JSON")
+}
+
+/// Returns the connection with TLS, after its handshake.
+fn speak_tls(socket: Socket, host: &str, query: &str) -> anyhow::Result<Stream<Socket>> {
+    let mut stream = ClientTls::of_query(host, query)?.connect(socket)?;
+    let until = Instant::now() + ANSWER_MAX;
+    while stream.is_handshaking() {
+        if Instant::now() >= until {
+            bail!("it does not answer");
+        }
+        stream.shake_hands().map_err(told)?;
+    }
+    Ok(stream)
+}
+
+/// Returns an error with what to do, if it is about certificates.
+fn told(error: std::io::Error) -> anyhow::Error {
+    match Distrust::of(&error) {
+        Some(why) => anyhow!("{}", why.sentence(FLAGS)),
+        None => error.into(),
+    }
 }
 
 fn exchange(mut stream: impl Read + Write) -> anyhow::Result<String> {
     stream
         .write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: pmnet\r\nConnection: close\r\n\r\n")
+        .and_then(|()| stream.flush())
+        .map_err(told)
         .context("it takes no request")?;
     let mut text = String::new();
     stream
         .take(ANSWER_BYTES_MAX)
         .read_to_string(&mut text)
+        .map_err(told)
         .context("it does not answer")?;
     let (head, body) = text
         .split_once("\r\n\r\n")
@@ -174,7 +207,7 @@ mod tests {
                 "metrics": { "pmnet_device_copies": 1 },
             }],
         });
-        let text = as_text(&place("--at", "127.0.0.1:9").unwrap(), &state);
+        let text = as_text(&spot("--at", "127.0.0.1:9").unwrap().place, &state);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         assert_eq!(lines[0], "127.0.0.1:9: device 1 (c), up 5 s: not ready");
         assert_eq!(lines[1], "device 7, shard 0");
@@ -197,8 +230,8 @@ mod tests {
         let held: Vec<Socket> = std::iter::from_fn(|| connect().ok()).take(10_000).collect();
         assert!(connect().is_err(), "there is room for {}", held.len());
         let (tell, told) = std::sync::mpsc::channel();
-        let place = Place::Unix(path.clone());
-        std::thread::spawn(move || tell.send(ask(&place).map_err(|error| format!("{error:#}"))));
+        let spot = spot("--at", &format!("unix:{}", path.display())).unwrap();
+        std::thread::spawn(move || tell.send(ask(&spot).map_err(|error| format!("{error:#}"))));
         let answer = told.recv_timeout(3 * ANSWER_MAX).unwrap();
         assert!(answer.unwrap_err().starts_with("it cannot be reached"));
     }

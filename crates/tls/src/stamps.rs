@@ -1,0 +1,23 @@
+//! Files that are replaced while a process runs.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// State of one file: time of its last change (seconds and nanoseconds), length, number. `None`: it cannot be reached.
+type Stamp = Option<(i64, i64, u64, u64)>;
+
+/// State of some files, to be compared with a later one. A link counts as the file that it leads to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stamps(Vec<Stamp>);
+
+impl Stamps {
+    /// Looks at these files.
+    #[must_use]
+    pub fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Stamps {
+        let stamp = |path: &Path| {
+            let about = std::fs::metadata(path).ok()?;
+            Some((about.mtime(), about.mtime_nsec(), about.len(), about.ino()))
+        };
+        Stamps(paths.into_iter().map(stamp).collect())
+    }
+}
