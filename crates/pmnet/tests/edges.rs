@@ -103,6 +103,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "dataplane",
             "device",
             "history",
+            "keys",
             "log",
             "media",
             "packets",

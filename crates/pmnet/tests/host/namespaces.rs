@@ -1,5 +1,6 @@
 //! Network namespaces of a test's own.
 
+use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -70,7 +71,8 @@ impl Two {
         inside
             .args(["netns", "exec", &self.0[place]])
             .arg(command.get_program())
-            .args(command.get_args());
+            .args(command.get_args())
+            .envs(settings(command));
         inside
     }
 
@@ -80,7 +82,8 @@ impl Two {
         inside
             .arg(format!("--net=/run/netns/{}", self.0[place]))
             .arg(command.get_program())
-            .args(command.get_args());
+            .args(command.get_args())
+            .envs(settings(command));
         inside
     }
 
@@ -100,6 +103,12 @@ impl Two {
         .join()
         .unwrap()
     }
+}
+
+/// Variables that are set for a command.
+pub fn settings(command: &Command) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+    let set = command.get_envs();
+    set.filter_map(|(name, value)| Some((name, value?)))
 }
 
 impl Drop for Two {

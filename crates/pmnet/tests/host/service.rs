@@ -91,7 +91,7 @@ fn a_file_is_checked_and_nothing_is_started() {
     let server = "[server]\nlisten = \"127.0.0.1:51500\"\nstore = \"null:\"\n";
     let (code, text) = check(&format!("{device}{server}"));
     assert!(
-        code == Some(0) && text.contains("[device], [server]"),
+        code == Some(0) && text.contains("[server], [device]"),
         "{text}"
     );
     assert!(!log.exists());

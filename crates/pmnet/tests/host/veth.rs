@@ -5,7 +5,7 @@ use std::fs::File;
 use std::process::Command;
 
 use crate::chain::{Places, Running, eventually, product};
-use crate::namespaces::{Two, missing, run};
+use crate::namespaces::{Two, missing, run, settings};
 use crate::skip::skip;
 
 const COMPILE: &str = "echo '__attribute__((section(\"xdp\"), used)) int pass(void *c) { return 2; }' \
@@ -202,7 +202,8 @@ fn what_the_kernel_refuses_a_device_says_what_to_do() {
         command
             .args(&before[1..])
             .arg(device.get_program())
-            .args(device.get_args());
+            .args(device.get_args())
+            .envs(settings(&device));
         let output = two.in_network(0, &command).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
