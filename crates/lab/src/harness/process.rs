@@ -103,10 +103,16 @@ impl Process {
         // Networks of the laboratory have no strangers.
         let says_key = |arg: &OsString| arg.to_string_lossy().contains("--key");
         let keyed = self.spec.args.iter().any(says_key);
-        let insecure = ROLES.iter().filter(|_| !keyed);
-        let insecure = insecure.map(|role| (format!("PMNET_{role}_INSECURE"), "true"));
-        let child = Command::new(&self.spec.binaries.lab)
-            .envs(insecure)
+        let mut command = Command::new(&self.spec.binaries.lab);
+        for role in ROLES {
+            let insecure = format!("PMNET_{role}_INSECURE");
+            // This process may have it from the one that started it.
+            match keyed {
+                true => command.env_remove(insecure),
+                false => command.env(insecure, "true"),
+            };
+        }
+        let child = command
             .arg("guarded")
             .arg("--parent")
             .arg(std::process::id().to_string())
