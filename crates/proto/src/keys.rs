@@ -8,7 +8,7 @@ use core::num::NonZeroU64;
 use pmnet_wire::packet::{Identity, Recover};
 use pmnet_wire::record::{Member, read_path};
 pub use pmnet_wire::{ClusterKey, DoorKeys, FrontKey, MacKey};
-use pmnet_wire::{FrontId, Header, Kind, Packet, SessionKeys};
+use pmnet_wire::{FrontId, Header, Kind, Life, Packet, SessionKeys};
 
 /// Source of a packet's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,18 +109,18 @@ impl HopKeys {
     /// The keys of the hop at this position of the chain; after the last member comes the server.
     pub(crate) fn new(
         cluster: &ClusterKeys,
-        shard: u32,
+        life: Life,
         epoch: u32,
         members: &[Member],
         position: usize,
     ) -> HopKeys {
         let sender = |at: usize| members.get(at).map_or(0, |member| member.device);
         let both = |at: usize| {
-            let key = |key: &ClusterKey| key.hop(shard, epoch, sender(at));
+            let key = |key: &ClusterKey| key.hop(life, epoch, sender(at));
             [Some(key(&cluster.present)), cluster.other.as_ref().map(key)]
         };
         HopKeys {
-            own: cluster.present.hop(shard, epoch, sender(position)),
+            own: cluster.present.hop(life, epoch, sender(position)),
             before: position.checked_sub(1).map_or([None; 2], both),
             after: both(position + 1),
         }
@@ -143,17 +143,22 @@ pub(crate) const fn goes_to_the_server(kind: Kind) -> bool {
 }
 
 /// Returns whether a hop has sealed a packet whose epoch is not the receiver's. Tried are the members of the chain that the receiver knows, the device that the
-/// header names, and the server.
+/// header names, and the server. `token`: the shard token of the receiver's life. Epoch 0 is that of a server without a record, which has none.
 pub(crate) fn verify_in_another_epoch(
     cluster: &ClusterKeys,
+    token: u64,
     members: &[Member],
     packet: &Packet<'_>,
 ) -> bool {
     let header = &packet.header;
+    let life = Life {
+        shard: header.shard,
+        token: if header.epoch == 0 { 0 } else { token },
+    };
     let members = members.iter().map(|member| member.device);
     let mut senders = members.chain([header.device, 0]);
     senders.any(|sender| {
-        let key = |key: &ClusterKey| key.hop(header.shard, header.epoch, sender);
+        let key = |key: &ClusterKey| key.hop(life, header.epoch, sender);
         cluster.verify(packet, key)
     })
 }

@@ -14,7 +14,7 @@ use crate::world::{Event, World, address};
 use pmnet_proto::time::{MICROSECOND, MILLISECOND};
 use pmnet_proto::{Outbox, Peer};
 use pmnet_wire::record::{Member, write_path};
-use pmnet_wire::{Flags, Header, Kind, Packet, raw};
+use pmnet_wire::{Flags, Header, Kind, Life, Packet, raw};
 
 /// Packets that the injector remembers.
 const MEMORY_MAX: usize = 256;
@@ -261,6 +261,9 @@ impl World {
 
     /// Notes under which session an id is sent, for the checkers.
     pub(crate) fn note_session(&mut self, bytes: &[u8]) {
+        let server = self.server.running.as_ref();
+        let chain = server.and_then(|running| running.machine().chain());
+        self.lives.extend(chain.map(|chain| chain.shard_token));
         let Ok(packet) = Packet::parse(bytes) else {
             return;
         };
@@ -268,7 +271,14 @@ impl World {
         if !matches!(header.kind, Kind::Append | Kind::Bypass) || header.fragment_index != 0 {
             return;
         }
-        let sealed_by = |sender| CLUSTER.hop(0, header.epoch, sender).verifies(&packet);
+        let sealed_by = |sender| {
+            let lives = self.lives.iter().map(|token| Life {
+                shard: 0,
+                token: *token,
+            });
+            let mut keys = lives.map(|life| CLUSTER.hop(life, header.epoch, sender));
+            keys.any(|key| key.verifies(&packet))
+        };
         if self.config.keyed && !(0..self.config.devices).map(device_id).any(sealed_by) {
             // No device has sent it in this form.
             return;

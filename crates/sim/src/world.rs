@@ -134,6 +134,8 @@ pub struct World {
     pub(crate) isolated: BTreeSet<usize>,
     pub(crate) memory: Vec<Seen>,
     pub(crate) sent_in: BTreeMap<u64, BTreeSet<u64>>,
+    /// Shard tokens that a server has said.
+    pub(crate) lives: BTreeSet<u64>,
     /// What clients have asked the server to execute.
     pub(crate) asked: BTreeMap<u64, Asking>,
     pub(crate) lost: usize,
@@ -296,6 +298,7 @@ impl World {
             isolated: BTreeSet::new(),
             memory: Vec::new(),
             sent_in: BTreeMap::new(),
+            lives: BTreeSet::new(),
             asked: BTreeMap::new(),
             lost: 0,
             order: (0..first_spare).collect(),

@@ -78,6 +78,16 @@ pub struct FrontKey {
     key: Key,
 }
 
+/// A shard from its first chain until its store is emptied or replaced. Epochs of another life begin at 1 again, so a packet of one life must not
+/// verify in another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Number of the shard.
+    pub shard: u32,
+    /// Shard token, which the server draws with the first chain, and which is no secret; 0: a server without a record of a chain.
+    pub token: u64,
+}
+
 /// The two keys of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionKeys {
@@ -156,11 +166,11 @@ impl ClusterKey {
         })
     }
 
-    /// The key of packets from this sender, a device or 0 for the server, to the hops beside it in this epoch.
+    /// The key of packets from this sender, a device or 0 for the server, to the hops beside it in this epoch of the life.
     #[must_use]
-    pub fn hop(&self, shard: u32, epoch: u32, sender: u32) -> MacKey {
-        let about = [shard.into(), epoch.into(), sender.into()];
-        MacKey(self.0.derive(HOP, about))
+    pub fn hop(&self, life: Life, epoch: u32, sender: u32) -> MacKey {
+        let place = u64::from(life.shard) << 32 | u64::from(epoch);
+        MacKey(self.0.derive(HOP, [place, sender.into(), life.token]))
     }
 
     /// The key of RECOVER and recover-replies that this sender sends, whatever the epoch.

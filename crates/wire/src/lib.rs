@@ -21,7 +21,7 @@ pub mod store_name;
 pub use escape::percent_decode;
 pub use fragment_size::FragmentSize;
 pub use header::{Flags, HEADER_LEN, Header, Kind, MAGIC, Packet, Place, Reject, raw};
-pub use key::{ClusterKey, DoorKeys, FrontId, FrontKey, KEY_BYTES, MacKey, SessionKeys};
+pub use key::{ClusterKey, DoorKeys, FrontId, FrontKey, KEY_BYTES, Life, MacKey, SessionKeys};
 pub use store_name::{StoreName, StoreNameError};
 
 /// First UDP port reserved for pmnet (PMNet paper §IV-A, see protocol.md §8; wire.md).

@@ -13,7 +13,7 @@ use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::packet::Identity;
 use pmnet_wire::record::{DurableRow, write_durable};
-use pmnet_wire::{ClusterKey, FrontKey, Header, Kind, MacKey, Packet, raw};
+use pmnet_wire::{ClusterKey, FrontKey, Header, Kind, Life, MacKey, Packet, raw};
 
 use crate::chain;
 use crate::differential::{PACKETS_ALL, Run, compared, number};
@@ -26,6 +26,10 @@ use crate::world::{
 
 /// The server begins with this key, and so do all hops beside the device.
 const CLUSTER: ClusterKey = ClusterKey::new(*b"a key of cluster");
+const LIFE: Life = Life {
+    shard: SHARD,
+    token: SHARD_TOKEN,
+};
 /// The key under which the device sends during a rollover.
 const NEXT: ClusterKey = ClusterKey::new(*b"the key after it");
 /// One packet in so many is forged.
@@ -157,7 +161,11 @@ impl Keys {
             }
             _ => payload,
         };
-        (CLUSTER.hop(header.shard, header.epoch, sender), payload)
+        let life = Life {
+            shard: header.shard,
+            ..LIFE
+        };
+        (CLUSTER.hop(life, header.epoch, sender), payload)
     }
 
     /// A packet with right checksums that no holder of the key has sent.
@@ -174,14 +182,14 @@ impl Keys {
             2 => Header { tag: 0, ..right },
             // Of this device, sent back to it.
             3 => CLUSTER
-                .hop(SHARD, header.epoch, DEVICE)
+                .hop(LIFE, header.epoch, DEVICE)
                 .seal(&right, &payload),
             4 => self
                 .front
                 .session(SHARD, header.tag)
                 .to_client
                 .seal(&right, &payload),
-            5 => MacKey::seal(&CLUSTER.hop(SHARD, header.epoch, 107), &right, &payload),
+            5 => MacKey::seal(&CLUSTER.hop(LIFE, header.epoch, 107), &right, &payload),
             6 => Header {
                 seq: right.seq ^ 1 << rng.u8(..3),
                 ..right
@@ -230,7 +238,7 @@ impl Keys {
         );
         let token = if only_hops_say || self.hops.contains(&sent.to) {
             assert!(
-                self.own.hop(SHARD, header.epoch, DEVICE).verifies(&packet),
+                self.own.hop(LIFE, header.epoch, DEVICE).verifies(&packet),
                 "{header}"
             );
             SHARD_TOKEN
@@ -362,7 +370,7 @@ fn whoever_comes_second_to_the_lock_seals_its_entry_for_the_order_that_it_gets()
         }
         world.device.finish(Time(world.now.0 + 1)).unwrap();
         assert_eq!(world.device.log().last(), 42, "two OPENs, and all updates");
-        let own = CLUSTER.hop(SHARD, 1, DEVICE);
+        let own = CLUSTER.hop(LIFE, 1, DEVICE);
         for order in 1..=42 {
             let entry = world.device.log().frame(order).unwrap();
             let packet = Packet::parse(entry).unwrap();

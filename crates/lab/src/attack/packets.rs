@@ -305,10 +305,10 @@ fn damage(random: &mut fastrand::Rng, packet: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pmnet_wire::{ClusterKey, Reject};
+    use pmnet_wire::{ClusterKey, Life, Reject};
 
     fn seen(kind: Kind, payload: &[u8]) -> Datagram {
-        let keys = ClusterKey::new([1; 16]).hop(0, 1, 2);
+        let keys = ClusterKey::new([1; 16]).hop(Life { shard: 0, token: 5 }, 1, 2);
         let header = keys.seal(&Header::new(kind).for_payload(payload), payload);
         let mut bytes = Vec::new();
         header.write(payload, &mut bytes);
@@ -324,7 +324,7 @@ mod tests {
     fn only_a_repeated_packet_verifies() {
         let mut random = fastrand::Rng::with_seed(7);
         let mut hoard = Hoard::default();
-        let keys = ClusterKey::new([1; 16]).hop(0, 1, 2);
+        let keys = ClusterKey::new([1; 16]).hop(Life { shard: 0, token: 5 }, 1, 2);
         for kind in Kind::ALL {
             hoard.keep(&mut random, seen(*kind, b"some payload"));
         }

@@ -307,7 +307,12 @@ impl Device {
     fn ping_next(&self, out: &mut Outbox) {
         let ping = Ping {
             session: 0,
-            client: 0,
+            // A server that has lost its record of the chain verifies it under this token.
+            client: if self.config.keys.is_some() {
+                self.chain.shard_token
+            } else {
+                0
+            },
             start: 0,
         };
         let ping = ping.header(&self.stamp());

@@ -31,7 +31,7 @@ use let_go::Leaving;
 use link::Link;
 use pmnet_wire::packet::{EntryKind, Identity, StaleEpoch, Stamp};
 use pmnet_wire::record::{DurableRow, Member};
-use pmnet_wire::{FragmentSize, HEADER_LEN, Header, Kind, Packet, SessionKeys};
+use pmnet_wire::{FragmentSize, HEADER_LEN, Header, Kind, Life, Packet, SessionKeys};
 use reads::Reads;
 use recover::{Recovering, Relayed};
 use rustc_hash::FxHashMap;
@@ -627,7 +627,12 @@ impl Device {
 
     fn verify_hop(&self, cluster: &ClusterKeys, packet: &Packet<'_>) -> bool {
         if packet.header.epoch != self.epoch {
-            return keys::verify_in_another_epoch(cluster, &self.chain.members, packet);
+            return keys::verify_in_another_epoch(
+                cluster,
+                self.chain.shard_token,
+                &self.chain.members,
+                packet,
+            );
         }
         let keys = self.chain.keys.as_ref();
         keys.is_some_and(|keys| keys.verify(packet))
@@ -688,8 +693,11 @@ impl Device {
         }
         let chain = &mut self.chain;
         if chain.keys.is_some() {
-            let (shard, position) = (self.config.shard, chain.position);
-            let keys = HopKeys::new(cluster, shard, self.epoch, &chain.members, position);
+            let life = Life {
+                shard: self.config.shard,
+                token: chain.shard_token,
+            };
+            let keys = HopKeys::new(cluster, life, self.epoch, &chain.members, chain.position);
             chain.keys = Some(keys);
             chain.stored_before = self.cursors.last;
         }

@@ -14,7 +14,7 @@ use pmnet_wire::record::{
     CHAIN_MAX, DurableRow, Member, RecoverReply, SessionRow, read_path, shard_size,
     write_padded_path, write_path,
 };
-use pmnet_wire::{Flags, FragmentSize, Header, Packet};
+use pmnet_wire::{Flags, FragmentSize, Header, Life, Packet};
 
 /// [`Device::probe`] asks the server no more often than this.
 const PROBE_EVERY: Nanos = SECOND;
@@ -517,9 +517,12 @@ impl Device {
         let position = members.iter().position(own).unwrap_or(0);
         self.epoch = epoch;
         self.goes_on = false;
+        let life = Life {
+            shard: self.config.shard,
+            token: shard_token,
+        };
         let keys = self.config.keys.as_ref();
-        let keys = keys
-            .map(|keys| HopKeys::new(&keys.cluster, self.config.shard, epoch, &members, position));
+        let keys = keys.map(|keys| HopKeys::new(&keys.cluster, life, epoch, &members, position));
         self.chain = OwnChain {
             stored_before: if keys.is_some() { last } else { 0 },
             keys,

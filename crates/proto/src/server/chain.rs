@@ -14,7 +14,7 @@ use pmnet_wire::record::{
     KEYED_ROWS_PER_PART, Member, RecoverReply, SESSION_ROWS_PER_PART, SessionRow, read_path,
     shard_size,
 };
-use pmnet_wire::{FRAGMENT_BYTES_MIN, FragmentSize, Header, Packet};
+use pmnet_wire::{FRAGMENT_BYTES_MIN, FragmentSize, Header, Life, Packet};
 
 /// The chain of one epoch, head first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -287,9 +287,13 @@ impl Server {
     /// Its keys with the tail, in the present epoch.
     pub(super) fn derive_hop_keys(&mut self) {
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
-        let (shard, epoch) = (self.config.shard, self.epoch());
+        let life = Life {
+            shard: self.config.shard,
+            token: self.chain.as_ref().map_or(0, |chain| chain.shard_token),
+        };
+        let epoch = self.epoch();
         let keys = self.config.keys.as_ref();
-        self.keys = keys.map(|keys| HopKeys::new(keys, shard, epoch, members, members.len()));
+        self.keys = keys.map(|keys| HopKeys::new(keys, life, epoch, members, members.len()));
     }
 
     /// The seal of recover-replies.

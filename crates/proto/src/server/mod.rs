@@ -26,7 +26,7 @@ use bypass::{Executing, Recent, Waiting};
 use bytes::Bytes;
 use chain::{PendingRecover, Snapshot};
 use doubts::{Doubt, Doubts};
-use pmnet_wire::packet::{Append, Applied, Retrans, StaleEpoch, Stamp};
+use pmnet_wire::packet::{Append, Applied, Ping, Retrans, StaleEpoch, Stamp};
 use pmnet_wire::{FragmentSize, FrontId, Header, Kind, Packet};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
@@ -468,12 +468,16 @@ impl Server {
 
     /// Returns whether a hop has sealed it. In the chain's epoch only the tail sends to the server.
     fn verify_hop(&self, cluster: &ClusterKeys, packet: &Packet<'_>) -> bool {
-        let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
+        let header = &packet.header;
+        let Some(chain) = &self.chain else {
+            // This store knows no chain, so the sender says in which life of the shard it is. Nothing follows but STALE_EPOCH.
+            let said = Ping::read(header).client;
+            return header.kind == Kind::Ping
+                && keys::verify_in_another_epoch(cluster, said, &[], packet);
+        };
         match &self.keys {
-            Some(keys) if !members.is_empty() && packet.header.epoch == self.epoch() => {
-                keys.verify(packet)
-            }
-            _ => keys::verify_in_another_epoch(cluster, members, packet),
+            Some(keys) if header.epoch == chain.epoch => keys.verify(packet),
+            _ => keys::verify_in_another_epoch(cluster, chain.shard_token, &chain.members, packet),
         }
     }
 

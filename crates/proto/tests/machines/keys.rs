@@ -13,9 +13,15 @@ use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::packet::Identity;
 use pmnet_wire::record::{DurableRow, RecoverReply, SessionRow, write_durable, write_path};
-use pmnet_wire::{ClusterKey, Flags, FrontKey, Header, Kind, MacKey, Packet, SessionKeys, raw};
+use pmnet_wire::{
+    ClusterKey, Flags, FrontKey, Header, Kind, Life, MacKey, Packet, SessionKeys, raw,
+};
 
 const CLUSTER: ClusterKey = ClusterKey::new(*b"a key of cluster");
+const LIFE: Life = Life {
+    shard: SHARD,
+    token: SHARD_TOKEN,
+};
 
 fn front_named(name: &str) -> FrontKey {
     let id = CLUSTER.front_id(name.as_bytes());
@@ -39,8 +45,17 @@ fn identity() -> Vec<u8> {
     said.write().to_vec()
 }
 
+/// The life that a server has begun, as its recover-reply says.
+fn life_of(reply: &Sent) -> Life {
+    let said = RecoverReply::read(&reply.payload).expect("a recover-reply");
+    Life {
+        shard: SHARD,
+        token: said.shard_token,
+    }
+}
+
 fn hop_key(sender: u32) -> MacKey {
-    CLUSTER.hop(SHARD, EPOCH, sender)
+    CLUSTER.hop(LIFE, EPOCH, sender)
 }
 
 fn sealed(key: MacKey, header: &Header, payload: &[u8]) -> Header {
@@ -298,7 +313,7 @@ fn a_hop_takes_an_entry_of_its_neighbour_only_and_seals_it_anew() {
     let payload = identity();
     let by_the_head = sealed(hop_key(1), &entry, &payload);
     assert_eq!(bench.answer(hop(3, 2), &by_the_head, &payload), []);
-    let of_another_epoch = CLUSTER.hop(SHARD, EPOCH - 1, 2);
+    let of_another_epoch = CLUSTER.hop(LIFE, EPOCH - 1, 2);
     let restamped = sealed(of_another_epoch, &entry, &payload);
     assert_eq!(bench.answer(hop(3, 2), &restamped, &payload), []);
     assert_eq!(bench.device.counters().forged, 3);
@@ -537,6 +552,7 @@ fn a_server_takes_entries_of_the_tail_only() {
     assert_eq!(bench.try_give(&right, &path), Ok(vec![]));
     let reply = only(bench.work());
     is_sealed(&reply, CLUSTER.asking(SHARD, 0));
+    let life = life_of(&reply);
     assert_eq!(bench.server.chain().map(|chain| chain.epoch), Some(1));
 
     let append = Header {
@@ -549,7 +565,7 @@ fn a_server_takes_entries_of_the_tail_only() {
         copies: raw(1),
         ..Header::new(Kind::Append)
     };
-    let key = |sender| CLUSTER.hop(SHARD, 1, sender);
+    let key = |sender| CLUSTER.hop(life, 1, sender);
     let early = sealed(key(1), &append, &identity());
     assert_eq!(bench.try_give(&early, &identity()), Ok(vec![]));
     assert_eq!(
@@ -619,17 +635,17 @@ fn two_cluster_keys_are_accepted_and_one_is_sent_under() {
     };
     let payload = identity();
     for (order, cluster) in [(1, CLUSTER), (2, next)] {
-        let by_the_head = sealed(cluster.hop(SHARD, EPOCH, 1), &entry(order), &payload);
+        let by_the_head = sealed(cluster.hop(LIFE, EPOCH, 1), &entry(order), &payload);
         let stored = bench.admit(&by_the_head, &payload);
         let stored = Sent {
             to: client(),
             header: stored,
             payload: payload.clone(),
         };
-        is_sealed(&stored, next.hop(SHARD, EPOCH, 2));
+        is_sealed(&stored, next.hop(LIFE, EPOCH, 2));
     }
     let third = ClusterKey::new([9; 16]);
-    let forged = sealed(third.hop(SHARD, EPOCH, 1), &entry(3), &payload);
+    let forged = sealed(third.hop(LIFE, EPOCH, 1), &entry(3), &payload);
     assert_eq!(bench.answer(hop(2, 1), &forged, &payload), []);
 }
 
@@ -686,7 +702,7 @@ fn what_was_stored_before_other_keys_came_is_sealed_anew() {
     let mut bench = head();
     let next = next_cluster();
     bench.device.rekey(next.clone());
-    let sealed_now = next.present.hop(SHARD, EPOCH, 1);
+    let sealed_now = next.present.hop(LIFE, EPOCH, 1);
     is_sealed(&only(bench.forwards()), sealed_now);
     let first = sealed(session().to_head, &update(1), b"payload");
     let entry = bench.admit(&first, b"payload");
@@ -708,7 +724,7 @@ fn what_was_stored_before_other_keys_came_is_sealed_anew() {
         };
         sealed(key, &header, &[])
     };
-    let server = CLUSTER.hop(SHARD, EPOCH, 0);
+    let server = CLUSTER.hop(LIFE, EPOCH, 0);
     bench.give(hop(1, 2), &applied(server, 1), &[]);
     assert_eq!(bench.device.cursors().3, 1);
     // The last step: the key before is forgotten, and the session goes on.
@@ -718,7 +734,7 @@ fn what_was_stored_before_other_keys_came_is_sealed_anew() {
     });
     bench.give(hop(1, 2), &applied(server, 2), &[]);
     assert_eq!(bench.device.cursors().3, 1);
-    let server = next.present.hop(SHARD, EPOCH, 0);
+    let server = next.present.hop(LIFE, EPOCH, 0);
     bench.give(hop(1, 2), &applied(server, 2), &[]);
     assert_eq!(bench.device.cursors().3, 2);
     let second = sealed(session().to_head, &update(2), b"payload");
@@ -822,7 +838,7 @@ fn a_server_with_other_keys_takes_entries_under_both_and_sends_under_the_new_one
     };
     let asks = sealed(CLUSTER.asking(SHARD, 1), &recover, &path);
     bench.try_give(&asks, &path).expect("it is taken in");
-    bench.work();
+    let life = life_of(&only(bench.work()));
     let next = next_cluster();
     bench.server.rekey(next.clone());
     let append = |order: u64, cluster: ClusterKey| {
@@ -836,14 +852,14 @@ fn a_server_with_other_keys_takes_entries_under_both_and_sends_under_the_new_one
             copies: raw(1),
             ..Header::new(Kind::Append)
         };
-        sealed(cluster.hop(SHARD, 1, 1), &header, &identity())
+        sealed(cluster.hop(life, 1, 1), &header, &identity())
     };
     for (order, cluster) in [(1, CLUSTER), (2, next.present)] {
         let entry = append(order, cluster);
         bench.try_give(&entry, &identity()).expect("the next entry");
         assert_eq!(bench.server.received(), order);
         let applied = only(bench.work());
-        is_sealed(&applied, next.present.hop(SHARD, 1, 0));
+        is_sealed(&applied, next.present.hop(life, 1, 0));
     }
     bench.server.rekey(ClusterKeys {
         other: None,
@@ -906,4 +922,69 @@ fn a_server_without_keys_stops_at_sessions_of_fronts_that_have_them() {
         let text = loaded.map_or_else(|stop| stop.0, |()| String::new());
         assert_eq!(text.starts_with("PM2018 1 sessions"), stops, "{text}");
     }
+}
+
+/// A store that was emptied, or another shard of the same number: its epochs begin at 1 again, and its server's words are not believed.
+#[test]
+fn what_was_sealed_in_another_life_of_the_shard_is_forged() {
+    let mut bench = head();
+    let first = sealed(session().to_head, &update(1), b"payload");
+    bench.admit(&first, b"payload");
+    bench.device.persisted(2);
+    let applied = Header {
+        order: 2,
+        tag: 0,
+        ..from_hop(Kind::Applied, 0)
+    };
+    let earlier = Life { token: 77, ..LIFE };
+    let before = bench.device.counters().forged;
+    for (life, believed) in [(earlier, 0), (LIFE, 2)] {
+        let word = sealed(CLUSTER.hop(life, EPOCH, 0), &applied, &[]);
+        bench.give(hop(1, 2), &word, &[]);
+        assert_eq!(bench.device.cursors().3, believed, "{life:?}");
+    }
+    assert_eq!(bench.device.counters().forged, before + 1);
+}
+
+/// A server without a record of the chain verifies a PING under the token that it says, and answers that it knows no such epoch.
+#[test]
+fn a_server_that_has_lost_its_record_says_so_to_a_ping_only() {
+    let config = ServerConfig {
+        keys: Some(ClusterKeys::new(CLUSTER)),
+        ..server::config()
+    };
+    let mut bench = server::Bench::blank(config);
+    let header = |kind: Kind| Header {
+        shard: SHARD,
+        epoch: EPOCH,
+        device: 1,
+        incarnation: 1,
+        request: raw(SHARD_TOKEN),
+        ..Header::new(kind)
+    };
+    let key = CLUSTER.hop(LIFE, EPOCH, 1);
+    let ping = sealed(key, &header(Kind::Ping), &[]);
+    let stale = only(bench.try_give(&ping, &[]).expect("it is taken in"));
+    assert_eq!(stale.header.kind, Kind::StaleEpoch);
+    let none = Life { token: 0, ..LIFE };
+    is_sealed(&stale, CLUSTER.hop(none, 0, 0));
+    let of_another = header(Kind::Ping);
+    let of_another = sealed(
+        key,
+        &Header {
+            request: raw(1),
+            ..of_another
+        },
+        &[],
+    );
+    assert_eq!(bench.try_give(&of_another, &[]), Ok(vec![]));
+    let entry = Header {
+        copies: raw(1),
+        session: 1,
+        order: 1,
+        ..header(Kind::Append)
+    };
+    let entry = sealed(key, &entry, &identity());
+    assert_eq!(bench.try_give(&entry, &identity()), Ok(vec![]));
+    assert_eq!(bench.server.counters().forged, 2);
 }

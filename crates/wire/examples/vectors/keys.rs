@@ -1,12 +1,16 @@
 //! Keys: their derivation, a sealed packet of every kind, and the same packets changed after they were sealed (`docs/spec/keys.md`).
 
-use super::packets::{self, EPOCH, HEAD, Named, SHARD, TOKEN};
+use super::packets::{self, EPOCH, HEAD, Named, SHARD, SHARD_TOKEN, TOKEN};
 use super::vector::{hex, long, packet_fields};
-use pmnet_wire::{ClusterKey, FrontKey, HEADER_LEN, Header, Kind, MacKey, Packet};
+use pmnet_wire::{ClusterKey, FrontKey, HEADER_LEN, Header, Kind, Life, MacKey, Packet};
 use serde_json::{Value, json};
 
 const CLUSTER: [u8; 16] = *b"a key of cluster";
 const NAME: &str = "web";
+const LIFE: Life = Life {
+    shard: SHARD,
+    token: SHARD_TOKEN,
+};
 
 fn cluster() -> ClusterKey {
     ClusterKey::new(CLUSTER)
@@ -39,7 +43,7 @@ fn key_of(header: &Header) -> MacKey {
         | Kind::Retrans
         | Kind::StaleEpoch
         | Kind::Bypass
-        | Kind::Ping => cluster().hop(SHARD, EPOCH, header.device),
+        | Kind::Ping => cluster().hop(LIFE, EPOCH, header.device),
     }
 }
 
@@ -128,17 +132,19 @@ fn derived() -> Vec<Value> {
             "name": "hop_key",
             "cluster_key": hex(cluster.bytes()),
             "shard": SHARD,
+            "shard_token": long(SHARD_TOKEN),
             "epoch": EPOCH,
             "sender": HEAD,
-            "derived": hex(cluster.hop(SHARD, EPOCH, HEAD).bytes()),
+            "derived": hex(cluster.hop(LIFE, EPOCH, HEAD).bytes()),
         }),
         json!({
             "name": "hop_key_of_the_server",
             "cluster_key": hex(cluster.bytes()),
             "shard": SHARD,
+            "shard_token": long(SHARD_TOKEN),
             "epoch": EPOCH,
             "sender": 0,
-            "derived": hex(cluster.hop(SHARD, EPOCH, 0).bytes()),
+            "derived": hex(cluster.hop(LIFE, EPOCH, 0).bytes()),
         }),
         json!({
             "name": "asking_key",

@@ -13,7 +13,7 @@ pub const EPOCH: u32 = 3;
 pub const HEAD: u32 = 11;
 const INCARNATION: u32 = 5;
 pub const TOKEN: u64 = 0x0123_4567_89ab_cdef;
-const SHARD_TOKEN: u64 = 0xfedc_ba98_7654_3210;
+pub const SHARD_TOKEN: u64 = 0xfedc_ba98_7654_3210;
 const SESSION: u64 = 1_000;
 /// Bytes of the header that are damaged one by one: field and offset (`docs/spec/wire.md` §1).
 const FIELDS: [(&str, usize); 20] = [

@@ -105,12 +105,14 @@ fn the_parts_in_which_a_packet_is_hashed_do_not_matter() {
     }
 }
 
+const LIFE: Life = Life { shard: 7, token: 5 };
+
 fn cluster() -> ClusterKey {
     ClusterKey::new(*b"0123456789abcdef")
 }
 
 #[test]
-fn each_leg_sender_epoch_and_session_has_a_key_of_its_own() {
+fn each_leg_sender_epoch_life_and_session_has_a_key_of_its_own() {
     let cluster = cluster();
     let front = cluster.front(cluster.front_id(b"web")).unwrap();
     let other = cluster.front(cluster.front_id(b"web-2")).unwrap();
@@ -122,7 +124,10 @@ fn each_leg_sender_epoch_and_session_has_a_key_of_its_own() {
         }
     }
     for (shard, epoch, sender) in [(0, 1, 1), (1, 1, 1), (0, 2, 1), (0, 1, 2), (0, 1, 0)] {
-        keys.push(*cluster.hop(shard, epoch, sender).bytes());
+        for token in [0, 1, 2] {
+            let life = Life { shard, token };
+            keys.push(*cluster.hop(life, epoch, sender).bytes());
+        }
     }
     for (shard, sender) in [(0, 1), (1, 1), (0, 2), (1, 0)] {
         keys.push(*cluster.asking(shard, sender).bytes());
@@ -144,7 +149,7 @@ fn the_id_of_a_front_says_of_which_cluster_it_is() {
 
 #[test]
 fn whatever_changes_in_a_packet_is_noticed() {
-    let key = cluster().hop(7, 3, 11);
+    let key = cluster().hop(LIFE, 3, 11);
     let payload = counting(24);
     let header = Header {
         shard: 7,
@@ -173,12 +178,12 @@ fn whatever_changes_in_a_packet_is_noticed() {
         let accepted = Packet::parse(&changed).is_ok_and(|packet| key.verifies(&packet));
         assert_eq!(accepted, in_crc, "bit {bit}: only the checksum is no part");
     }
-    let other = cluster().hop(7, 4, 11);
+    let other = cluster().hop(LIFE, 4, 11);
     assert!(!other.verifies(&Packet::parse(&datagram).unwrap()));
 }
 
 #[test]
 fn no_key_is_shown_by_accident() {
-    let shown = format!("{:?} {:?}", cluster(), cluster().hop(1, 1, 1));
+    let shown = format!("{:?} {:?}", cluster(), cluster().hop(LIFE, 1, 1));
     assert_eq!(shown, "ClusterKey(Key(…)) MacKey(Key(…))");
 }

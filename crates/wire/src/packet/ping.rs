@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!             24        32    40    48       56      64
-//! Ping        | session |     |     | client | start |   between hops: 0
+//! Ping        | session |     |     | client | start |   between hops: 0; with keys `client` is the shard token
 //! Pong        | session | size | expected | |       |
 //! StaleEpoch  |         |     |     |        |       |
 //! ```
@@ -14,7 +14,7 @@ view! {
     Ping = Ping {
         /// The session; 0: between hops.
         session: session,
-        /// As in OPEN: a head that did not see the OPEN learns it so.
+        /// As in OPEN: a head that did not see the OPEN learns it so. Between hops with keys: the shard token (`docs/spec/keys.md` §3).
         client: request,
         /// As in OPEN.
         start: key_hash,

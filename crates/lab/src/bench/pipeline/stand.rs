@@ -15,7 +15,7 @@ use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{Peer, Random, Time};
 use pmnet_wire::packet::{self, Fragment, Stamp};
 use pmnet_wire::record::{RecoverReply, read_path};
-use pmnet_wire::{ClusterKey, FrontKey, Header, Kind, MacKey, Packet as Wire};
+use pmnet_wire::{ClusterKey, FrontKey, Header, Kind, Life, MacKey, Packet as Wire};
 
 use super::frame;
 use super::packet::Packet;
@@ -33,6 +33,10 @@ const SHARD: u32 = 0;
 const DEVICE: u32 = 1;
 const EPOCH: u32 = 1;
 const SHARD_TOKEN: u64 = 0x1122_3344_5566_7788;
+const LIFE: Life = Life {
+    shard: SHARD,
+    token: SHARD_TOKEN,
+};
 const PORT: u16 = 51_000;
 /// Of the first client; each has its own.
 const CLIENT_PORT: u16 = 40_001;
@@ -321,7 +325,7 @@ impl Stand {
             ..Stamp::default()
         };
         let keys = self.keys.as_ref();
-        let key = keys.map(|keys| keys.cluster.hop(SHARD, EPOCH, 0));
+        let key = keys.map(|keys| keys.cluster.hop(LIFE, EPOCH, 0));
         let applied = written(key, word.header(&stamp), b"");
         self.pipeline.receive(self.now, self.server, &applied)?;
         self.turn()?;
