@@ -188,7 +188,7 @@ int main(int argc, char **argv)
 		die("usage: kv_pmem MAP POOL LISTEN");
 	open_store(&store, argv[1], argv[2]);
 #ifdef PMNET
-	struct pmnet_server_options options = { sizeof(options), 0, argv[3], 0, 0, NULL, 0, D_RO(store.root)->mark, MARK_MAX };
+	struct pmnet_server_options options = { .size = sizeof(options), .listen = argv[3], .watermark = D_RO(store.root)->mark, .watermark_len = MARK_MAX };
 	check(pmnet_server_open(&options, &server));
 #else
 	port = strchr(argv[3], ':');
