@@ -330,7 +330,8 @@ mod tests {
         }
         let stranger = ClusterKey::new([9; 16]);
         let field = Field {
-            roles: vec![SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 1), 9)],
+            // The client; the packets are of another host.
+            roles: vec![SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 9), 9)],
             own: stranger.front(stranger.front_id(b"other")),
         };
         let to = [101, 102].map(|last| SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, last), 51_000));
