@@ -285,6 +285,8 @@ def product(build, pages, root):
     for path in sorted((HERE / "etc").iterdir()):
         install(path, root / "etc/pmnet" / path.name)
     documents(build, root, "pmnet", "pmnet")
+    for path in ["prometheus/pmnet.rules.yml", "grafana/pmnet.json"]:
+        install(ROOT / "contrib" / path, root / "usr/share/doc/pmnet" / path)
     return debug
 
 

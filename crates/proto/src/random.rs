@@ -1,6 +1,6 @@
 //! Randomness as an argument: a small generator (SplitMix64) seeded by the caller.
 //!
-//! Tokens and nonces in the open lab mode are not secrets against someone on the path; the caller
+//! Without keys, tokens and nonces are not secrets against someone on the path; the caller
 //! seeds from the operating system so that they cannot be guessed off the path either.
 
 /// A seeded generator.

@@ -4,8 +4,8 @@
 //! bits, and cut off in one direction for a while, each independently. An attacker who does not know
 //! the tokens injects packets: foreign traffic, well-formed packets of every kind with guessed
 //! contents, and packets seen on the wire before: unchanged but much later, or changed under another
-//! token or an older epoch. The attacker never changes a packet under its right token (lab mode does not
-//! protect against anybody on the path), and never has the operator's flags (`--declare-data-loss`).
+//! token or an older epoch. The attacker never changes a packet under its right token (without keys nothing
+//! protects against anybody on the path; `--keyed` has an adversary of its own), and never has the operator's flags (`--declare-data-loss`).
 
 use crate::cells::Fault;
 use crate::hosts::{CLUSTER, device_id};
@@ -154,7 +154,7 @@ impl World {
             ..Header::new(kind)
         };
         let payload = match kind {
-            // Before the chain exists, the first device that asks becomes its member: lab mode cannot
+            // Before the chain exists, the first device that asks becomes its member: without keys it cannot
             // distinguish such an attack from a start.
             Kind::Recover if self.server.store.is_fresh() => return None,
             Kind::Recover => write_path(&[Member {

@@ -244,8 +244,8 @@ impl Shared {
         match self.memory.keep((order.next, order.next_id), false) {
             Ok(true) => {}
             Ok(false) => tracing::warn!(
-                "PM1514 this device does not remember how it is wired: write --next {} into its unit file",
-                order.next
+                "PM1514 this device does not remember how it is wired: write {} into its unit file",
+                self.memory.flags_of((order.next, order.next_id))
             ),
             Err(error) => {
                 return refused(format!(

@@ -1,7 +1,7 @@
 //! One question, one answer, over TCP: a line of JSON each, bounded in length and in time.
 //!
 //! A connection that says nothing keeps no other one waiting: they are listened to side by side, each for a moment. If there are too many of
-//! them, the one that came first goes, so there is always a place for the next.
+//! them, one of the host with most places goes: the one that came first. So there is always a place for the next.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};

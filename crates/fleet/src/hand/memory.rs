@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::next_flags;
+
 /// Longest record, in bytes.
 const RECORD_MAX: u64 = 4096;
 
@@ -75,13 +77,18 @@ impl Memory {
             return None;
         }
         tracing::warn!(
-            "PM1509 this device was wired by `pmnet ctl`: its next hop is {}, and not that of --next {}. Write --next {} into its \
-             unit file",
+            "PM1509 this device was wired by `pmnet ctl`: its next hop is {}, and not that of --next {}. Write {} into its unit file",
             record.next,
             self.flag.0,
-            record.next
+            self.flags_of((record.next, record.next_id))
         );
         Some((record.next, record.next_id))
+    }
+
+    /// Returns the flags of a unit file that name this next hop.
+    pub(super) fn flags_of(&self, (next, next_id): Hop) -> String {
+        // Without keys the flags have no id.
+        next_flags(next, next_id.filter(|_| self.flag.1.is_some()))
     }
 
     /// Remembers what an operator said; `left`: that the device was to end. False: there is no place to remember it.
@@ -166,6 +173,28 @@ pub(super) fn unfit(next: SocketAddr, listen: SocketAddr) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Who wrote the new `--next` alone into a unit file had the old id beside it, and a device that nobody served.
+    #[test]
+    fn with_keys_the_flags_of_a_next_hop_have_its_id() {
+        let next = SocketAddr::from(([10, 0, 0, 2], 51_000));
+        let memory = |flag_id| Memory {
+            path: None,
+            shard: 0,
+            id: 7,
+            flag: (SocketAddr::from(([10, 0, 0, 1], 51_000)), flag_id),
+            listen: SocketAddr::from(([10, 0, 0, 9], 51_000)),
+            joins: false,
+        };
+        let with_id = "--next 10.0.0.2:51000 --next-id 3";
+        assert_eq!(memory(Some(1)).flags_of((next, Some(3))), with_id);
+        // The server is one, too.
+        assert!(memory(Some(1)).flags_of((next, Some(0))).ends_with(" 0"));
+        // A device without keys is told the id by `pmnet ctl`, and refuses --next-id.
+        let without = "--next 10.0.0.2:51000";
+        assert_eq!(memory(None).flags_of((next, Some(3))), without);
+        assert_eq!(memory(Some(1)).flags_of((next, None)), without);
+    }
 
     #[test]
     fn what_was_said_last_counts() {

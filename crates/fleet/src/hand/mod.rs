@@ -107,6 +107,15 @@ pub struct DeviceSaid {
     pub in_kernel: bool,
 }
 
+/// Returns the flags that name a next hop on a command line. With keys its id is one of them; without keys a device refuses it.
+#[must_use]
+pub fn next_flags(next: SocketAddr, id_with_keys: Option<u32>) -> String {
+    match id_with_keys {
+        Some(id) => format!("--next {next} --next-id {id}"),
+        None => format!("--next {next}"),
+    }
+}
+
 /// State of a server, as it tells it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSaid {

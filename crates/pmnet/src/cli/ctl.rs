@@ -26,15 +26,18 @@ Examples:
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 replace 2 --dry-run
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 remove 2
   pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 add
-  pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 drain
+  pmnet ctl --fleet prod --etcd http://10.0.0.7:2379 \\
+      --key /etc/pmnet/cluster.key drain
 
 Without etcd:
-  pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000 status
+  pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000 \\
+      --key /etc/pmnet/cluster.key status
   pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000,10.0.0.8:51000 \\
-      replace 2 --dry-run
+      --key /etc/pmnet/cluster.key replace 2 --dry-run
   pmnet ctl --via 10.0.0.5:51000 --server 10.0.0.3:51500 \\
-      remove 2 --is-stopped
-  pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000 drain
+      --key /etc/pmnet/cluster.key remove 2 --is-stopped
+  pmnet ctl --via 10.0.0.5:51000,10.0.0.6:51000 \\
+      --key /etc/pmnet/cluster.key drain
   pmnet ctl promote \\
       --store redis+sentinel://s1:26379,s2:26379,s3:26379/mymaster
   pmnet ctl promote --store redis://10.0.0.4:6379 --to 10.0.0.5:6379 --dry-run

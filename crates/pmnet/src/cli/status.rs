@@ -22,6 +22,8 @@ Examples:
                                   processes of any role, by their status ports
   pmnet status --at 127.0.0.1:9464 --wait 30
                                   the same, as soon as all are ready
+  pmnet status --at 'https://10.0.0.3:9464?ca=ca.pem&cert=me.pem&key=me.key'
+                                  of another machine, with a certificate
   pmnet status                    all devices in this machine's kernel
   pmnet status eth0-51000 --json  one of them (--name of pmnet device)
   pmnet status --fleet prod --etcd http://10.0.0.7:2379
@@ -39,7 +41,8 @@ for one packet in 64, of those that the kernel answered or sent on by itself.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
-    /// Processes of any role instead, by the addresses of their status ports (--status), with commas between them.
+    /// Processes of any role instead, by the addresses of their status ports (--status): HOST:PORT, unix:PATH, http://HOST:PORT or
+    /// https://HOST:PORT?ca=FILE&cert=FILE&key=FILE, with commas between them.
     #[arg(long, value_name = "HOST:PORT,…", conflicts_with_all = ["name", "fleet"])]
     at: Option<String>,
     /// With --at: wait until all are ready, for so many seconds at most.

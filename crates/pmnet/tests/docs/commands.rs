@@ -9,13 +9,18 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 use crate::{pages, root};
 
-/// Flags of etcd, which pages of users name by themselves.
+/// Flags of etcd and of apt, which pages of users name by themselves.
 const FOREIGN: &[&str] = &[
+    "--allow-downgrades",
     "--auto-compaction-mode",
     "--bcrypt-cost",
     "--cert-file",
     "--client-cert-auth",
     "--key-file",
+    "--peer-cert-file",
+    "--peer-client-cert-auth",
+    "--peer-key-file",
+    "--peer-trusted-ca-file",
     "--trusted-ca-file",
     "--auto-compaction-retention",
     "--initial-cluster-state",

@@ -91,7 +91,7 @@ pub struct RedisArgs {
     /// Where devices that are processes have their logs.
     #[arg(long, value_enum, default_value_t = Medium::Dram)]
     media: Medium,
-    /// Without keys. (Else all rows have them but those in the kernel, which take none yet.)
+    /// Without keys. (Else all rows have them but those in the kernel, which are measured without.)
     #[arg(long)]
     insecure: bool,
     /// Measured seconds of one run [default: 0.3, with --quick 0.1].

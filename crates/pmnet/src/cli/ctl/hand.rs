@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use pmnet_cli::tell;
 use pmnet_fleet::Order;
-use pmnet_fleet::hand::{Answered, Asked, Change, Doing, HandStep, HandWant, Looked, ask, look};
+use pmnet_fleet::hand::{
+    Answered, Asked, Change, DeviceSaid, Doing, HandStep, HandWant, Looked, ask, look, next_flags,
+};
 use pmnet_proto::keys::ClusterKey;
 use serde_json::json;
 
@@ -128,7 +130,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     });
     match done? {
         Ok(Some(looked)) => {
-            end(&looked, true, "done", args.json);
+            end(&looked, true, "done", &asks);
             Ok(true)
         }
         Ok(None) => not_done(
@@ -155,7 +157,7 @@ fn not_done(
 ) -> anyhow::Result<bool> {
     let what = undo(change, known, asks)?;
     let looked = see(known, asks, PATIENCE_THEN)?;
-    end(&looked, false, &format!("{why}{what}"), asks.args.json);
+    end(&looked, false, &format!("{why}{what}"), asks);
     Ok(false)
 }
 
@@ -281,31 +283,39 @@ fn say(change: &Change, want: &HandWant, json: bool) {
 }
 
 /// Tells the outcome, and which flags are out of date now.
-fn end(looked: &Looked, done: bool, what: &str, json: bool) {
+fn end(looked: &Looked, done: bool, what: &str, asks: &Asks<'_>) {
     let chain = looked.server.as_ref().map(|server| server.chain.clone());
     let chain = chain.unwrap_or_default();
     let members = looked.devices.values();
     let members = members.filter(|said| chain.contains(&said.who.id));
-    let old: BTreeMap<u32, &pmnet_fleet::hand::DeviceSaid> = members
+    let old: BTreeMap<u32, &DeviceSaid> = members
         .filter(|said| said.next != said.flag)
         .map(|said| (said.who.id, said))
         .collect();
-    if json {
+    // Without keys a device refuses --next-id.
+    let next_id = |said: &DeviceSaid| said.next_id.filter(|_| asks.key.is_some());
+    if asks.args.json {
         let next: BTreeMap<String, String> = old
             .iter()
             .map(|(id, said)| (id.to_string(), said.next.to_string()))
             .collect();
+        let ids: BTreeMap<String, u32> = old
+            .iter()
+            .filter_map(|(id, said)| Some((id.to_string(), next_id(said)?)))
+            .collect();
         tell(format_args!(
             "{}",
-            json!({ "done": done, "chain": chain, "says": what, "next_is_now": next })
+            json!({ "done": done, "chain": chain, "says": what, "next_is_now": next, "next_id_is_now": ids })
         ));
         return;
     }
     tell(format_args!("{what}; the chain is {chain:?}"));
     for (id, said) in old {
         tell(format_args!(
-            "device {id} was started with --next {}, and sends to {} now: write that into its unit file",
-            said.flag, said.next
+            "device {id} was started with --next {}, and sends to {} now: write {} into its unit file",
+            said.flag,
+            said.next,
+            next_flags(said.next, next_id(said))
         ));
     }
 }

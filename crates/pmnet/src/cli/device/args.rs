@@ -129,7 +129,7 @@ pub struct DeviceArgs {
     /// and load it from there at the start. Without it the kernel goes on when this process ends.
     #[arg(long, value_name = "FILE")]
     pub spill: Option<PathBuf>,
-    /// The server reads the log by itself (its --device-log): it is sent no updates.
+    /// The server reads the log by itself (its --device-log): it is sent no updates. Not with --key.
     #[arg(long)]
     pub server_reads_log: bool,
     /// With --mode af-xdp: how the driver moves packets [default: auto].

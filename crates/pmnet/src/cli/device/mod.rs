@@ -50,9 +50,9 @@ Examples:
       --log /var/lib/pmnet/d.pmlog --media file \\
       --fleet prod --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
   in the kernel, on the server's own network interface (needs root):
-    pmnet device --mode nic --dev eth0 --insecure \\
+    pmnet device --mode nic --dev eth0 --key /etc/pmnet/cluster.key \\
       --listen 10.0.0.2:51000 --next 127.0.0.1:51500
-    pmnet device --mode nic --dev eth0 --insecure \\
+    pmnet device --mode nic --dev eth0 \\
       --listen 10.0.0.2:51000 --next 127.0.0.1:51500 --detach
   past the kernel's network stack (needs root):
     pmnet device --mode af-xdp --dev eth0 --key /etc/pmnet/cluster.key \\
@@ -73,7 +73,7 @@ that is no log, is damaged, or is of another device, version or size, is refused
 part of every acknowledgement. Clients send to the first device.
 
 --key: each packet between fronts, devices and server carries a MAC, and others are dropped (`pmnet key`, \
-docs/operate/keys.md). Then --next-id says which device is behind --next. Without keys a device starts only where no other machine can \
+docs/operate/keys.md). Then --next-id says the id of the device at --next, 0 for the server. Without keys a device starts only where no other machine can \
 reach it, or with --insecure.
 
 --shrink-chain: you state that devices which were in the chain and are no longer on the path are stopped for \
@@ -86,7 +86,7 @@ something are told so (DATA_LOSS).
 
 --join: this device is a spare, or one that was removed and is repaired. It joins at the end of a chain that \
 holds data. Start it with --next to the server, and wait until it says that it is ready. Then start the \
-chain's last device again with --next to this one. If the device is no member of the chain and its log was \
+chain's last device again with --next to this one (with keys also --next-id). If the device is no member of the chain and its log was \
 used, the log is erased first. The log of a member is never erased, so the flag may stay.
 
 --fleet: the device registers in etcd and keeps a lease there. It acknowledges and answers reads only while \

@@ -146,7 +146,7 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     };
     let by_nic = matches!(place, Place::Verbs(_));
     if device.keys.is_some() {
-        takes_keys(&place)?;
+        takes_keys(&place, &args)?;
     }
     if by_nic {
         device.acknowledger = Acknowledger::Nic;
@@ -185,11 +185,16 @@ pub fn device_keys(
 }
 
 /// Refuses keys where nothing could verify packets with them.
-fn takes_keys(place: &Place) -> Result<(), ConfigError> {
+fn takes_keys(place: &Place, args: &DeviceArgs) -> Result<(), ConfigError> {
     let text = match place {
         Place::Verbs(_) => {
             "--key does not go with --mode verbs: a NIC acknowledges a message before a process can verify it. Leave --key out, and state \
              with --insecure that the hosts of this network are trusted"
+        }
+        // Its pipeline leaves the MAC of such an entry to the process that sends it (pipeline.md §10).
+        Place::Kernel(_) if args.server_reads_log => {
+            "--server-reads-log does not go with --key: entries of the last device in the kernel have no MAC in the log, so the server would \
+             drop each one that it reads there. Leave --server-reads-log out (and --device-log of the server): the device sends them"
         }
         Place::Kernel(_) | Place::Relay | Place::Direct(_) | Place::Store(..) => return Ok(()),
     };
@@ -383,4 +388,40 @@ fn nth(first: &Settings, index: u16) -> Result<Settings, ConfigError> {
     path.push(format!(".{}", relay.device.shard));
     settings.path = path.into();
     Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use pmnet_keys::{Cluster, KeyFile};
+
+    use super::*;
+
+    /// The server read entries without a MAC there, and counted each of them as forged.
+    #[test]
+    fn a_device_with_keys_sends_the_server_what_it_logs() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = folder.path().join("c.key");
+        let cluster = KeyFile::Cluster(Cluster::draw().unwrap());
+        cluster.create(&key).unwrap();
+        let checked = |reads_log, key: Option<PathBuf>| {
+            let text = r#"
+                listen = "10.0.0.2:51000"
+                next = "127.0.0.1:51500"
+                mode = "nic"
+                dev = ["eth0"]
+            "#;
+            let args = DeviceArgs {
+                server_reads_log: reads_log,
+                insecure: key.is_none(),
+                key,
+                ..toml::from_str(text).unwrap()
+            };
+            settings(args).map(drop).map_err(|error| error.0)
+        };
+        assert_eq!(checked(false, Some(key.clone())), Ok(()));
+        assert_eq!(checked(true, None), Ok(()));
+        let refused = checked(true, Some(key)).unwrap_err();
+        let start = "--server-reads-log does not go with --key: ";
+        assert!(refused.starts_with(start), "{refused}");
+    }
 }

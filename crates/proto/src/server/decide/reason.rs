@@ -209,7 +209,7 @@ impl fmt::Display for Reason {
                 "PM1108 device {device} is no member of the chain {chain:?}: it joins with an empty log, and erases what it has."),
             Reason::ReadyToJoin { device, chain } => write!(f,
                 "PM1109 device {device} is ready to join the chain {chain:?}, its log is empty. Now start the chain's last device \
-                 again, with --next to this one."),
+                 again, with --next to this one, and with keys --next-id {device}."),
             Reason::DoesNotFitBeforeJoiners { path, joiners, chain } => write!(f,
                 "PM1017 the path {path:?} does not fit the chain {chain:?}, which {joiners:?} are to join at its end: check --next and \
                  --id of the devices."),
