@@ -20,6 +20,12 @@ pub enum DeviceError {
     /// The port failed.
     #[error("the network port failed")]
     Port(#[from] std::io::Error),
+    /// There are other keys, and the fast path could not be held to be told of them.
+    #[error(
+        "PM1025 the kernel's part could not be held to be told of other keys, and goes on with those that it had, also without this process: whom the new \
+         ones refuse is still served. Start this device again; what is acknowledged is in the log. {0}"
+    )]
+    Keys(std::io::Error),
     /// The shard must stop; the text says why and what to do.
     #[error("{0}")]
     Stopped(String),
@@ -50,6 +56,9 @@ struct Fast {
 /// How long the work of the fast path may wait before the machine follows it: the server gets entries
 /// in bursts anyway, and a wake-up for each update would cost more than the update.
 const FOLLOW_EVERY: Nanos = MILLISECOND;
+
+/// Tries to hold the fast path for other keys. Each lasts as long as the fast path waits. With the process ended it would go on with the keys before.
+const REKEY_TRIES: u32 = 3;
 
 /// Hops that a datagram may make where they are not counted.
 const HOPS_USUAL: u8 = 64;
@@ -165,7 +174,17 @@ impl<M: Media> DeviceNode<M> {
     /// # Errors
     /// [`DeviceError`].
     pub fn rekey(&mut self, now: Time, keys: ClusterKeys) -> Result<(), DeviceError> {
-        self.hold(now)?;
+        let mut held = self.hold(now);
+        for _again in 1..REKEY_TRIES {
+            if !matches!(held, Err(DeviceError::Port(_))) {
+                break;
+            }
+            held = self.hold(now);
+        }
+        held.map_err(|error| match error {
+            DeviceError::Port(error) => DeviceError::Keys(error),
+            error => error,
+        })?;
         self.machine.rekey(keys);
         Ok(())
     }

@@ -113,7 +113,7 @@ pub fn serve(
     let mut paths = Paths::new(config.server.size_max);
     // The last device that asked to belong to the chain.
     let mut asked: Option<Peer> = None;
-    let mut keys = None;
+    let mut keys: Option<Latter<ClusterKeys>> = None;
     if let (Some(own), Some(latest)) = (&mut config.server.keys, &config.keys) {
         let (present, latter) = latest.follow();
         *own = present;
@@ -135,6 +135,9 @@ pub fn serve(
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKE_TOKEN)?);
     if let Some(words) = &words {
         words.begin(waker.clone());
+    }
+    if let Some(keys) = &mut keys {
+        keys.wake_by(waker.clone());
     }
     core.store_mut().attend(Box::new(move || {
         // A loop that is gone needs no waking.

@@ -5,7 +5,9 @@
 //! they send, and verifies what the devices send.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use fastrand::Rng;
 use pmnet_dataplane::xdp::{Kernel, KernelConfig};
@@ -20,8 +22,8 @@ use crate::differential::{PACKETS_ALL, Run, compared, number};
 use crate::load::addresses;
 use crate::rig::{Node, Passed, run};
 use crate::world::{
-    DEVICE, SHARD, SHARD_TOKEN, Sent, World, before, config, frame, others, recover_reply, server,
-    settings, skipped,
+    DEVICE, SHARD, SHARD_TOKEN, Sent, Words, World, before, config, frame, others, recover_reply,
+    server, settings, skipped,
 };
 
 /// The server begins with this key, and so do all hops beside the device.
@@ -492,6 +494,11 @@ impl Alone {
     /// What becomes of the next update.
     fn update(&mut self) -> Passed {
         self.seq += 1;
+        self.update_again()
+    }
+
+    /// What becomes of the same update, if it comes again.
+    fn update_again(&mut self) -> Passed {
         let header = Header {
             shard: SHARD,
             epoch: 1,
@@ -535,18 +542,58 @@ fn with_the_same_keys_a_process_takes_the_pipeline_over_while_it_goes_on() {
     assert!(matches!(passed, Passed::Up), "{passed:?}");
 }
 
+/// The keys under which nothing of the front is taken.
+fn refusing() -> DeviceKeys {
+    let mut refusing = keys((0, 0), false);
+    refusing.cluster.refused.push(front().id());
+    refusing
+}
+
+#[test]
+fn other_keys_count_in_the_pipeline_as_soon_as_its_process_has_them() {
+    if skipped() {
+        return;
+    }
+    for (others, is_served) in [(keys((0, 0), true), true), (refusing(), false)] {
+        let mut alone = Alone::new();
+        assert!(matches!(alone.update(), Passed::Out(..)));
+        alone.node.rekey(alone.now, others.cluster).unwrap();
+        let passed = alone.update();
+        assert!(matches!(passed, Passed::Up), "it is held: {passed:?}");
+        alone.turn(&[]);
+        let passed = alone.update_again();
+        assert_eq!(matches!(passed, Passed::Out(..)), is_served, "{passed:?}");
+    }
+}
+
+/// If the process ended, the pipeline would go on with the keys that it had, for ever.
+#[test]
+fn a_process_with_other_keys_tries_again_if_it_cannot_hold_the_pipeline() {
+    if skipped() {
+        return;
+    }
+    let mut alone = Alone::new();
+    assert!(matches!(alone.update(), Passed::Out(..)));
+    let words = Words::of(alone.node.pins());
+    words.shard().taken.store(1, Ordering::SeqCst);
+    let leaves = std::thread::spawn(move || {
+        // One try lasts three seconds.
+        std::thread::sleep(Duration::from_secs(4));
+        words.shard().taken.store(0, Ordering::SeqCst);
+    });
+    let keyed = alone.node.rekey(alone.now, refusing().cluster);
+    leaves.join().unwrap();
+    keyed.unwrap();
+    assert!(matches!(alone.update(), Passed::Up));
+}
+
 /// A key that is refused from now on is not good until the server answers, however long it is away.
 #[test]
 fn with_other_keys_a_process_holds_the_pipeline_at_once() {
     if skipped() {
         return;
     }
-    let refused = || {
-        let mut refused = keys((0, 0), false);
-        refused.cluster.refused.push(front().id());
-        refused
-    };
-    for others in [Some(keys((0, 0), true)), Some(refused()), None] {
+    for others in [Some(keys((0, 0), true)), Some(refusing()), None] {
         let mut alone = Alone::new();
         assert!(matches!(alone.update(), Passed::Out(..)));
         alone.take_over(others);
@@ -554,7 +601,7 @@ fn with_other_keys_a_process_holds_the_pipeline_at_once() {
         assert!(matches!(passed, Passed::Up), "{passed:?}");
     }
     let mut alone = Alone::new();
-    alone.take_over(Some(refused()));
+    alone.take_over(Some(refusing()));
     alone.serve();
     assert!(matches!(alone.update(), Passed::Up));
     let counters = *alone.node.device().unwrap().machine().counters();
