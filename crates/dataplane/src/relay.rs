@@ -154,10 +154,11 @@ impl Relay {
         self.socket.local_address()
     }
 
-    /// The device has the present keys, and a wait ends when there are others.
-    fn follow_keys(&mut self, own: &mut DeviceKeys, latest: &Latest<ClusterKeys>) {
-        let (present, mut latter) = latest.follow();
-        own.cluster = present;
+    /// A wait ends when there are other keys than the device has. If that is so already, the first turn takes them as any later one does: a fast path, or a
+    /// server beside the device, has begun with the device's.
+    fn follow_keys(&mut self, own: &DeviceKeys, latest: &Latest<ClusterKeys>) {
+        let print = own.cluster.print();
+        let mut latter = latest.follow_on(|present| present.print() == print);
         latter.wake_by(Arc::clone(&self.waker));
         self.keys = Some(latter);
     }
@@ -169,7 +170,7 @@ impl Relay {
         keys: Option<&Latest<ClusterKeys>>,
         log: Log<M>,
     ) -> io::Result<DeviceNode<M>> {
-        if let (Some(own), Some(latest)) = (&mut device.keys, keys) {
+        if let (Some(own), Some(latest)) = (&device.keys, keys) {
             self.follow_keys(own, latest);
         }
         if let Some(fd) = log.wakeup_fd() {
@@ -544,9 +545,9 @@ mod tests {
     #[test]
     fn a_device_that_sleeps_is_woken_by_other_keys() {
         let (stop, _trigger) = Stop::new().unwrap();
-        let (mut relay, mut own) = relay(&stop);
+        let (mut relay, own) = relay(&stop);
         let latest = Latest::new(own.cluster.clone());
-        relay.follow_keys(&mut own, &latest);
+        relay.follow_keys(&own, &latest);
         let hangup = thread::spawn(move || {
             thread::sleep(Duration::from_millis(50));
             latest.replace(ClusterKeys::new(NEXT));
@@ -562,5 +563,19 @@ mod tests {
         assert_eq!(keys.present, NEXT);
         assert!(begun.elapsed() < Duration::from_secs(10), "it slept on");
         hangup.join().unwrap();
+    }
+
+    /// A pipeline that was taken over with the first keys, and goes on, is held before it has others.
+    #[test]
+    fn keys_that_came_while_the_device_started_come_in_its_first_turn() {
+        let (stop, _trigger) = Stop::new().unwrap();
+        let (mut relay, own) = relay(&stop);
+        let latest = Latest::new(own.cluster.clone());
+        relay.follow_keys(&own, &latest);
+        assert!(relay.keys().is_none(), "it has them");
+        latest.replace(ClusterKeys::new(NEXT));
+        relay.follow_keys(&own, &latest);
+        assert_eq!(relay.keys().map(|keys| keys.present), Some(NEXT));
+        assert!(relay.keys().is_none());
     }
 }

@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+/// A number of replacements that is never reached.
+const NEVER: u64 = u64::MAX;
+
 /// The value, for who replaces it.
 #[derive(Debug)]
 pub struct Latest<T>(Arc<Shared<T>>);
@@ -62,6 +65,16 @@ impl<T: Clone> Latest<T> {
         };
         (value.clone(), latter)
     }
+
+    /// The side of a loop that began with an earlier value, maybe. If that is not the present one, the first [`Latter::take`] gives the present one.
+    #[must_use]
+    pub fn follow_on(&self, is_present: impl FnOnce(&T) -> bool) -> Latter<T> {
+        let (present, mut latter) = self.follow();
+        if !is_present(&present) {
+            latter.seen = NEVER;
+        }
+        latter
+    }
 }
 
 impl<T> Clone for Latest<T> {
@@ -114,6 +127,13 @@ mod tests {
         let (later, mut other) = latest.follow();
         assert_eq!((later, other.take()), (3, None));
         assert_eq!((one.take(), one.take()), (Some(3), None));
+        let mut began_with_it = latest.follow_on(|&present| present == 3);
+        let mut began_earlier = latest.follow_on(|&present| present == 1);
+        assert_eq!(began_with_it.take(), None);
+        assert_eq!(
+            (began_earlier.take(), began_earlier.take()),
+            (Some(3), None)
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ use pmnet_wire::Header;
 use pmnet_wire::packet::{Ack, Append, Fragment, Stamp, Update};
 
 use super::error::KernelError;
-use super::kernel::Kernel;
+use super::kernel::{Kernel, print_word};
 use super::maps::hop_keys_in;
 use super::sessions::BaseCrcs;
 use super::shared::FOR_EVER;
@@ -145,7 +145,7 @@ impl Hold for Held<'_> {
         shard.incarnation.store(stamp.incarnation, Relaxed);
         let longest = u32::try_from(chain.size.bytes()).expect("bounded");
         shard.longest.store(longest, Relaxed);
-        shard.keys.store(kernel.print(), Relaxed);
+        shard.keys.store(print_word(chain.print), Relaxed);
         if let Some((_, map)) = &kernel.keys {
             hop_keys_in(map).describe(chain.keys.as_ref());
         }

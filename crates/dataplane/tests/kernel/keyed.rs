@@ -566,6 +566,24 @@ fn other_keys_count_in_the_pipeline_as_soon_as_its_process_has_them() {
     }
 }
 
+/// Which keys the maps have is told anew with other keys, so a process that begins with these goes on.
+#[test]
+fn a_process_with_the_keys_that_came_last_takes_the_pipeline_over_while_it_goes_on() {
+    if skipped() {
+        return;
+    }
+    for (others, goes_on) in [(keys((0, 0), true), true), (keys((0, 0), false), false)] {
+        let mut alone = Alone::new();
+        assert!(matches!(alone.update(), Passed::Out(..)));
+        let last = keys((0, 0), true).cluster;
+        alone.node.rekey(alone.now, last).unwrap();
+        alone.turn(&[]);
+        alone.take_over(Some(others));
+        let passed = alone.update();
+        assert_eq!(matches!(passed, Passed::Out(..)), goes_on, "{passed:?}");
+    }
+}
+
 /// If the process ended, the pipeline would go on with the keys that it had, for ever.
 #[test]
 fn a_process_with_other_keys_tries_again_if_it_cannot_hold_the_pipeline() {
