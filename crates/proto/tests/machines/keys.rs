@@ -833,6 +833,33 @@ fn a_client_with_another_key_leaves_its_session_when_nothing_is_under_way() {
     );
 }
 
+/// The file of a key that was edited by hand has the right id and a wrong key: no head can verify the OPEN. Then the file is put right.
+#[test]
+fn a_session_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
+    let wrong = FrontKey::new(front().id(), *b"not derived here");
+    let config = ClientConfig {
+        keys: Some(wrong),
+        ..support::client::config()
+    };
+    let (mut bench, open) = support::client::Bench::opening(config);
+    let said = Identity::read(&open.payload).expect("an OPEN says whose it is");
+    is_sealed(&open, wrong.session(SHARD, said.token).to_head);
+    bench.client.rekey(bench.now, front());
+    let keys = front().session(SHARD, said.token);
+    let again = only(bench.flush());
+    assert_eq!(again.header.kind, Kind::Open);
+    is_sealed(&again, keys.to_head);
+    let reply = Header {
+        order: said.token,
+        ..bench.reply(Kind::OpenReply)
+    };
+    bench.receive(&sealed(keys.to_client, &reply, &[]), &[]);
+    bench.update();
+    let sent = only(bench.flush());
+    assert_eq!(sent.header.kind, Kind::Update);
+    is_sealed(&sent, keys.to_head);
+}
+
 #[test]
 fn an_idle_session_ends_by_itself_when_there_is_another_key() {
     let (mut bench, _, keys) = opened();
