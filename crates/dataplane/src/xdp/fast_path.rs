@@ -54,6 +54,17 @@ impl Kernel {
         if was_held { Ok(()) } else { held.resume() }
     }
 
+    /// The session is over. Its keys need a hold: a CPU may be verifying with them.
+    fn forget(&mut self, id: u64) -> Result<(), KernelError> {
+        if self.keys.is_none() || self.sessions.find(id).is_none() {
+            return self.sessions.remove(id);
+        }
+        let was_held = self.held;
+        let held = self.held()?;
+        held.0.sessions.remove(id)?;
+        if was_held { Ok(()) } else { held.resume() }
+    }
+
     /// With keys the pipeline adds what a tag contributes, which is another one in each packet.
     fn base_crcs(&self, state: &SessionState) -> BaseCrcs {
         let keyed = self.keys.is_some();
@@ -255,7 +266,7 @@ impl FastPath for Kernel {
     fn refresh_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
         match state {
             Some(state) => self.refresh(&state)?,
-            None => self.sessions.remove(id)?,
+            None => self.forget(id)?,
         }
         Ok(())
     }

@@ -9,8 +9,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use aya::maps::{Array, Map, MapData};
 use fastrand::Rng;
 use pmnet_dataplane::xdp::{Kernel, KernelConfig};
+use pmnet_device::FastPath;
+use pmnet_log::Tail;
+use pmnet_proto::device::SessionState;
 use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::packet::Identity;
@@ -20,10 +24,11 @@ use pmnet_wire::{ClusterKey, FrontKey, Header, Kind, Life, MacKey, Packet, raw};
 use crate::chain;
 use crate::differential::{PACKETS_ALL, Run, compared, number};
 use crate::load::addresses;
+use crate::races::fresh;
 use crate::rig::{Node, Passed, run};
 use crate::world::{
-    DEVICE, SHARD, SHARD_TOKEN, Sent, Words, World, before, config, frame, others, recover_reply,
-    server, settings, skipped,
+    DEVICE, SHARD, SHARD_TOKEN, Scratch, Sent, Words, World, before, config, frame, others,
+    recover_reply, server, settings, skipped,
 };
 
 /// The server begins with this key, and so do all hops beside the device.
@@ -564,6 +569,60 @@ fn other_keys_count_in_the_pipeline_as_soon_as_its_process_has_them() {
         let passed = alone.update_again();
         assert_eq!(matches!(passed, Passed::Out(..)), is_served, "{passed:?}");
     }
+}
+
+/// Nobody needs the keys of a session that is over, and maps outlive their process.
+#[test]
+fn the_keys_of_a_session_that_is_over_are_erased() {
+    if skipped() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (address, client) = addresses()[0];
+    let own = keys((0, 0), false).cluster;
+    let settings = KernelConfig {
+        keys: Some(own.print()),
+        ..config(address)
+    };
+    let (mut kernel, _image) = Kernel::load(&settings, scratch.0.clone()).unwrap();
+    let state = SessionState {
+        address: Some(client),
+        keys: Some(front().session(SHARD, Alone::TOKEN)),
+        ..fresh()
+    };
+    let map = scratch.0.path("pm_session_keys");
+    let map = MapData::from_pin(map).unwrap();
+    let map: Array<_, [u64; 4]> = Map::Array(map).try_into().unwrap();
+    let known = || {
+        map.iter()
+            .filter(|keys| *keys.as_ref().unwrap() != [0; 4])
+            .count()
+    };
+    kernel
+        .hold()
+        .unwrap()
+        .set_session(state.id, Some(state))
+        .unwrap();
+    assert_eq!(known(), 1);
+    kernel.hold().unwrap().set_session(state.id, None).unwrap();
+    assert_eq!(known(), 0, "while it is held");
+    kernel
+        .hold()
+        .unwrap()
+        .set_session(state.id, Some(state))
+        .unwrap();
+    kernel.hold().unwrap().release(&Tail::default()).unwrap();
+    assert_eq!(known(), 1);
+    kernel.refresh_session(state.id, None).unwrap();
+    assert_eq!(known(), 0);
+    assert!(kernel.admits(), "it goes on");
+    kernel
+        .hold()
+        .unwrap()
+        .set_session(state.id, Some(state))
+        .unwrap();
+    kernel.hold().unwrap().forget_sessions().unwrap();
+    assert_eq!(known(), 0);
 }
 
 /// Which keys the maps have is told anew with other keys, so a process that begins with these goes on.
