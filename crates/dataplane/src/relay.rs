@@ -83,7 +83,6 @@ pub(crate) struct Relay {
     asked: bool,
     lease: Option<Lease>,
     keys: Option<Latter<ClusterKeys>>,
-    next: Peer,
     /// The last renewal that was handed on.
     renewed: (u32, Time),
     pulse: Arc<Pulse>,
@@ -118,7 +117,6 @@ impl Relay {
             asked: true,
             lease: config.lease.clone(),
             keys: None,
-            next: config.device.next,
             renewed: (0, Time(0)),
             pulse: Arc::clone(&config.pulse),
             from_nowhere: 0,
@@ -186,10 +184,8 @@ impl Relay {
 
 impl Port for Relay {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize> {
-        let (next, mut next_spoke) = (self.next, false);
         let from_nowhere = &mut self.from_nowhere;
         let received = self.bursts.receive(self.socket.io(), |from, hops, bytes| {
-            next_spoke |= from == next;
             // Port 0 cannot be answered. Only a forger writes it.
             if from.port() == 0 {
                 *from_nowhere += 1;
@@ -197,9 +193,6 @@ impl Port for Relay {
                 deliver(from, hops, bytes);
             }
         });
-        if next_spoke && let Some(lease) = &self.lease {
-            lease.words.hear_next();
-        }
         if self.socket.is_everywhere() {
             for (from, at) in self.bursts.heard() {
                 self.socket.heard(*from, *at);
@@ -226,6 +219,12 @@ impl Port for Relay {
         let peers = peers.filter(|peer| !peer.ip().is_unspecified());
         let own = self.interface.mtu().map(|mtu| (self.listen, mtu));
         Some(self.paths.look(now, &mut self.socket, peers, own))
+    }
+
+    fn heard_next(&mut self) {
+        if let Some(lease) = &self.lease {
+            lease.words.hear_next();
+        }
     }
 
     fn asks_next(&mut self) -> bool {

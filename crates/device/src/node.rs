@@ -69,6 +69,8 @@ pub struct DeviceNode<M> {
     log: Held<Log<M>>,
     fast: Option<Fast>,
     next: Peer,
+    /// Something came from the next hop that is known to be of the right sender.
+    heard_next: bool,
     out: Outbox,
     rejects: Rejects,
     /// Sender of the last foreign datagram: answers to it go back there.
@@ -102,6 +104,7 @@ impl<M: Media> DeviceNode<M> {
             log: Held::new(log),
             fast: None,
             next,
+            heard_next: false,
             out: Outbox::new(),
             rejects: [0; Reject::ALL.len()],
             foreign: None,
@@ -272,6 +275,7 @@ impl<M: Media> DeviceNode<M> {
         let Some(genuine) = self.machine.check(&packet) else {
             return Ok(());
         };
+        self.heard_next |= from == self.next;
         if let Some(fast) = &mut self.fast
             && self.machine.may_close(&packet.header)
             && !std::mem::replace(&mut fast.reads_up, true)
@@ -425,6 +429,11 @@ impl<M: Media> DeviceNode<M> {
     /// Nobody is told that there was no room: what was refused is offered again.
     pub(crate) fn tell_nobody_of_room(&mut self) {
         self.out.withdraw(&[Kind::NotLogged]);
+    }
+
+    /// Returns whether the next hop was heard of since the last call: with keys, by a packet that a hop has sealed.
+    pub fn heard_next(&mut self) -> bool {
+        std::mem::take(&mut self.heard_next)
     }
 
     /// As [`pmnet_proto::device::Device::ask_next`].

@@ -571,6 +571,28 @@ fn other_keys_count_in_the_pipeline_as_soon_as_its_process_has_them() {
     }
 }
 
+/// Whoever sends from the next hop's address, without its key, would keep a device from looking where the hop is now.
+#[test]
+fn a_packet_that_the_next_hop_has_not_sealed_is_no_sign_of_it() {
+    if skipped() {
+        return;
+    }
+    let mut alone = Alone::new();
+    let next = server(alone.node.address);
+    assert!(alone.node.heard_next(), "it has answered");
+    let applied = Header {
+        shard: SHARD,
+        epoch: 1,
+        order: 1,
+        ..Header::new(Kind::Applied)
+    };
+    let by = |sender| sealed(&CLUSTER.hop(LIFE, 1, sender), &applied, &[]);
+    alone.turn(&[(next, by(99))]);
+    assert!(!alone.node.heard_next());
+    alone.turn(&[(next, by(0))]);
+    assert!(alone.node.heard_next());
+}
+
 /// Nobody needs the keys of a session that is over, and maps outlive their process.
 #[test]
 fn the_keys_of_a_session_that_is_over_are_erased() {

@@ -243,6 +243,12 @@ impl Node {
         process.device.rekey(now, keys)
     }
 
+    /// Whether its process has heard of the next hop since this was asked last.
+    pub fn heard_next(&mut self) -> bool {
+        let process = self.process.as_mut().expect("it lives");
+        process.device.heard_next()
+    }
+
     /// Does what the process does before it waits. Returns until when it may wait.
     pub fn rest(&mut self, now: Time) -> Option<Time> {
         let process = self.process.as_mut().expect("it lives");
