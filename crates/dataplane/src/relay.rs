@@ -12,7 +12,7 @@ use pmnet_device::{
 };
 use pmnet_log::{Log, Media};
 use pmnet_proto::device::Device;
-use pmnet_proto::keys::ClusterKeys;
+use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
 use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{FragmentSize, Outbox, Peer, Random, Time};
 pub use pmnet_udp::LeaseWords;
@@ -59,7 +59,8 @@ const SOCKET_TOKEN: mio::Token = mio::Token(0);
 const PATIENCE: Nanos = 5 * SECOND;
 const MEDIA_TOKEN: mio::Token = mio::Token(1);
 const FAST_PATH_TOKEN: mio::Token = mio::Token(2);
-const LEASE_TOKEN: mio::Token = mio::Token(3);
+/// The agent of its lease wants something, or there are other keys.
+const WAKE_TOKEN: mio::Token = mio::Token(3);
 const MORE_TOKEN: mio::Token = mio::Token(4);
 /// About how many bytes of the receive buffer a small datagram takes.
 const DATAGRAM_COST_BYTES: usize = 1280;
@@ -75,12 +76,13 @@ pub(crate) struct Relay {
     clock: Clock,
     spin: Spin,
     poll: mio::Poll,
+    /// A poll has one waker.
+    waker: Arc<mio::Waker>,
     events: mio::Events,
     /// The last wait asked the system, and did not only spin.
     asked: bool,
     lease: Option<Lease>,
     keys: Option<Latter<ClusterKeys>>,
-    next: Peer,
     /// The last renewal that was handed on.
     renewed: (u32, Time),
     pulse: Arc<Pulse>,
@@ -96,6 +98,8 @@ impl Relay {
             socket.speak_for(address, config.device.next, is_between_hops)?;
         }
         let bursts = Bursts::new(socket.io())?;
+        let poll = mio::Poll::new()?;
+        let waker = Arc::new(mio::Waker::new(poll.registry(), WAKE_TOKEN)?);
         let relay = Relay {
             socket,
             bursts,
@@ -107,20 +111,19 @@ impl Relay {
                 .as_ref()
                 .map_or_else(Clock::start, |lease| lease.clock),
             spin: Spin::new(config.spin_micros),
-            poll: mio::Poll::new()?,
+            poll,
+            waker,
             events: mio::Events::with_capacity(16),
             asked: true,
             lease: config.lease.clone(),
             keys: None,
-            next: config.device.next,
             renewed: (0, Time(0)),
             pulse: Arc::clone(&config.pulse),
             from_nowhere: 0,
         };
         relay.wake_by(relay.socket.io().as_raw_fd(), SOCKET_TOKEN)?;
         if let Some(lease) = &relay.lease {
-            let waker = mio::Waker::new(relay.poll.registry(), LEASE_TOKEN)?;
-            lease.words.begin(waker);
+            lease.words.begin(relay.waker.clone());
         }
         stop.register(relay.poll.registry())?;
         Ok(relay)
@@ -149,6 +152,15 @@ impl Relay {
         self.socket.local_address()
     }
 
+    /// A wait ends when there are other keys than the device has. If that is so already, the first turn takes them as any later one does: a fast path, or a
+    /// server beside the device, has begun with the device's.
+    fn follow_keys(&mut self, own: &DeviceKeys, latest: &Latest<ClusterKeys>) {
+        let print = own.cluster.print();
+        let mut latter = latest.follow_on(|present| present.print() == print);
+        latter.wake_by(Arc::clone(&self.waker));
+        self.keys = Some(latter);
+    }
+
     /// Returns the device's machine and log, with a window that the receive buffer holds.
     pub(crate) fn node<M: Media>(
         &mut self,
@@ -156,10 +168,8 @@ impl Relay {
         keys: Option<&Latest<ClusterKeys>>,
         log: Log<M>,
     ) -> io::Result<DeviceNode<M>> {
-        if let (Some(own), Some(latest)) = (&mut device.keys, keys) {
-            let (present, latter) = latest.follow();
-            own.cluster = present;
-            self.keys = Some(latter);
+        if let (Some(own), Some(latest)) = (&device.keys, keys) {
+            self.follow_keys(own, latest);
         }
         if let Some(fd) = log.wakeup_fd() {
             self.wake_by(fd, MEDIA_TOKEN)?;
@@ -174,10 +184,8 @@ impl Relay {
 
 impl Port for Relay {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize> {
-        let (next, mut next_spoke) = (self.next, false);
         let from_nowhere = &mut self.from_nowhere;
         let received = self.bursts.receive(self.socket.io(), |from, hops, bytes| {
-            next_spoke |= from == next;
             // Port 0 cannot be answered. Only a forger writes it.
             if from.port() == 0 {
                 *from_nowhere += 1;
@@ -185,9 +193,6 @@ impl Port for Relay {
                 deliver(from, hops, bytes);
             }
         });
-        if next_spoke && let Some(lease) = &self.lease {
-            lease.words.hear_next();
-        }
         if self.socket.is_everywhere() {
             for (from, at) in self.bursts.heard() {
                 self.socket.heard(*from, *at);
@@ -214,6 +219,12 @@ impl Port for Relay {
         let peers = peers.filter(|peer| !peer.ip().is_unspecified());
         let own = self.interface.mtu().map(|mtu| (self.listen, mtu));
         Some(self.paths.look(now, &mut self.socket, peers, own))
+    }
+
+    fn heard_next(&mut self) {
+        if let Some(lease) = &self.lease {
+            lease.words.hear_next();
+        }
     }
 
     fn asks_next(&mut self) -> bool {
@@ -275,7 +286,7 @@ impl Port for Relay {
         let ends = |lease: &Lease| lease.words.is_to_end();
         let stop = self.events.iter().any(|event| match event.token() {
             STOP_TOKEN => true,
-            LEASE_TOKEN => self.lease.as_ref().is_some_and(ends),
+            WAKE_TOKEN => self.lease.as_ref().is_some_and(ends),
             _ => false,
         });
         Ok(if stop { Wake::Stop } else { Wake::Work })
@@ -498,5 +509,72 @@ pub(crate) fn watch<M: Media>(
         if answers && let Some(ready) = ready.take() {
             ready(address, node);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmnet_proto::keys::ClusterKey;
+    use std::thread;
+    use std::time::Instant;
+
+    const FIRST: ClusterKey = ClusterKey::new(*b"the first of all");
+    const NEXT: ClusterKey = ClusterKey::new(*b"the key after it");
+
+    fn relay(stop: &Stop) -> (Relay, DeviceKeys) {
+        let own = DeviceKeys {
+            cluster: ClusterKeys::new(FIRST),
+            next: 0,
+        };
+        let nowhere = Peer::from(([127, 0, 0, 1], 0));
+        let config = RelayConfig {
+            listen: nowhere,
+            known_as: None,
+            device: DeviceConfig::new(1, 0, nowhere),
+            spin_micros: 0,
+            lease: None,
+            keys: None,
+            pulse: Arc::default(),
+        };
+        (Relay::open(&config, stop).unwrap(), own)
+    }
+
+    /// A front that is refused now would be served by the pipeline in the kernel as long as its process sleeps.
+    #[test]
+    fn a_device_that_sleeps_is_woken_by_other_keys() {
+        let (stop, _trigger) = Stop::new().unwrap();
+        let (mut relay, own) = relay(&stop);
+        let latest = Latest::new(own.cluster.clone());
+        relay.follow_keys(&own, &latest);
+        let hangup = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            latest.replace(ClusterKeys::new(NEXT));
+        });
+        let begun = Instant::now();
+        let until = relay.now() + 20 * SECOND;
+        let keys = loop {
+            if let Some(keys) = relay.keys() {
+                break keys;
+            }
+            assert_eq!(relay.wait(false, Some(until)).unwrap(), Wake::Work);
+        };
+        assert_eq!(keys.present, NEXT);
+        assert!(begun.elapsed() < Duration::from_secs(10), "it slept on");
+        hangup.join().unwrap();
+    }
+
+    /// A pipeline that was taken over with the first keys, and goes on, is held before it has others.
+    #[test]
+    fn keys_that_came_while_the_device_started_come_in_its_first_turn() {
+        let (stop, _trigger) = Stop::new().unwrap();
+        let (mut relay, own) = relay(&stop);
+        let latest = Latest::new(own.cluster.clone());
+        relay.follow_keys(&own, &latest);
+        assert!(relay.keys().is_none(), "it has them");
+        latest.replace(ClusterKeys::new(NEXT));
+        relay.follow_keys(&own, &latest);
+        assert_eq!(relay.keys().map(|keys| keys.present), Some(NEXT));
+        assert!(relay.keys().is_none());
     }
 }

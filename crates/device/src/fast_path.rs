@@ -39,7 +39,7 @@ pub trait FastPath: Send {
 
     /// Sets what only the machine knows of a session, while the fast path admits: its limit, what is applied, its
     /// client's address, or that it is over. The seqs that the fast path counts itself stay unchanged. A session that
-    /// is new to the fast path is set under a separate hold, which ends before this returns.
+    /// is new to the fast path is set, and the keys of one that is over are erased, under a separate hold, which ends before this returns.
     ///
     /// # Errors
     /// See above.

@@ -20,6 +20,12 @@ pub enum DeviceError {
     /// The port failed.
     #[error("the network port failed")]
     Port(#[from] std::io::Error),
+    /// There are other keys, and the fast path could not be held to be told of them.
+    #[error(
+        "PM1025 the kernel's part could not be held to be told of other keys, and goes on with those that it had, also without this process: whom the new \
+         ones refuse is still served. Start this device again; what is acknowledged is in the log. {0}"
+    )]
+    Keys(std::io::Error),
     /// The shard must stop; the text says why and what to do.
     #[error("{0}")]
     Stopped(String),
@@ -51,6 +57,9 @@ struct Fast {
 /// in bursts anyway, and a wake-up for each update would cost more than the update.
 const FOLLOW_EVERY: Nanos = MILLISECOND;
 
+/// Tries to hold the fast path for other keys. Each lasts as long as the fast path waits. With the process ended it would go on with the keys before.
+const REKEY_TRIES: u32 = 3;
+
 /// Hops that a datagram may make where they are not counted.
 const HOPS_USUAL: u8 = 64;
 
@@ -60,6 +69,8 @@ pub struct DeviceNode<M> {
     log: Held<Log<M>>,
     fast: Option<Fast>,
     next: Peer,
+    /// Something came from the next hop that is known to be of the right sender.
+    heard_next: bool,
     out: Outbox,
     rejects: Rejects,
     /// Sender of the last foreign datagram: answers to it go back there.
@@ -93,6 +104,7 @@ impl<M: Media> DeviceNode<M> {
             log: Held::new(log),
             fast: None,
             next,
+            heard_next: false,
             out: Outbox::new(),
             rejects: [0; Reject::ALL.len()],
             foreign: None,
@@ -165,7 +177,17 @@ impl<M: Media> DeviceNode<M> {
     /// # Errors
     /// [`DeviceError`].
     pub fn rekey(&mut self, now: Time, keys: ClusterKeys) -> Result<(), DeviceError> {
-        self.hold(now)?;
+        let mut held = self.hold(now);
+        for _again in 1..REKEY_TRIES {
+            if !matches!(held, Err(DeviceError::Port(_))) {
+                break;
+            }
+            held = self.hold(now);
+        }
+        held.map_err(|error| match error {
+            DeviceError::Port(error) => DeviceError::Keys(error),
+            error => error,
+        })?;
         self.machine.rekey(keys);
         Ok(())
     }
@@ -253,6 +275,7 @@ impl<M: Media> DeviceNode<M> {
         let Some(genuine) = self.machine.check(&packet) else {
             return Ok(());
         };
+        self.heard_next |= from == self.next;
         if let Some(fast) = &mut self.fast
             && self.machine.may_close(&packet.header)
             && !std::mem::replace(&mut fast.reads_up, true)
@@ -406,6 +429,11 @@ impl<M: Media> DeviceNode<M> {
     /// Nobody is told that there was no room: what was refused is offered again.
     pub(crate) fn tell_nobody_of_room(&mut self) {
         self.out.withdraw(&[Kind::NotLogged]);
+    }
+
+    /// Returns whether the next hop was heard of since the last call: with keys, by a packet that a hop has sealed.
+    pub fn heard_next(&mut self) -> bool {
+        std::mem::take(&mut self.heard_next)
     }
 
     /// As [`pmnet_proto::device::Device::ask_next`].

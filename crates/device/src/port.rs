@@ -146,6 +146,9 @@ pub trait Port {
         false
     }
 
+    /// Tells that the next hop was heard of in this turn ([`DeviceNode::heard_next`]).
+    fn heard_next(&mut self) {}
+
     /// Returns the last renewal of this device's lease, if it is new since the last turn.
     fn renewal(&mut self) -> Option<Renewal> {
         None
@@ -328,6 +331,9 @@ pub fn serve<N: Served>(
         if let Some(renewal) = port.renewal() {
             node.device_mut()
                 .renewed(renewal.epoch, renewal.sent_at, renewal.length);
+        }
+        if node.device_mut().heard_next() {
+            port.heard_next();
         }
         if port.asks_next() {
             node.device_mut().ask_next();

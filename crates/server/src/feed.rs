@@ -7,10 +7,8 @@
 
 use crate::node::ServerNode;
 use crate::store::Store;
-use pmnet_proto::server::Stop;
+use pmnet_proto::server::{Genuine, Server, Stop};
 use pmnet_proto::{Outbox, Peer, Time};
-use pmnet_wire::packet::Append;
-use pmnet_wire::{Kind, Packet};
 
 /// The log of a device in memory that this process can read.
 pub trait Feed {
@@ -28,20 +26,17 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Takes note of a datagram; `true` if it only announces that there is something to read.
-    pub fn notice(&mut self, from: Peer, datagram: &[u8], received: u64) -> bool {
-        let Ok(packet) = Packet::parse(datagram) else {
+    /// Takes note of a packet whose sender is known; `true` if it only announces that there is something to read.
+    pub fn notice(&mut self, machine: &Server, from: Peer, genuine: &Genuine<'_>) -> bool {
+        let announced = machine.announced(from, genuine);
+        let Some(order) = announced.filter(|_| machine.received() >= self.asked) else {
             return false;
         };
-        if packet.header.kind != Kind::Append {
-            return false;
-        }
-        let order = Append::read(&packet.header).order;
-        let tells = order > received + 1 && received >= self.asked;
-        if tells {
-            self.told = Some((order, from));
-        }
-        tells
+        // One that was overtaken says nothing new.
+        let told = self.told.filter(|(_, before)| *before == from);
+        let order = told.map_or(order, |(told, _)| told.max(order));
+        self.told = Some((order, from));
+        true
     }
 
     /// Feeds what the machine has room for. Gives `true` if it took something.
@@ -59,6 +54,11 @@ impl Reader {
         let Some((told, from)) = self.told else {
             return Ok(false);
         };
+        if core.machine().tail() != Some(from) {
+            // Another device is the tail by now, or is about to be, and announces what it has.
+            self.told = None;
+            return Ok(false);
+        }
         while core.machine().received() < told {
             let next = core.machine().received() + 1;
             if core.machine().is_full() {

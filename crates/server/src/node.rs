@@ -1,7 +1,7 @@
 //! The server machine and its store, without a socket or a clock.
 
 use crate::store::{Batch, Request, Store, StoreError};
-use pmnet_proto::server::{Server, Stop, Work};
+use pmnet_proto::server::{Genuine, Server, Stop, Work};
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Time};
 use pmnet_wire::Packet;
@@ -88,13 +88,19 @@ impl<S: Store> ServerNode<S> {
         datagram: &[u8],
         out: &mut Outbox,
     ) -> Result<(), Stop> {
-        match Packet::parse(datagram) {
-            Ok(packet) => self.machine.receive(now, from, &packet, out),
-            Err(_) => {
-                self.rejected_packets += 1;
-                Ok(())
-            }
+        match self.check(datagram) {
+            Some(genuine) => self.machine.receive_genuine(now, from, &genuine, out),
+            None => Ok(()),
         }
+    }
+
+    /// The first part of [`ServerNode::receive`]: see [`Server::check`].
+    pub fn check<'a>(&mut self, datagram: &'a [u8]) -> Option<Genuine<'a>> {
+        let Ok(packet) = Packet::parse(datagram) else {
+            self.rejected_packets += 1;
+            return None;
+        };
+        self.machine.check(&packet)
     }
 
     /// Lets the store do the next work, if there is one and the store is not pausing; `true` if

@@ -12,7 +12,6 @@ use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_udp::{
     Clock, Latest, Latter, OnRecord, Paths, Pulse, STOP_TOKEN, Socket, SocketCounters, Spin, Stop,
 };
-use pmnet_wire::{Header, Kind};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -114,7 +113,7 @@ pub fn serve(
     let mut paths = Paths::new(config.server.size_max);
     // The last device that asked to belong to the chain.
     let mut asked: Option<Peer> = None;
-    let mut keys = None;
+    let mut keys: Option<Latter<ClusterKeys>> = None;
     if let (Some(own), Some(latest)) = (&mut config.server.keys, &config.keys) {
         let (present, latter) = latest.follow();
         *own = present;
@@ -136,6 +135,9 @@ pub fn serve(
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKE_TOKEN)?);
     if let Some(words) = &words {
         words.begin(waker.clone());
+    }
+    if let Some(keys) = &mut keys {
+        keys.wake_by(waker.clone());
     }
     core.store_mut().attend(Box::new(move || {
         // A loop that is gone needs no waking.
@@ -169,15 +171,17 @@ pub fn serve(
             let mut stopped = Ok(());
             let mut asks = None;
             let received = socket.receive(|from, datagram| {
-                let asks_now = Header::kind_of(datagram) == Some(Kind::Recover);
-                if asks_now && core.machine().tail().is_none() && !paths.knows(from) {
+                let Some(genuine) = core.check(datagram) else {
+                    return;
+                };
+                if genuine.asks() && core.machine().tail().is_none() && !paths.knows(from) {
                     asks = Some(from);
                     core.machine_mut().asked_by(paths.glance(from));
                 }
-                let upto = core.machine().received();
-                let only_told = feed.is_some() && reader.notice(from, datagram, upto);
+                let only_told = feed.is_some() && reader.notice(core.machine(), from, &genuine);
                 if stopped.is_ok() && !only_told {
-                    stopped = core.receive(came, from, datagram, &mut out);
+                    let machine = core.machine_mut();
+                    stopped = machine.receive_genuine(came, from, &genuine, &mut out);
                 }
             })?;
             stopped?;

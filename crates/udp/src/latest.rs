@@ -1,7 +1,10 @@
 //! A value that one thread may replace while loops use it: keys that were read again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// A number of replacements that is never reached.
+const NEVER: u64 = u64::MAX;
 
 /// The value, for who replaces it.
 #[derive(Debug)]
@@ -12,6 +15,8 @@ struct Shared<T> {
     /// How often it was replaced.
     replaced: AtomicU64,
     value: Mutex<T>,
+    /// What wakes the loops that wait ([`Latter::wake_by`]). Those of loops that have ended are gone.
+    wakers: Mutex<Vec<Weak<mio::Waker>>>,
 }
 
 /// The same for one loop, which looks each turn: one load from memory, and a lock only if the value is another one.
@@ -19,6 +24,8 @@ struct Shared<T> {
 pub struct Latter<T> {
     shared: Arc<Shared<T>>,
     seen: u64,
+    /// As long as this is here, the loop is woken.
+    _waker: Option<Arc<mio::Waker>>,
 }
 
 impl<T: Clone> Latest<T> {
@@ -28,14 +35,21 @@ impl<T: Clone> Latest<T> {
         Latest(Arc::new(Shared {
             replaced: AtomicU64::new(0),
             value: Mutex::new(value),
+            wakers: Mutex::default(),
         }))
     }
 
-    /// Replaces it. Each loop takes it before it handles what it receives after this.
+    /// Replaces it. Each loop takes it before it handles what it receives after this; loops that can be woken take it at once.
     pub fn replace(&self, value: T) {
         let mut present = self.0.value.lock().unwrap_or_else(PoisonError::into_inner);
         *present = value;
         self.0.replaced.fetch_add(1, Ordering::Release);
+        drop(present);
+        let wakers = self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        for waker in wakers.iter().filter_map(Weak::upgrade) {
+            // A loop that is gone needs no waking.
+            let _ = waker.wake();
+        }
     }
 
     /// The present value, and a loop's side that says when there is another one.
@@ -44,7 +58,22 @@ impl<T: Clone> Latest<T> {
         let value = self.0.value.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = self.0.replaced.load(Ordering::Acquire);
         let shared = Arc::clone(&self.0);
-        (value.clone(), Latter { shared, seen })
+        let latter = Latter {
+            shared,
+            seen,
+            _waker: None,
+        };
+        (value.clone(), latter)
+    }
+
+    /// The side of a loop that began with an earlier value, maybe. If that is not the present one, the first [`Latter::take`] gives the present one.
+    #[must_use]
+    pub fn follow_on(&self, is_present: impl FnOnce(&T) -> bool) -> Latter<T> {
+        let (present, mut latter) = self.follow();
+        if !is_present(&present) {
+            latter.seen = NEVER;
+        }
+        latter
     }
 }
 
@@ -55,6 +84,20 @@ impl<T> Clone for Latest<T> {
 }
 
 impl<T: Clone> Latter<T> {
+    /// From now on a loop that waits for this waker is woken when the value is replaced. If that was so already, it is woken at once.
+    pub fn wake_by(&mut self, waker: Arc<mio::Waker>) {
+        let wakers = self.shared.wakers.lock();
+        let mut wakers = wakers.unwrap_or_else(PoisonError::into_inner);
+        wakers.retain(|waker| waker.strong_count() > 0);
+        wakers.push(Arc::downgrade(&waker));
+        drop(wakers);
+        if self.shared.replaced.load(Ordering::Acquire) != self.seen {
+            // As above.
+            let _ = waker.wake();
+        }
+        self._waker = Some(waker);
+    }
+
     /// The value, if it was replaced since the last call.
     pub fn take(&mut self) -> Option<T> {
         if self.shared.replaced.load(Ordering::Relaxed) == self.seen {
@@ -70,6 +113,9 @@ impl<T: Clone> Latter<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
 
     #[test]
     fn each_loop_takes_the_last_value_once() {
@@ -81,5 +127,47 @@ mod tests {
         let (later, mut other) = latest.follow();
         assert_eq!((later, other.take()), (3, None));
         assert_eq!((one.take(), one.take()), (Some(3), None));
+        let mut began_with_it = latest.follow_on(|&present| present == 3);
+        let mut began_earlier = latest.follow_on(|&present| present == 1);
+        assert_eq!(began_with_it.take(), None);
+        assert_eq!(
+            (began_earlier.take(), began_earlier.take()),
+            (Some(3), None)
+        );
+    }
+
+    #[test]
+    fn a_loop_that_waits_is_woken_when_the_value_is_replaced() {
+        let latest = Latest::new(1);
+        let (_, mut ended) = latest.follow();
+        let (_, mut latter) = latest.follow();
+        let poll = || {
+            let poll = mio::Poll::new().unwrap();
+            let waker = mio::Waker::new(poll.registry(), mio::Token(1)).unwrap();
+            (poll, Arc::new(waker))
+        };
+        let waits = |mut poll: mio::Poll| {
+            let mut events = mio::Events::with_capacity(1);
+            poll.poll(&mut events, Some(PATIENCE)).unwrap();
+            assert!(!events.is_empty(), "it is woken");
+        };
+        ended.wake_by(poll().1);
+        drop(ended);
+        let (poll_first, waker) = poll();
+        latter.wake_by(waker);
+        latest.replace(2);
+        waits(poll_first);
+        assert_eq!(latter.take(), Some(2));
+        // It was replaced before the loop could be woken.
+        let (_, mut late) = latest.follow();
+        latest.replace(3);
+        let (poll_late, waker) = poll();
+        late.wake_by(waker);
+        waits(poll_late);
+        assert_eq!(
+            latest.0.wakers.lock().unwrap().len(),
+            2,
+            "that of the loop that has ended is gone"
+        );
     }
 }

@@ -4,7 +4,7 @@
 
 use pmnet_proto::Time;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 
 /// What a device says of itself and of its chain.
@@ -38,13 +38,13 @@ pub struct LeaseWords {
     /// Whether the loop is to ask the next hop for an answer.
     asks_next: AtomicBool,
     agent: OnceLock<Thread>,
-    waker: Mutex<Option<mio::Waker>>,
+    waker: Mutex<Option<Arc<mio::Waker>>>,
     standing: Mutex<Standing>,
 }
 
 impl LeaseWords {
     /// The loop can be woken by this from now on.
-    pub fn begin(&self, waker: mio::Waker) {
+    pub fn begin(&self, waker: Arc<mio::Waker>) {
         let mut place = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         *place = Some(waker);
         drop(place);
@@ -211,7 +211,7 @@ mod tests {
         let mut poll = mio::Poll::new().unwrap();
         let mut events = mio::Events::with_capacity(1);
         let waker = mio::Waker::new(poll.registry(), mio::Token(1)).unwrap();
-        words.begin(waker);
+        words.begin(Arc::new(waker));
         poll.poll(&mut events, Some(std::time::Duration::from_secs(5)))
             .unwrap();
         assert!(!events.is_empty() && words.is_to_end());

@@ -169,6 +169,10 @@ impl Port for Direct {
         Some(size)
     }
 
+    fn heard_next(&mut self) {
+        self.stack.heard_next();
+    }
+
     fn asks_next(&mut self) -> bool {
         self.stack.asks_next()
     }

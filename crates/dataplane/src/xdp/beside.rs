@@ -21,6 +21,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::dispatcher::Dispatcher;
 use super::error::KernelError;
+use super::folder;
 use super::links;
 use super::pins::Pins;
 use super::shared::DEVICES_MAX;
@@ -370,7 +371,7 @@ impl Interface {
         let failed = |error| KernelError::file(&self.folder, error);
         let until = Instant::now() + LOCK_WAIT;
         while Instant::now() < until {
-            std::fs::create_dir_all(&self.folder).map_err(failed)?;
+            folder::make(&self.folder)?;
             let folder = match File::open(&self.folder) {
                 Ok(folder) => folder,
                 // The last device there has just gone, and its folder with it.

@@ -45,6 +45,19 @@ pub enum KernelError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// Another user may have written to the folder of a device or of an interface.
+    #[error(
+        "PM1419 {path} is of the user with number {owner}, with mode {mode:o}, and must be this user's alone: whoever may write there can replace the log, \
+         and read the keys. Start pmnet as the user who made it; or, if it is left over, take it away. Nothing was changed"
+    )]
+    Folder {
+        /// Its path.
+        path: PathBuf,
+        /// Number of the user who owns it.
+        owner: u32,
+        /// Bits of its mode.
+        mode: u32,
+    },
     /// A map could not be made, pinned or mapped.
     #[error("PM1406 {what}: {source} (maps need root, or CAP_BPF and CAP_NET_ADMIN)")]
     Map {

@@ -18,7 +18,7 @@ use pmnet_wire::Header;
 use pmnet_wire::packet::{Ack, Append, Fragment, Stamp, Update};
 
 use super::error::KernelError;
-use super::kernel::Kernel;
+use super::kernel::{Kernel, print_word};
 use super::maps::hop_keys_in;
 use super::sessions::BaseCrcs;
 use super::shared::FOR_EVER;
@@ -51,6 +51,17 @@ impl Kernel {
         let was_held = self.held;
         let mut held = self.held()?;
         held.write_session(state)?;
+        if was_held { Ok(()) } else { held.resume() }
+    }
+
+    /// The session is over. Its keys need a hold: a CPU may be verifying with them.
+    fn forget(&mut self, id: u64) -> Result<(), KernelError> {
+        if self.keys.is_none() || self.sessions.find(id).is_none() {
+            return self.sessions.remove(id);
+        }
+        let was_held = self.held;
+        let held = self.held()?;
+        held.0.sessions.remove(id)?;
         if was_held { Ok(()) } else { held.resume() }
     }
 
@@ -145,7 +156,7 @@ impl Hold for Held<'_> {
         shard.incarnation.store(stamp.incarnation, Relaxed);
         let longest = u32::try_from(chain.size.bytes()).expect("bounded");
         shard.longest.store(longest, Relaxed);
-        shard.keys.store(kernel.print(), Relaxed);
+        shard.keys.store(print_word(chain.print), Relaxed);
         if let Some((_, map)) = &kernel.keys {
             hop_keys_in(map).describe(chain.keys.as_ref());
         }
@@ -255,7 +266,7 @@ impl FastPath for Kernel {
     fn refresh_session(&mut self, id: u64, state: Option<SessionState>) -> io::Result<()> {
         match state {
             Some(state) => self.refresh(&state)?,
-            None => self.sessions.remove(id)?,
+            None => self.forget(id)?,
         }
         Ok(())
     }

@@ -58,7 +58,7 @@ pub struct Kernel {
     pub(super) port: u16,
     /// Its address is one of IPv4, as are those of all with whom it talks.
     pub(super) is_ipv4: bool,
-    /// Which keys it verifies with ([`super::KernelConfig::keys`]), and the mapping of `pm_hop_keys`.
+    /// Which keys its process began with ([`super::KernelConfig::keys`]), and the mapping of `pm_hop_keys`.
     pub(super) keys: Option<(NonZeroU64, MmapRaw)>,
 }
 
@@ -147,12 +147,8 @@ impl Kernel {
 
     /// Returns whether the maps were used with other keys, or with none, or without keys and are to be used with some.
     pub(super) fn has_other_keys(&self) -> bool {
-        self.shard().keys.load(Relaxed) != self.print()
-    }
-
-    /// The word that says which keys it has.
-    pub(super) fn print(&self) -> u64 {
-        self.keys.as_ref().map_or(0, |(print, _)| print.get())
+        let print = self.keys.as_ref().map(|(print, _)| *print);
+        self.shard().keys.load(Relaxed) != print_word(print)
     }
 
     pub(super) fn shard(&self) -> &Shard {
@@ -162,6 +158,11 @@ impl Kernel {
     pub(super) fn chain(&self) -> &Hops {
         hops_in(&self.chain)
     }
+}
+
+/// The word that says which keys a shard has.
+pub(super) fn print_word(print: Option<NonZeroU64>) -> u64 {
+    print.map_or(0, NonZeroU64::get)
 }
 
 /// Returns a program of a loaded object.

@@ -16,6 +16,7 @@ mod detach;
 mod dispatcher;
 mod error;
 mod fast_path;
+mod folder;
 mod image;
 mod interface;
 mod kernel;

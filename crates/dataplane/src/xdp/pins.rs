@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::beside::{Interface, Steps};
 use super::error::KernelError;
+use super::folder;
 use super::links;
 use super::names::IMAGE;
 
@@ -37,13 +38,15 @@ impl Pins {
     /// if it is not mounted there.
     ///
     /// # Errors
-    /// [`KernelError::FileSystem`].
+    /// [`KernelError::FileSystem`], [`KernelError::Folder`].
     pub fn open(name: &str) -> Result<Pins, KernelError> {
         let root = Path::new(USUAL);
         let failed = |error| KernelError::file(root, error);
         let mounted = !is_bpf(root);
         if mounted {
-            rustix::mount::mount("bpf", root, "bpf", rustix::mount::MountFlags::empty(), None)
+            // The system would let everybody make folders in it.
+            let flags = rustix::mount::MountFlags::empty();
+            rustix::mount::mount("bpf", root, "bpf", flags, c"mode=0700")
                 .map_err(|error| failed(error.into()))?;
         }
         let pins = Pins {
@@ -54,10 +57,9 @@ impl Pins {
         Ok(pins)
     }
 
-    /// Makes the folder, if it is not there.
+    /// Makes the folder, if it is not there, and checks that it is this user's alone.
     pub(super) fn make_folder(&self) -> Result<(), KernelError> {
-        std::fs::create_dir_all(&self.folder)
-            .map_err(|error| KernelError::file(&self.folder, error))
+        folder::make(&self.folder)
     }
 
     /// Returns the folder of the device `name`, whether or not it exists.

@@ -142,7 +142,7 @@ impl Sessions {
         self.index.insert(id.to_be(), row, 0).map_err(index_error)
     }
 
-    /// The session is over, and its row is free.
+    /// The session is over, and its row is free. With keys only while the pipeline is held.
     pub(super) fn remove(&mut self, id: u64) -> Result<(), KernelError> {
         if let Some(row) = self.rows.give_back(id) {
             self.clear_row(row);
@@ -171,6 +171,10 @@ impl Sessions {
         let session = self.row(row);
         session.until.store(0, Relaxed);
         session.id.store(0, Relaxed);
+        if let Some(keys) = self.keys(row) {
+            store_key(&keys.to_head, None);
+            store_key(&keys.to_client, None);
+        }
     }
 
     /// Returns whether the pipeline has answered a duplicate of this session since this was last asked.

@@ -5,10 +5,16 @@
 //! they send, and verifies what the devices send.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
+use aya::maps::{Array, Map, MapData};
 use fastrand::Rng;
 use pmnet_dataplane::xdp::{Kernel, KernelConfig};
+use pmnet_device::FastPath;
+use pmnet_log::Tail;
+use pmnet_proto::device::SessionState;
 use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::packet::Identity;
@@ -18,10 +24,11 @@ use pmnet_wire::{ClusterKey, FrontKey, Header, Kind, Life, MacKey, Packet, raw};
 use crate::chain;
 use crate::differential::{PACKETS_ALL, Run, compared, number};
 use crate::load::addresses;
+use crate::races::fresh;
 use crate::rig::{Node, Passed, run};
 use crate::world::{
-    DEVICE, SHARD, SHARD_TOKEN, Sent, World, before, config, frame, others, recover_reply, server,
-    settings, skipped,
+    DEVICE, SHARD, SHARD_TOKEN, Scratch, Sent, Words, World, before, config, frame, others,
+    recover_reply, server, settings, skipped,
 };
 
 /// The server begins with this key, and so do all hops beside the device.
@@ -492,6 +499,11 @@ impl Alone {
     /// What becomes of the next update.
     fn update(&mut self) -> Passed {
         self.seq += 1;
+        self.update_again()
+    }
+
+    /// What becomes of the same update, if it comes again.
+    fn update_again(&mut self) -> Passed {
         let header = Header {
             shard: SHARD,
             epoch: 1,
@@ -535,18 +547,152 @@ fn with_the_same_keys_a_process_takes_the_pipeline_over_while_it_goes_on() {
     assert!(matches!(passed, Passed::Up), "{passed:?}");
 }
 
+/// The keys under which nothing of the front is taken.
+fn refusing() -> DeviceKeys {
+    let mut refusing = keys((0, 0), false);
+    refusing.cluster.refused.push(front().id());
+    refusing
+}
+
+#[test]
+fn other_keys_count_in_the_pipeline_as_soon_as_its_process_has_them() {
+    if skipped() {
+        return;
+    }
+    for (others, is_served) in [(keys((0, 0), true), true), (refusing(), false)] {
+        let mut alone = Alone::new();
+        assert!(matches!(alone.update(), Passed::Out(..)));
+        alone.node.rekey(alone.now, others.cluster).unwrap();
+        let passed = alone.update();
+        assert!(matches!(passed, Passed::Up), "it is held: {passed:?}");
+        alone.turn(&[]);
+        let passed = alone.update_again();
+        assert_eq!(matches!(passed, Passed::Out(..)), is_served, "{passed:?}");
+    }
+}
+
+/// Whoever sends from the next hop's address, without its key, would keep a device from looking where the hop is now.
+#[test]
+fn a_packet_that_the_next_hop_has_not_sealed_is_no_sign_of_it() {
+    if skipped() {
+        return;
+    }
+    let mut alone = Alone::new();
+    let next = server(alone.node.address);
+    assert!(alone.node.heard_next(), "it has answered");
+    let applied = Header {
+        shard: SHARD,
+        epoch: 1,
+        order: 1,
+        ..Header::new(Kind::Applied)
+    };
+    let by = |sender| sealed(&CLUSTER.hop(LIFE, 1, sender), &applied, &[]);
+    alone.turn(&[(next, by(99))]);
+    assert!(!alone.node.heard_next());
+    alone.turn(&[(next, by(0))]);
+    assert!(alone.node.heard_next());
+}
+
+/// Nobody needs the keys of a session that is over, and maps outlive their process.
+#[test]
+fn the_keys_of_a_session_that_is_over_are_erased() {
+    if skipped() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (address, client) = addresses()[0];
+    let own = keys((0, 0), false).cluster;
+    let settings = KernelConfig {
+        keys: Some(own.print()),
+        ..config(address)
+    };
+    let (mut kernel, _image) = Kernel::load(&settings, scratch.0.clone()).unwrap();
+    let state = SessionState {
+        address: Some(client),
+        keys: Some(front().session(SHARD, Alone::TOKEN)),
+        ..fresh()
+    };
+    let map = scratch.0.path("pm_session_keys");
+    let map = MapData::from_pin(map).unwrap();
+    let map: Array<_, [u64; 4]> = Map::Array(map).try_into().unwrap();
+    let known = || {
+        map.iter()
+            .filter(|keys| *keys.as_ref().unwrap() != [0; 4])
+            .count()
+    };
+    kernel
+        .hold()
+        .unwrap()
+        .set_session(state.id, Some(state))
+        .unwrap();
+    assert_eq!(known(), 1);
+    kernel.hold().unwrap().set_session(state.id, None).unwrap();
+    assert_eq!(known(), 0, "while it is held");
+    kernel
+        .hold()
+        .unwrap()
+        .set_session(state.id, Some(state))
+        .unwrap();
+    kernel.hold().unwrap().release(&Tail::default()).unwrap();
+    assert_eq!(known(), 1);
+    kernel.refresh_session(state.id, None).unwrap();
+    assert_eq!(known(), 0);
+    assert!(kernel.admits(), "it goes on");
+    kernel
+        .hold()
+        .unwrap()
+        .set_session(state.id, Some(state))
+        .unwrap();
+    kernel.hold().unwrap().forget_sessions().unwrap();
+    assert_eq!(known(), 0);
+}
+
+/// Which keys the maps have is told anew with other keys, so a process that begins with these goes on.
+#[test]
+fn a_process_with_the_keys_that_came_last_takes_the_pipeline_over_while_it_goes_on() {
+    if skipped() {
+        return;
+    }
+    for (others, goes_on) in [(keys((0, 0), true), true), (keys((0, 0), false), false)] {
+        let mut alone = Alone::new();
+        assert!(matches!(alone.update(), Passed::Out(..)));
+        let last = keys((0, 0), true).cluster;
+        alone.node.rekey(alone.now, last).unwrap();
+        alone.turn(&[]);
+        alone.take_over(Some(others));
+        let passed = alone.update();
+        assert_eq!(matches!(passed, Passed::Out(..)), goes_on, "{passed:?}");
+    }
+}
+
+/// If the process ended, the pipeline would go on with the keys that it had, for ever.
+#[test]
+fn a_process_with_other_keys_tries_again_if_it_cannot_hold_the_pipeline() {
+    if skipped() {
+        return;
+    }
+    let mut alone = Alone::new();
+    assert!(matches!(alone.update(), Passed::Out(..)));
+    let words = Words::of(alone.node.pins());
+    words.shard().taken.store(1, Ordering::SeqCst);
+    let leaves = std::thread::spawn(move || {
+        // One try lasts three seconds.
+        std::thread::sleep(Duration::from_secs(4));
+        words.shard().taken.store(0, Ordering::SeqCst);
+    });
+    let keyed = alone.node.rekey(alone.now, refusing().cluster);
+    leaves.join().unwrap();
+    keyed.unwrap();
+    assert!(matches!(alone.update(), Passed::Up));
+}
+
 /// A key that is refused from now on is not good until the server answers, however long it is away.
 #[test]
 fn with_other_keys_a_process_holds_the_pipeline_at_once() {
     if skipped() {
         return;
     }
-    let refused = || {
-        let mut refused = keys((0, 0), false);
-        refused.cluster.refused.push(front().id());
-        refused
-    };
-    for others in [Some(keys((0, 0), true)), Some(refused()), None] {
+    for others in [Some(keys((0, 0), true)), Some(refusing()), None] {
         let mut alone = Alone::new();
         assert!(matches!(alone.update(), Passed::Out(..)));
         alone.take_over(others);
@@ -554,7 +700,7 @@ fn with_other_keys_a_process_holds_the_pipeline_at_once() {
         assert!(matches!(passed, Passed::Up), "{passed:?}");
     }
     let mut alone = Alone::new();
-    alone.take_over(Some(refused()));
+    alone.take_over(Some(refusing()));
     alone.serve();
     assert!(matches!(alone.update(), Passed::Up));
     let counters = *alone.node.device().unwrap().machine().counters();

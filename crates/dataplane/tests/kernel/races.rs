@@ -525,6 +525,7 @@ pub fn alone() -> ChainState {
         window: 1,
         receive_window: 1,
         keys: None,
+        print: None,
     }
 }
 

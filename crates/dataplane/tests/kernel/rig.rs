@@ -15,6 +15,7 @@ use pmnet_dataplane::xdp::{
 use pmnet_device::{DeviceConfig, DeviceError, DeviceNode, FastPath, Hold};
 use pmnet_log::{Identity, Tail};
 use pmnet_proto::device::{Bucket, ChainState, HopWork, ReadState, SessionState};
+use pmnet_proto::keys::ClusterKeys;
 use pmnet_proto::{Peer, Random, Time};
 use pmnet_wire::packet::Stamp;
 
@@ -234,6 +235,18 @@ impl Node {
             self.process = Some(process);
         }
         Ok(())
+    }
+
+    /// The cluster has other keys.
+    pub fn rekey(&mut self, now: Time, keys: ClusterKeys) -> Result<(), DeviceError> {
+        let process = self.process.as_mut().expect("it lives");
+        process.device.rekey(now, keys)
+    }
+
+    /// Whether its process has heard of the next hop since this was asked last.
+    pub fn heard_next(&mut self) -> bool {
+        let process = self.process.as_mut().expect("it lives");
+        process.device.heard_next()
     }
 
     /// Does what the process does before it waits. Returns until when it may wait.

@@ -425,14 +425,15 @@ impl Client {
         let _ = self.submit(session, session::Work::End, deadline);
     }
 
-    /// **From now on another key** (keys.md §7): new sessions begin with it. The present ones end as soon as nothing of them is under way, and take no
-    /// new calls meanwhile ([`Refused::Busy`]). A mark keeps its key until its caller ends it. A client without a key stays so.
+    /// **From now on another key** (keys.md §7): new sessions begin with it. Those that are not open yet go on with it. The open ones end as soon as nothing of them is under way,
+    /// and take no new calls meanwhile ([`Refused::Busy`]). A mark keeps its key until its caller ends it. A client without a key stays so.
     pub fn rekey(&mut self, now: Time, key: FrontKey) {
         if self.config.keys.is_none_or(|present| present == key) {
             return;
         }
         self.config.keys = Some(key);
         for (handle, session) in &mut self.sessions {
+            session.rekey(&self.config);
             if session.mark_dirty() {
                 self.dirty.push(*handle);
             }

@@ -13,7 +13,7 @@ use crate::time::earliest;
 use bytes::Bytes;
 use pmnet_wire::packet::{Ack, LetGo, Nack, NotLogged, OpenReply, Pong, Response, is_mark};
 use pmnet_wire::{
-    FRAGMENTS_MAX, Flags, FragmentSize, FrontId, FrontKey, Header, Kind, MESSAGE_BYTES_MAX, Packet,
+    FRAGMENTS_MAX, Flags, FragmentSize, FrontKey, Header, Kind, MESSAGE_BYTES_MAX, Packet,
     SessionKeys, command,
 };
 use std::collections::VecDeque;
@@ -152,9 +152,9 @@ struct Direct {
 pub(super) struct Session {
     handle: SessionHandle,
     token: u64,
-    /// Its keys, if there are keys, and the id of the front's key that they follow from.
+    /// Its keys, if there are keys, and the front's key that they follow from.
     keys: Option<SessionKeys>,
-    front: Option<FrontId>,
+    front: Option<FrontKey>,
     id: u64,
     state: State,
     /// Calls that have no seq or request id yet.
@@ -191,6 +191,12 @@ pub const CROWDED: &str =
 const WINDOW_INITIAL: u32 = 32;
 const WINDOW_MIN: u32 = 2;
 
+/// The keys of a session with this token.
+fn keys_of(token: u64, config: &ClientConfig) -> Option<SessionKeys> {
+    let front = config.keys.as_ref()?;
+    Some(front.session(config.shard, token))
+}
+
 impl Session {
     pub(super) fn new(
         handle: SessionHandle,
@@ -201,11 +207,8 @@ impl Session {
         Session {
             handle,
             token,
-            keys: config
-                .keys
-                .as_ref()
-                .map(|front| front.session(config.shard, token)),
-            front: config.keys.as_ref().map(FrontKey::id),
+            keys: keys_of(token, config),
+            front: config.keys,
             id: 0,
             state: State::Opening { last_sent: None },
             queue: VecDeque::new(),
@@ -299,7 +302,16 @@ impl Session {
 
     /// Whether it began with another key than the front has now. It takes no more calls, and ends as soon as it has none.
     pub(super) fn has_another_key(&self, config: &ClientConfig) -> bool {
-        self.front != config.keys.as_ref().map(FrontKey::id) && !is_mark(self.token)
+        self.front != config.keys && !is_mark(self.token)
+    }
+
+    /// The client has another key. A session that is not open yet asks anew with it: the one before may be wrong, and then nobody answers.
+    pub(super) fn rekey(&mut self, config: &ClientConfig) {
+        if matches!(self.state, State::Opening { .. }) && self.has_another_key(config) {
+            self.front = config.keys;
+            self.keys = keys_of(self.token, config);
+            self.state = State::Opening { last_sent: None };
+        }
     }
 
     /// Ends it, with the key that it has.

@@ -440,7 +440,7 @@ impl Device {
         let Some(session) = self.table.sessions.get_mut(&header.session) else {
             return;
         };
-        let Some(address) = session.address else {
+        let Some((address, seal)) = session.route(&self.config) else {
             self.counters.no_route += 1;
             return;
         };
@@ -449,7 +449,6 @@ impl Device {
             tag: session.token,
             ..*header
         };
-        let seal = session.seal();
         out.seal_checked(seal, address, &answer, packet.payload);
     }
 }

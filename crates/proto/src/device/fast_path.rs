@@ -10,6 +10,7 @@ use super::{Device, Phase};
 use crate::Peer;
 use crate::keys::HopKeys;
 use crate::time::Time;
+use core::num::NonZeroU64;
 use pmnet_wire::packet::{Append, Bypass, EntryKind, Identity};
 use pmnet_wire::record::{CHAIN_MAX, DurableRow};
 use pmnet_wire::{Flags, FragmentSize, Header, Kind, Packet, SessionKeys};
@@ -60,6 +61,8 @@ pub struct ChainState {
     pub size: FragmentSize,
     /// Keys with the hops beside it, if the shard has keys.
     pub keys: Option<HopKeys>,
+    /// Which keys the shard has ([`ClusterKeys::print`](crate::keys::ClusterKeys::print)).
+    pub print: Option<NonZeroU64>,
 }
 
 /// What a fast path has done with the hops beside it. All numbers except the credit only grow.
@@ -192,6 +195,7 @@ impl Device {
             receive_window: self.config.receive_window,
             size,
             keys: self.chain.keys,
+            print: self.print,
         }
     }
 

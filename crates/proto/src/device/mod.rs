@@ -27,6 +27,7 @@ use crate::keys::{self, ClusterKeys, DeviceKeys, HopKeys, Seal, Verified};
 use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Random, Time};
+use core::num::NonZeroU64;
 use let_go::Leaving;
 use link::Link;
 use pmnet_wire::packet::{EntryKind, Identity, StaleEpoch, Stamp};
@@ -406,6 +407,8 @@ pub struct Device {
     probe: Option<recover::Probe>,
     /// Seal of answers to the packet that is being taken in.
     answers: Seal,
+    /// [`ClusterKeys::print`] of its keys.
+    print: Option<NonZeroU64>,
     owed: Owed,
     leaving: Leaving,
     /// When its lease is over, by its own clock; `None`: it has had none in this life.
@@ -430,6 +433,7 @@ impl Device {
         let link = Link::new(&config, log.applied);
         let (word_epoch, size_max) = (config.word_epoch.unwrap_or(0), config.size_max);
         let phase = Phase::Recovering(Recovering::new(random.next_nonzero(), now));
+        let print = config.keys.as_ref().map(|keys| keys.cluster.print());
         Device {
             config,
             random,
@@ -461,6 +465,7 @@ impl Device {
             goes_on: false,
             probe: None,
             answers: Seal::Token,
+            print,
             owed: Owed {
                 burst: 1,
                 ..Owed::default()
@@ -682,6 +687,7 @@ impl Device {
         };
         keys.cluster = cluster;
         let cluster = &keys.cluster;
+        self.print = Some(cluster.print());
         let mut refused = Vec::new();
         for (id, session) in &mut self.table.sessions {
             let is_refused = session

@@ -276,12 +276,12 @@ impl Device {
             return;
         }
         session.told_short = self.short;
-        let Some(address) = session.address else {
+        let Some((address, seal)) = session.route(&self.config) else {
             return;
         };
         let (committed, applied) = (session.committed, session.applied);
         let expired = session.is_expired() && committed == session.last;
-        let (token, seal) = (session.token, session.seal());
+        let token = session.token;
         let stamp = self.stamp().tagged(token);
         let updates = if expired { committed - 1 } else { committed };
         if updates > 0 {
@@ -308,11 +308,11 @@ impl Device {
         let Some(session) = self.table.sessions.get_mut(&id) else {
             return;
         };
-        let Some(address) = session.address else {
+        let Some((address, seal)) = session.route(&self.config) else {
             return;
         };
         session.told_short = self.short;
-        let (token, seal) = (session.token, session.seal());
+        let token = session.token;
         let reply = OpenReply {
             token: self.token_beside_tag(token),
             session: id,

@@ -1,7 +1,7 @@
 //! The session table of a device, folded from its log (`docs/spec/protocol.md` §1).
 
 use super::reads::Outstanding;
-use super::{Device, IndexRow, Phase, Table};
+use super::{Device, DeviceConfig, IndexRow, Phase, Table};
 use crate::keys::Seal;
 use crate::{Peer, Time};
 use pmnet_wire::packet::{Append, EntryKind, Identity, LetGo};
@@ -104,9 +104,18 @@ impl Session {
         }
     }
 
-    /// The seal of packets to its client.
-    pub(super) fn seal(&self) -> Seal {
-        Seal::of(self.keys.map(|keys| keys.to_client))
+    /// The seal of packets to its client. `None`: the shard has keys and the session has none, so its front is refused and is sent nothing.
+    pub(super) fn seal(&self, config: &DeviceConfig) -> Option<Seal> {
+        match self.keys {
+            Some(keys) => Some(Seal::Key(keys.to_client)),
+            None if config.keys.is_some() => None,
+            None => Some(Seal::Token),
+        }
+    }
+
+    /// Address of its client, and the seal of packets to it. `None`: nothing can be sent there.
+    pub(super) fn route(&self, config: &DeviceConfig) -> Option<(Peer, Seal)> {
+        Some((self.address?, self.seal(config)?))
     }
 
     /// The next seq. At the largest number, which only a broken server can name, it stays the same.

@@ -94,6 +94,17 @@ pub enum Work {
 #[error("{0}")]
 pub struct Stop(pub String);
 
+/// A packet for the server's shard, sealed by the sender that may send it if there are keys ([`Server::check`]). Its tag is a token.
+pub struct Genuine<'a>(Packet<'a>);
+
+impl Genuine<'_> {
+    /// Whether its sender asks to belong to the chain.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        self.0.header.kind == Kind::Recover
+    }
+}
+
 /// Counted events of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -423,24 +434,61 @@ impl Server {
         packet: &Packet<'_>,
         out: &mut Outbox,
     ) -> Result<(), Stop> {
+        match self.check(packet) {
+            Some(genuine) => self.receive_genuine(now, from, &genuine, out),
+            None => Ok(()),
+        }
+    }
+
+    /// The first part of [`Server::receive`]: whether the packet is for this shard and, with keys, whether the right sender has sealed it. `None`: it is counted, and to be dropped. Until this
+    /// is known nothing may be done for its sake: no entry read from a log, no path looked up.
+    pub fn check<'a>(&mut self, packet: &Packet<'a>) -> Option<Genuine<'a>> {
+        let header = &packet.header;
+        if header.shard != self.config.shard {
+            self.counters.dropped += 1;
+            return None;
+        }
         let keyed = self.config.keys.is_some();
-        if packet.header.shard == self.config.shard && keys::is_of_the_other_mode(keyed, packet) {
+        if keys::is_of_the_other_mode(keyed, packet) {
             self.counters.other_mode += 1;
         }
-        if !keyed {
-            return self.take_in(now, from, packet, out);
-        }
-        let Some(tag) = self.verify(packet) else {
-            return Ok(());
+        let tag = if keyed {
+            self.verify(packet)?
+        } else {
+            header.tag
         };
-        let (header, payload) = (
-            Header {
-                tag,
-                ..packet.header
-            },
-            packet.payload,
-        );
-        self.take_in(now, from, &Packet { header, payload }, out)
+        let header = Header { tag, ..*header };
+        let payload = packet.payload;
+        Some(Genuine(Packet { header, payload }))
+    }
+
+    /// The second part: takes it in.
+    ///
+    /// # Errors
+    /// As [`Server::receive`].
+    pub fn receive_genuine(
+        &mut self,
+        now: Time,
+        from: Peer,
+        genuine: &Genuine<'_>,
+        out: &mut Outbox,
+    ) -> Result<(), Stop> {
+        self.take_in(now, from, &genuine.0, out)
+    }
+
+    /// The order of an entry of the tail, in the present epoch, before which others are missing. The tail may have sent it alone, to announce them
+    /// to a server that reads them from its log. `None`: it is another packet, or of somebody else.
+    #[must_use]
+    pub fn announced(&self, from: Peer, genuine: &Genuine<'_>) -> Option<u64> {
+        let header = &genuine.0.header;
+        let chain = self.chain.as_ref()?;
+        let of_the_tail = header.kind == Kind::Append
+            && self.tail == Some(from)
+            && header.epoch == chain.epoch
+            && header.tag == chain.shard_token
+            && self.recovers.next_chain.is_none();
+        let order = Append::read(header).order;
+        (of_the_tail && order > self.entries.received + 1).then_some(order)
     }
 
     /// Verifies that the packet comes unchanged from a sender that may send it. Returns the token that it would have without keys; `None`: it is counted, and to be dropped.
@@ -448,7 +496,7 @@ impl Server {
         let cluster = self.config.keys.as_ref()?;
         let header = &packet.header;
         let asks = header.kind == Kind::Recover;
-        if header.shard != self.config.shard || !(asks || keys::goes_to_the_server(header.kind)) {
+        if !(asks || keys::goes_to_the_server(header.kind)) {
             self.counters.dropped += 1;
             return None;
         }
@@ -512,7 +560,7 @@ impl Server {
         // While the records are loaded *again* the rest of the chain need not wait: entries are queued
         // after those that are known, and are applied once the load shows how far the store is.
         let knows = self.loaded || (self.chain.is_some() && header.kind != Kind::Recover);
-        if header.shard != self.config.shard || !knows {
+        if !knows {
             self.counters.dropped += 1;
             return Ok(());
         }

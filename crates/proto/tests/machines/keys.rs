@@ -759,6 +759,32 @@ fn the_session_of_a_front_that_is_refused_now_is_served_no_more() {
     assert_eq!(bench.device.counters().unknown_key, 1);
 }
 
+/// What of it was under way is not answered: without its keys that would be an answer with the plain token, and with the data of a reply.
+#[test]
+fn a_front_that_is_refused_now_is_sent_nothing_more() {
+    let mut bench = head();
+    let first = sealed(session().to_head, &update(1), b"payload");
+    bench.admit(&first, b"payload");
+    bench.device.rekey(ClusterKeys {
+        refused: vec![front().id()],
+        ..ClusterKeys::new(CLUSTER)
+    });
+    bench.device.persisted(2);
+    bench.forwards();
+    let response = Header {
+        session: SESSION,
+        request: raw(1),
+        tag: 0,
+        ..from_hop(Kind::Response, 0)
+    };
+    let response = sealed(hop_key(0), &response, b"+reply\r\n");
+    bench.give(hop(1, 2), &response, b"+reply\r\n");
+    let sent = bench.finish();
+    let to_client = sent.iter().filter(|sent| sent.to == client());
+    assert_eq!(to_client.count(), 0, "{sent:?}");
+    assert_eq!(bench.device.counters().no_route, 1, "the reply");
+}
+
 /// A client that gets another key: the session with the one before takes no more calls, ends when it has none, and a new one begins.
 #[test]
 fn a_client_with_another_key_leaves_its_session_when_nothing_is_under_way() {
@@ -805,6 +831,33 @@ fn a_client_with_another_key_leaves_its_session_when_nothing_is_under_way() {
         ),
         "{reasons:?}"
     );
+}
+
+/// The file of a key that was edited by hand has the right id and a wrong key: no head can verify the OPEN. Then the file is put right.
+#[test]
+fn a_session_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
+    let wrong = FrontKey::new(front().id(), *b"not derived here");
+    let config = ClientConfig {
+        keys: Some(wrong),
+        ..support::client::config()
+    };
+    let (mut bench, open) = support::client::Bench::opening(config);
+    let said = Identity::read(&open.payload).expect("an OPEN says whose it is");
+    is_sealed(&open, wrong.session(SHARD, said.token).to_head);
+    bench.client.rekey(bench.now, front());
+    let keys = front().session(SHARD, said.token);
+    let again = only(bench.flush());
+    assert_eq!(again.header.kind, Kind::Open);
+    is_sealed(&again, keys.to_head);
+    let reply = Header {
+        order: said.token,
+        ..bench.reply(Kind::OpenReply)
+    };
+    bench.receive(&sealed(keys.to_client, &reply, &[]), &[]);
+    bench.update();
+    let sent = only(bench.flush());
+    assert_eq!(sent.header.kind, Kind::Update);
+    is_sealed(&sent, keys.to_head);
 }
 
 #[test]

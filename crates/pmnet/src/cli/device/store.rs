@@ -153,7 +153,13 @@ pub fn run(
     let about = (settings.relay.device.id, settings.relay.device.shard);
     let random = Random::new(getrandom::u64().context("no random numbers")?);
     let of_server = ServerConfig {
-        keys: settings.keys.as_ref().map(|keys| keys.keys.follow().0),
+        // Those that the device begins with; others come to both in one turn.
+        keys: settings
+            .relay
+            .device
+            .keys
+            .as_ref()
+            .map(|keys| keys.cluster.clone()),
         ..ServerConfig::new(about.1)
     };
     let server = ServerNode::new(Server::new(of_server, random), store);

@@ -7,7 +7,7 @@ use crate::{Outbox, Peer, Time};
 use bytes::Bytes;
 use pmnet_wire::command::barrier;
 use pmnet_wire::packet::{self, Fallback, Fragment, Identity, Open, Ping, Stamp, TimeLeft};
-use pmnet_wire::{FragmentSize, Kind};
+use pmnet_wire::{FragmentSize, FrontKey, Kind};
 
 impl Session {
     /// Sends everything that may be sent now. True if that is more than a PING.
@@ -130,10 +130,10 @@ impl Session {
         out.seal(self.seal(), to, &ping.header(stamp), says);
     }
 
-    const fn identity(&self) -> Identity {
+    fn identity(&self) -> Identity {
         Identity {
             token: self.token,
-            front: self.front,
+            front: self.front.as_ref().map(FrontKey::id),
         }
     }
 
