@@ -3,7 +3,7 @@
 //! A connection that says nothing keeps no other one waiting: they are listened to side by side, each for a moment. If there are too many of
 //! them, the one that came first goes, so there is always a place for the next.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use pmnet_proto::keys::{ClusterKey, ClusterKeys};
-use pmnet_udp::Latest;
+use pmnet_udp::{Latest, place_to_give_up};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -190,7 +190,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         for _ in 0..TAKEN_MAX {
             match self.listener.accept() {
                 Ok((stream, from)) => {
-                    if let Err(error) = self.welcome(stream, network(from.ip())) {
+                    if let Err(error) = self.welcome(stream, from.ip()) {
                         tracing::debug!(%error, "a connection for `pmnet ctl`");
                     }
                 }
@@ -212,13 +212,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
     /// Lets one go: of those whose host has most connections, the one that came first. So a host takes no place from another one that has
     /// fewer. Returns false if there is none.
     fn make_room(&mut self) -> bool {
-        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for caller in &self.callers {
-            *counts.entry(caller.from).or_default() += 1;
-        }
-        let most = counts.values().max().copied();
-        let mut callers = self.callers.iter();
-        let first = callers.position(|caller| counts.get(&caller.from).copied() == most);
+        let first = place_to_give_up(self.callers.iter().map(|caller| caller.from));
         first.is_some_and(|at| self.callers.remove(at).is_some())
     }
 
@@ -298,17 +292,6 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
             Ok(waits) => self.waiting.push(waits),
             Err(error) => tracing::warn!(%error, "PM1512 `pmnet ctl` asked this device to end"),
         }
-    }
-}
-
-/// Returns the host or network that counts as one caller: of IPv6 the half that one host may choose does not count.
-fn network(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(ip) => {
-            let [a, b, c, d, ..] = ip.segments();
-            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
-        }
-        v4 => v4,
     }
 }
 
