@@ -110,9 +110,9 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
     };
     let short = &KEY[1..];
     for (text, says) in [
-        (String::new(), "missing field `kind`"),
-        ("kind = \"other\"".into(), "unknown variant"),
-        (cluster(""), "missing field `key`"),
+        (String::new(), "line 1: kind is missing"),
+        ("kind = \"other\"".into(), "kind is neither"),
+        (cluster(""), "key is missing"),
         (
             cluster(&format!("key = \"{short}\"")),
             "key: 32 hexadecimal digits are needed, and it has 31",
@@ -128,7 +128,7 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
         ),
         (
             cluster(&format!("key = \"{KEY}\"\nkex = \"{KEY}\"")),
-            "unknown field",
+            "a name that no key file has",
         ),
         (cluster(&format!("key = \"{KEY}\" \"{KEY}\"")), "line 2"),
         (
@@ -141,11 +141,11 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
         ),
         (
             cluster(&format!("key = \"{KEY}\"\nrefused = [\"a b\"]")),
-            "refused: \"a b\"",
+            "refused: number 1 of the list",
         ),
         (
             cluster(&format!("key = \"{KEY}\"\nrefused = [\"id:12\"]")),
-            "refused: \"id:12\"",
+            "refused: number 1 of the list",
         ),
         (front("a/b", "0000000000000001"), "name: 1 to 64"),
         (front("", "0000000000000001"), "name: 1 to 64"),
@@ -160,4 +160,45 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
     let missing = KeyFile::read(Path::new("/none/such")).unwrap_err();
     assert!(missing.to_string().starts_with("key file /none/such: "));
     assert!(!format!("{:?}", Cluster::draw().unwrap()).contains("key: ["));
+}
+
+/// A key in a place where none belongs, which a parser quotes.
+#[test]
+fn an_error_quotes_nothing_of_the_file() {
+    let digits = "31415926535897932384626433832795";
+    for (text, says) in [
+        (format!("kind = \"{KEY}\""), "kind is neither"),
+        (
+            format!("{KEY} = \"x\"\nkind = \"cluster\""),
+            "no key file has",
+        ),
+        (
+            format!("kind = \"front\"\n{KEY} = \"x\""),
+            "no key file has",
+        ),
+        (format!("kind = \"cluster\"\nkey = {digits}"), "line "),
+        (
+            format!("kind = \"cluster\"\nkey = {digits}e4"),
+            "no text in quotes",
+        ),
+        (format!("kind = \"cluster\"\nkey = {KEY}"), "line 2"),
+        (
+            format!("kind = \"cluster\"\n{KEY} = 1\n{KEY} = 2"),
+            "line 3",
+        ),
+        (
+            format!("kind = \"cluster\"\nkey = \"{OTHER}\"\nrefused = [\"web\", \"{KEY} \"]"),
+            "refused: number 2",
+        ),
+        (
+            format!("kind = \"cluster\"\nkey = \"{OTHER}\"\nrefused = \"{KEY}\""),
+            "no text in quotes",
+        ),
+    ] {
+        let error = read(&text).expect_err(&text);
+        assert!(error.contains(says), "{says}: {error}");
+        for part in [&KEY[..6], &digits[..6], &OTHER[..6]] {
+            assert!(!error.contains(part), "{text}: {error}");
+        }
+    }
 }
