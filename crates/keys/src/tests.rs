@@ -202,3 +202,56 @@ fn an_error_quotes_nothing_of_the_file() {
         }
     }
 }
+
+#[test]
+fn a_key_of_zeros_is_refused() {
+    let zeros = "0".repeat(32);
+    for text in [
+        format!("kind = \"cluster\"\nkey = \"{zeros}\""),
+        format!("kind = \"cluster\"\nkey = \"{KEY}\"\naccept = \"{zeros}\""),
+        format!("kind = \"front\"\nname = \"web\"\nid = \"0000000000000001\"\nkey = \"{zeros}\""),
+    ] {
+        let error = read(&text).expect_err(&text);
+        assert!(error.contains("all its digits are 0"), "{error}");
+    }
+}
+
+/// A pipe into which nobody writes keeps no process waiting.
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, 0o600.into(), 0).unwrap();
+    let (done, waits) = std::sync::mpsc::channel();
+    for path in [pipe, folder.path().to_owned(), "/dev/zero".into()] {
+        let (done, at) = (done.clone(), path.clone());
+        std::thread::spawn(move || done.send(KeyFile::read(&at).map(drop)));
+        let read = waits.recv_timeout(std::time::Duration::from_secs(10));
+        let wrong = read.expect("it hangs").unwrap_err().wrong;
+        assert!(
+            matches!(wrong, Wrong::NoFile),
+            "{}: {wrong}",
+            path.display()
+        );
+    }
+}
+
+/// Its owner could read the key of a process of root, and change it.
+#[test]
+fn a_file_of_another_user_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.key");
+    KeyFile::Cluster(Cluster::draw().unwrap())
+        .create(&path)
+        .unwrap();
+    let own = rustix::process::geteuid().as_raw();
+    match std::os::unix::fs::chown(&path, Some(own + 1), None) {
+        Ok(()) => {
+            let wrong = KeyFile::read(&path).unwrap_err().wrong;
+            assert!(matches!(wrong, Wrong::Owner { .. }), "{wrong}");
+        }
+        // Root alone can give files away, and it alone can read those of others.
+        Err(error) => assert_ne!(own, 0, "{error}"),
+    }
+}

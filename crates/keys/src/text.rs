@@ -122,13 +122,19 @@ fn front(name: &str, id_text: &str, key: &str) -> Result<Front, Wrong> {
 }
 
 fn bytes(what: &str, text: &str) -> Result<[u8; KEY_BYTES], Wrong> {
-    hex::read(text).ok_or_else(|| {
+    let bytes = hex::read(text).ok_or_else(|| {
         wrong(format!(
             "{what}: {} hexadecimal digits are needed, and it has {} characters",
             2 * KEY_BYTES,
             text.chars().count()
         ))
-    })
+    })?;
+    if bytes == [0; KEY_BYTES] {
+        return Err(wrong(format!(
+            "{what}: all its digits are 0, which anybody can guess"
+        )));
+    }
+    Ok(bytes)
 }
 
 fn id(digits: &str) -> Option<FrontId> {
