@@ -37,12 +37,12 @@ impl KeyArgs {
         KeyArgs { key, insecure }
     }
 
-    /// Returns these flags; what they do not say is as in the file. A command line that says one of them says both.
+    /// Returns these flags; what they do not say is as in the file. A key here goes before `insecure` there. The other way round nothing is
+    /// taken away: both are stated then, which is an error ([`KeyArgs::of_cluster`]).
     pub fn over(self, file: KeyArgs) -> KeyArgs {
-        if self.key.is_some() || self.insecure {
-            self
-        } else {
-            file
+        KeyArgs {
+            insecure: self.insecure || (file.insecure && self.key.is_none()),
+            key: self.key.or(file.key),
         }
     }
 
@@ -66,7 +66,8 @@ impl KeyArgs {
         };
         if self.insecure {
             return Err(ConfigError(
-                "--insecure says that there is no key, and --key names one: leave one of them out"
+                "--insecure says that there is no key, and --key names one: leave one of them out (it may stand in the environment, PMNET_…_INSECURE, \
+                 or in the configuration file)"
                     .into(),
             ));
         }
@@ -156,6 +157,26 @@ mod tests {
             none.of_front(&beside_etcd(&["http://10.0.0.7:2379".into()]))
                 .is_err()
         );
+    }
+
+    /// A variable that an old unit still sets, over a file that has got a key since.
+    #[test]
+    fn insecure_takes_no_key_away() {
+        let key = || KeyArgs::of(Some("/none/such".into()), false);
+        let insecure = || KeyArgs::of(None, true);
+        let error = insecure().over(key()).of_cluster(&[]).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("--insecure says that there is no key"),
+            "{error}"
+        );
+        let file = KeyArgs::of(Some("/another".into()), true);
+        for below in [insecure(), file, KeyArgs::default()] {
+            let found = key().over(below);
+            assert_eq!(found.key, Some("/none/such".into()));
+            assert!(!found.insecure);
+        }
+        assert!(KeyArgs::default().over(insecure()).insecure);
     }
 
     #[test]
