@@ -46,6 +46,15 @@ impl KeyArgs {
         }
     }
 
+    /// Returns with which hosts a process may speak.
+    pub const fn reach(&self) -> Reach {
+        if self.key.is_some() || self.insecure {
+            Reach::Everywhere
+        } else {
+            Reach::ThisMachine
+        }
+    }
+
     /// Reads the key of the cluster. `None`: there is none, and need not be, since packets can come from none but these addresses.
     pub fn of_cluster(&self, reached_by: &[SocketAddr]) -> Result<Option<OfCluster>, ConfigError> {
         self.read(reached_by, |path| Ok(Cluster::read(path)?.keys()))
@@ -62,7 +71,7 @@ impl KeyArgs {
         read: fn(&Path) -> Result<T, KeyFileError>,
     ) -> Result<Option<InUse<T>>, ConfigError> {
         let Some(path) = &self.key else {
-            return self.may_do_without(addresses).map(|()| None);
+            return self.reach().check(addresses).map(|()| None);
         };
         if self.insecure {
             return Err(ConfigError(
@@ -75,17 +84,48 @@ impl KeyArgs {
         let (path, keys) = (path.clone(), Latest::new(keys));
         Ok(Some(InUse { path, read, keys }))
     }
+}
 
-    fn may_do_without(&self, addresses: &[SocketAddr]) -> Result<(), ConfigError> {
+/// The hosts with which a process may speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All: it has a key, or its operator trusts them.
+    Everywhere,
+    /// None but this machine.
+    ThisMachine,
+}
+
+impl Reach {
+    /// Returns the first of these addresses that is out of reach.
+    pub fn beyond(self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
         let is_elsewhere = |at: &&SocketAddr| !at.ip().to_canonical().is_loopback();
-        match addresses.iter().find(is_elsewhere) {
-            Some(at) if !self.insecure => Err(ConfigError(format!(
+        match self {
+            Reach::Everywhere => None,
+            Reach::ThisMachine => addresses.iter().find(is_elsewhere).copied(),
+        }
+    }
+
+    /// Returns an error if one of these addresses is out of reach.
+    pub fn check(self, addresses: &[SocketAddr]) -> Result<(), ConfigError> {
+        self.beyond(addresses).map_or(Ok(()), |at| {
+            Err(ConfigError(format!(
                 "--key is missing, and {at} is not an address of this machine alone: without keys, every host that can send packets there can write, \
                  and pass for a device. Make keys with pmnet key (docs/operate/keys.md) and give --key FILE to all processes of the shard; or state \
                  with --insecure that all these hosts are trusted"
-            ))),
-            _ => Ok(()),
-        }
+            )))
+        })
+    }
+
+    /// Returns the devices of a front, which are somewhere else now, if all of them are in reach; else says that it is not told.
+    pub fn now(self, devices: Vec<SocketAddr>) -> Option<Vec<SocketAddr>> {
+        let Some(at) = self.beyond(&devices) else {
+            return Some(devices);
+        };
+        tracing::warn!(
+            "PM3008 device {at} is not on this machine, and this front has no key: it goes on with the devices that it knows. Give it --key FILE, \
+             or state with --insecure that all these hosts are trusted"
+        );
+        None
     }
 }
 
@@ -99,23 +139,6 @@ impl<T: Clone + Send + 'static> InUse<T> {
             keys.replace(read);
             Ok(())
         });
-    }
-}
-
-/// Where a front's devices are if etcd says so: on this machine, if etcd is asked there alone.
-pub fn beside_etcd(endpoints: &[String]) -> Vec<SocketAddr> {
-    let is_here = |endpoint: &String| {
-        let host = endpoint.trim_start_matches("https://");
-        let host = host.trim_start_matches("http://");
-        ["127.", "localhost:", "[::1]:"]
-            .iter()
-            .any(|here| host.starts_with(here))
-    };
-    let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-    if endpoints.iter().all(is_here) {
-        Vec::new()
-    } else {
-        vec![nowhere]
     }
 }
 
@@ -149,14 +172,23 @@ mod tests {
             assert!(error.contains(&at.to_string()), "{error}");
             assert!(insecure.of_front(&[at]).unwrap().is_none());
         }
-        assert!(
-            none.of_front(&beside_etcd(&["http://127.0.0.1:2379".into()]))
-                .is_ok()
-        );
-        assert!(
-            none.of_front(&beside_etcd(&["http://10.0.0.7:2379".into()]))
-                .is_err()
-        );
+    }
+
+    /// An etcd on this machine knows of devices on others.
+    #[test]
+    fn a_front_without_a_key_is_told_of_devices_on_this_machine_only() {
+        let none = KeyArgs::default().reach();
+        assert_eq!(none.now(vec![here()]), Some(vec![here()]));
+        assert_eq!(none.now(vec![here(), elsewhere()]), None);
+        assert!(none.check(&[here()]).is_ok());
+        let error = none.check(&[here(), elsewhere()]).unwrap_err().to_string();
+        assert!(error.contains("10.0.0.1:51000"), "{error}");
+        for args in [
+            KeyArgs::of(Some("/k".into()), false),
+            KeyArgs::of(None, true),
+        ] {
+            assert_eq!(args.reach().now(vec![elsewhere()]), Some(vec![elsewhere()]));
+        }
     }
 
     /// A variable that an old unit still sets, over a file that has got a key since.
