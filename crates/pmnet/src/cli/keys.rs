@@ -8,6 +8,7 @@ use pmnet_client::Latest;
 use pmnet_keys::{Cluster, Front, KeyFileError};
 use pmnet_proto::keys::ClusterKeys;
 use pmnet_wire::FrontKey;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 /// What a role says about its keys.
 #[derive(Clone, Debug, Default)]
@@ -80,6 +81,7 @@ impl KeyArgs {
                     .into(),
             ));
         }
+        leave_no_dump();
         let keys = read(path).map_err(|error| ConfigError(format!("--key: {error}")))?;
         let (path, keys) = (path.clone(), Latest::new(keys));
         Ok(Some(InUse { path, read, keys }))
@@ -126,6 +128,14 @@ impl Reach {
              or state with --insecure that all these hosts are trusted"
         );
         None
+    }
+}
+
+/// Has the kernel write no dump of this process's memory, and show it to no process without rights, since a key comes in. It does not do so by
+/// itself for a program that was started as any other.
+pub fn leave_no_dump() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::debug!(%error, "a dump of this process would show its key");
     }
 }
 
@@ -209,6 +219,13 @@ mod tests {
             assert!(!found.insecure);
         }
         assert!(KeyArgs::default().over(insecure()).insecure);
+    }
+
+    #[test]
+    fn a_process_with_a_key_leaves_no_dump_of_its_memory() {
+        let _ = KeyArgs::of(Some("/none/such".into()), false).of_cluster(&[]);
+        let found = rustix::process::dumpable_behavior().unwrap();
+        assert_eq!(found, DumpableBehavior::NotDumpable);
     }
 
     #[test]
