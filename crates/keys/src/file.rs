@@ -1,6 +1,8 @@
 //! A file that its owner alone can read.
 
 use crate::FrontName;
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -10,6 +12,9 @@ use std::path::{Path, PathBuf};
 const BYTES_MAX: u64 = 256 * 1024;
 /// Permissions of all users but the owner.
 const OTHERS: u32 = 0o077;
+
+/// Number of the user who may read everything anyway.
+const ROOT: u32 = 0;
 
 /// Error about a file of keys: a sentence that names the file, and never a key.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +39,19 @@ pub enum Wrong {
         /// Its permissions.
         mode: u32,
     },
+    /// Its owner, another user, could read and change it.
+    #[error(
+        "it belongs to user {owner}, and this process is user {own}: chown it to that user, or run this as user {owner}"
+    )]
+    Owner {
+        /// Number of the user to whom it belongs.
+        owner: u32,
+        /// Number of the process's user.
+        own: u32,
+    },
+    /// It is a pipe, a folder, a device.
+    #[error("it is no regular file: name a file that this process can read again at any time")]
+    NoFile,
     /// It exists, and is not overwritten.
     #[error("it exists already, and a key file is never overwritten: name a new file")]
     Exists,
@@ -70,13 +88,17 @@ pub fn read(path: &Path) -> Result<String, KeyFileError> {
 }
 
 fn read_private(path: &Path) -> Result<String, Wrong> {
-    let file = File::open(path).map_err(Wrong::System)?;
+    // A pipe would keep the process waiting until somebody writes into it.
+    let at_once = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let at_once = i32::try_from(at_once.bits()).expect("flags of open are an int");
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).custom_flags(at_once).open(path);
+    let file = opened.map_err(Wrong::System)?;
     let about = file.metadata().map_err(Wrong::System)?;
-    // A pipe is as private as who made it wants.
-    if about.is_file() && about.mode() & OTHERS != 0 {
-        let mode = about.mode() & 0o7777;
-        return Err(Wrong::Open { mode });
+    if !about.is_file() {
+        return Err(Wrong::NoFile);
     }
+    is_private(about.mode(), about.uid(), geteuid().as_raw())?;
     let mut bytes = Vec::new();
     file.take(BYTES_MAX + 1)
         .read_to_end(&mut bytes)
@@ -85,6 +107,19 @@ fn read_private(path: &Path) -> Result<String, Wrong> {
         return Err(Wrong::Long);
     }
     String::from_utf8(bytes).map_err(|_| Wrong::Text("it is no text in UTF-8".into()))
+}
+
+/// Checks that nobody but this process's user, `own`, and root can read or change a file.
+fn is_private(mode: u32, owner: u32, own: u32) -> Result<(), Wrong> {
+    if mode & OTHERS != 0 {
+        let mode = mode & 0o7777;
+        return Err(Wrong::Open { mode });
+    }
+    if owner == own || owner == ROOT {
+        Ok(())
+    } else {
+        Err(Wrong::Owner { owner, own })
+    }
 }
 
 /// Creates a file with this text.
@@ -101,10 +136,47 @@ pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let mut file = new.open(path).map_err(fault)?;
     let written = file
         .write_all(text.as_bytes())
-        .and_then(|()| file.sync_all());
+        .and_then(|()| file.sync_all())
+        // Its name is in the folder: without that a power cut may leave the file without one.
+        .and_then(|()| File::open(folder_of(path))?.sync_all());
     written.map_err(|error| {
         // A key of which a part is missing helps nobody.
         let _ = std::fs::remove_file(path);
         fault(error)
     })
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_this_user_or_root() {
+        for (owner, own, is_right) in [
+            (1000, 1000, true),
+            (0, 1000, true),
+            (0, 0, true),
+            (1000, 0, false),
+            (1001, 1000, false),
+        ] {
+            let found = is_private(0o100_600, owner, own);
+            assert_eq!(found.is_ok(), is_right, "{owner} {own}");
+            if let Err(wrong) = found {
+                let says = format!("it belongs to user {owner}, and this process is user {own}");
+                assert!(wrong.to_string().contains(&says), "{wrong}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_alone_is_in_the_folder_of_the_process() {
+        for (path, folder) in [("c.key", "."), ("a/c.key", "a"), ("/c.key", "/")] {
+            assert_eq!(folder_of(Path::new(path)), Path::new(folder));
+        }
+    }
 }

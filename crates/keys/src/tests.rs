@@ -110,9 +110,9 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
     };
     let short = &KEY[1..];
     for (text, says) in [
-        (String::new(), "missing field `kind`"),
-        ("kind = \"other\"".into(), "unknown variant"),
-        (cluster(""), "missing field `key`"),
+        (String::new(), "line 1: kind is missing"),
+        ("kind = \"other\"".into(), "kind is neither"),
+        (cluster(""), "key is missing"),
         (
             cluster(&format!("key = \"{short}\"")),
             "key: 32 hexadecimal digits are needed, and it has 31",
@@ -128,7 +128,7 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
         ),
         (
             cluster(&format!("key = \"{KEY}\"\nkex = \"{KEY}\"")),
-            "unknown field",
+            "a name that no key file has",
         ),
         (cluster(&format!("key = \"{KEY}\" \"{KEY}\"")), "line 2"),
         (
@@ -141,11 +141,11 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
         ),
         (
             cluster(&format!("key = \"{KEY}\"\nrefused = [\"a b\"]")),
-            "refused: \"a b\"",
+            "refused: number 1 of the list",
         ),
         (
             cluster(&format!("key = \"{KEY}\"\nrefused = [\"id:12\"]")),
-            "refused: \"id:12\"",
+            "refused: number 1 of the list",
         ),
         (front("a/b", "0000000000000001"), "name: 1 to 64"),
         (front("", "0000000000000001"), "name: 1 to 64"),
@@ -160,4 +160,98 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
     let missing = KeyFile::read(Path::new("/none/such")).unwrap_err();
     assert!(missing.to_string().starts_with("key file /none/such: "));
     assert!(!format!("{:?}", Cluster::draw().unwrap()).contains("key: ["));
+}
+
+/// A key in a place where none belongs, which a parser quotes.
+#[test]
+fn an_error_quotes_nothing_of_the_file() {
+    let digits = "31415926535897932384626433832795";
+    for (text, says) in [
+        (format!("kind = \"{KEY}\""), "kind is neither"),
+        (
+            format!("{KEY} = \"x\"\nkind = \"cluster\""),
+            "no key file has",
+        ),
+        (
+            format!("kind = \"front\"\n{KEY} = \"x\""),
+            "no key file has",
+        ),
+        (format!("kind = \"cluster\"\nkey = {digits}"), "line "),
+        (
+            format!("kind = \"cluster\"\nkey = {digits}e4"),
+            "no text in quotes",
+        ),
+        (format!("kind = \"cluster\"\nkey = {KEY}"), "line 2"),
+        (
+            format!("kind = \"cluster\"\n{KEY} = 1\n{KEY} = 2"),
+            "line 3",
+        ),
+        (
+            format!("kind = \"cluster\"\nkey = \"{OTHER}\"\nrefused = [\"web\", \"{KEY} \"]"),
+            "refused: number 2",
+        ),
+        (
+            format!("kind = \"cluster\"\nkey = \"{OTHER}\"\nrefused = \"{KEY}\""),
+            "no text in quotes",
+        ),
+    ] {
+        let error = read(&text).expect_err(&text);
+        assert!(error.contains(says), "{says}: {error}");
+        for part in [&KEY[..6], &digits[..6], &OTHER[..6]] {
+            assert!(!error.contains(part), "{text}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_key_of_zeros_is_refused() {
+    let zeros = "0".repeat(32);
+    for text in [
+        format!("kind = \"cluster\"\nkey = \"{zeros}\""),
+        format!("kind = \"cluster\"\nkey = \"{KEY}\"\naccept = \"{zeros}\""),
+        format!("kind = \"front\"\nname = \"web\"\nid = \"0000000000000001\"\nkey = \"{zeros}\""),
+    ] {
+        let error = read(&text).expect_err(&text);
+        assert!(error.contains("all its digits are 0"), "{error}");
+    }
+}
+
+/// A pipe into which nobody writes keeps no process waiting.
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, 0o600.into(), 0).unwrap();
+    let (done, waits) = std::sync::mpsc::channel();
+    for path in [pipe, folder.path().to_owned(), "/dev/zero".into()] {
+        let (done, at) = (done.clone(), path.clone());
+        std::thread::spawn(move || done.send(KeyFile::read(&at).map(drop)));
+        let read = waits.recv_timeout(std::time::Duration::from_secs(10));
+        let wrong = read.expect("it hangs").unwrap_err().wrong;
+        assert!(
+            matches!(wrong, Wrong::NoFile),
+            "{}: {wrong}",
+            path.display()
+        );
+    }
+}
+
+/// Its owner could read the key of a process of root, and change it.
+#[test]
+fn a_file_of_another_user_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.key");
+    KeyFile::Cluster(Cluster::draw().unwrap())
+        .create(&path)
+        .unwrap();
+    let own = rustix::process::geteuid().as_raw();
+    match std::os::unix::fs::chown(&path, Some(own + 1), None) {
+        Ok(()) => {
+            let wrong = KeyFile::read(&path).unwrap_err().wrong;
+            assert!(matches!(wrong, Wrong::Owner { .. }), "{wrong}");
+        }
+        // Root alone can give files away, and it alone can read those of others.
+        Err(error) => assert_ne!(own, 0, "{error}"),
+    }
 }

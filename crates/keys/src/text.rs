@@ -16,6 +16,18 @@ const OF_FRONT: &str = "\
 # The key of one front, or one program, of pmnet. A holder of it can write any key of the store.
 ";
 
+/// Names that a file must have.
+const NEEDED: [&str; 4] = ["kind", "key", "name", "id"];
+/// Beginnings of the parser's messages, and what is said instead.
+const FAULTS: [(&str, &str); 3] = [
+    ("unknown field", "a name that no key file has"),
+    (
+        "unknown variant",
+        "kind is neither \"cluster\" nor \"front\"",
+    ),
+    ("invalid type", "a value that is no text in quotes"),
+];
+
 /// The file as it is written.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
@@ -36,14 +48,13 @@ enum Written {
 
 /// Returns the keys in this text.
 pub fn understand(text: &str) -> Result<KeyFile, Wrong> {
-    // The error of the parser quotes the line, which may have a key.
     let written = toml::from_str(text).map_err(|error| {
         let line = error
             .span()
             .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
         wrong(format!(
             "line {line}: {}: this is no key file (make one with pmnet key new, or pmnet key front)",
-            error.message()
+            fault(error.message())
         ))
     })?;
     match written {
@@ -54,6 +65,18 @@ pub fn understand(text: &str) -> Result<KeyFile, Wrong> {
         } => cluster(&key, accept.as_deref(), &refused).map(KeyFile::Cluster),
         Written::Front { name, id, key } => front(&name, &id, &key).map(KeyFile::Front),
     }
+}
+
+/// Returns what the parser complains of, in words of our own: its message, and the line, may have a key in them.
+fn fault(message: &str) -> String {
+    let missing = |name: &&&str| message == format!("missing field `{name}`");
+    if let Some(name) = NEEDED.iter().find(missing) {
+        return format!("{name} is missing");
+    }
+    let known = FAULTS
+        .iter()
+        .find(|(begins, _)| message.starts_with(begins));
+    known.map_or("it is no TOML", |(_, says)| says).into()
 }
 
 fn wrong(text: impl Into<String>) -> Wrong {
@@ -68,7 +91,8 @@ fn cluster(key: &str, accept: Option<&str>, refused: &[String]) -> Result<Cluste
     if other == Some(present) {
         return Err(wrong("accept: it is the same key as key: leave it out"));
     }
-    let refused = refused.iter().map(|text| refused_front(text));
+    let refused = refused.iter().zip(1..);
+    let refused = refused.map(|(text, number)| refused_front(number, text));
     Ok(Cluster {
         present,
         other,
@@ -76,14 +100,15 @@ fn cluster(key: &str, accept: Option<&str>, refused: &[String]) -> Result<Cluste
     })
 }
 
-fn refused_front(text: &str) -> Result<Refused, Wrong> {
+/// Returns a front that is refused; `number`: its place in the list, counted from 1.
+fn refused_front(number: usize, text: &str) -> Result<Refused, Wrong> {
     let found = match text.strip_prefix(ID) {
         Some(digits) => id(digits).map(Refused::Id),
         None => FrontName::new(text).map(Refused::Name),
     };
     found.ok_or_else(|| {
         wrong(format!(
-            "refused: {text:?} is neither the name of a front nor {ID} and 16 hexadecimal digits"
+            "refused: number {number} of the list is neither the name of a front nor {ID} and 16 hexadecimal digits"
         ))
     })
 }
@@ -97,13 +122,19 @@ fn front(name: &str, id_text: &str, key: &str) -> Result<Front, Wrong> {
 }
 
 fn bytes(what: &str, text: &str) -> Result<[u8; KEY_BYTES], Wrong> {
-    hex::read(text).ok_or_else(|| {
+    let bytes = hex::read(text).ok_or_else(|| {
         wrong(format!(
             "{what}: {} hexadecimal digits are needed, and it has {} characters",
             2 * KEY_BYTES,
             text.chars().count()
         ))
-    })
+    })?;
+    if bytes == [0; KEY_BYTES] {
+        return Err(wrong(format!(
+            "{what}: all its digits are 0, which anybody can guess"
+        )));
+    }
+    Ok(bytes)
 }
 
 fn id(digits: &str) -> Option<FrontId> {

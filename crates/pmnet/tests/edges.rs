@@ -11,7 +11,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("wire", &["resp"]),
     ("log", &[]),
     ("cli", &[]),
-    ("status", &["tls"]),
+    ("status", &["tls", "udp"]),
     ("tls", &[]),
     ("media", &["log"]),
     ("proto", &["wire"]),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::Shutdown;
+use std::net::{IpAddr, Ipv4Addr, Shutdown};
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpStream, UnixStream};
@@ -13,6 +13,8 @@ use crate::page::POLICY;
 pub const HEAD_BYTES_MAX: usize = 8192;
 /// Longest time until the whole request is there.
 pub const REQUEST_MAX: Duration = Duration::from_secs(5);
+/// Longest time until a handshake of TLS is done, and with it the certificate of the client known.
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(1);
 /// Longest life of a connection: its reader is slow, or gone.
 pub const LIFE_MAX: Duration = Duration::from_secs(15);
 /// Headers of a request, at most.
@@ -54,6 +56,18 @@ impl Stream {
         match self {
             Stream::Tls(stream) if stream.has_unsent() => stream.flush(),
             _ => Ok(()),
+        }
+    }
+
+    /// Returns the address of a client whose handshake is not done: it may have no certificate.
+    fn stranger(&self) -> Option<IpAddr> {
+        match self {
+            Stream::Tls(stream) if stream.is_handshaking() => {
+                // One that is gone already counts as of one host with all such.
+                let peer = stream.socket().peer_addr().map(|peer| peer.ip());
+                Some(peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
+            }
+            _ => None,
         }
     }
 
@@ -219,9 +233,15 @@ impl Connection {
     pub fn due(&self) -> Instant {
         self.began
             + match self.stage {
+                Stage::Reading(_) if self.stranger().is_some() => HANDSHAKE_MAX,
                 Stage::Reading(_) => REQUEST_MAX,
                 Stage::Writing(..) | Stage::Draining(_) => LIFE_MAX,
             }
+    }
+
+    /// Returns where it comes from, while its client has not shown a certificate, though it must.
+    pub fn stranger(&self) -> Option<IpAddr> {
+        self.stream.stranger()
     }
 
     /// Goes on as far as the client lets it. `answer` is called once, with the request.

@@ -3,8 +3,9 @@
 //! Purpose: metrics in the text forms of OpenMetrics and Prometheus (`/metrics`), whether the process lives and is ready (`/livez`,
 //! `/readyz`), its state as JSON (`/api/v1/status`), and a page that draws it (`/`). A loop publishes its numbers once a turn in a [`Board`]: plain stores of words
 //! that only it writes. It takes no lock, reads no clock and makes no system call for that, and never waits for a reader.
-//! Bounds: [`CONNECTIONS_MAX`] connections, [`HEAD_BYTES_MAX`] bytes of a request, [`REQUEST_MAX`] for a request and [`LIFE_MAX`] for a
-//! connection. A request beyond them gets an error; a connection beyond them waits to be accepted.
+//! Bounds: [`CONNECTIONS_MAX`] connections, [`HEAD_BYTES_MAX`] bytes of a request, [`HANDSHAKE_MAX`] for a handshake,
+//! [`REQUEST_MAX`] for a request and [`LIFE_MAX`] for a connection. A request beyond them gets an error; a connection beyond them takes the place of one
+//! without a certificate, where one is needed, or waits to be accepted.
 //! May not: know what a number means, change anything in the process.
 
 mod board;
@@ -19,7 +20,7 @@ mod source;
 mod text;
 
 pub use board::{Board, Histogram, Shot};
-pub use connection::{HEAD_BYTES_MAX, LIFE_MAX, REQUEST_MAX};
+pub use connection::{HANDSHAKE_MAX, HEAD_BYTES_MAX, LIFE_MAX, REQUEST_MAX};
 pub use guard::Guard;
 pub use metric::{Kind, Metric, Sample, Value};
 pub use pulse::{Alive, SILENCE_MAX};

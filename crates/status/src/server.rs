@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use mio::event::Source as Evented;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
+use pmnet_udp::place_to_give_up;
 
 use crate::Guard;
 use crate::connection::{Answer, Connection, Request, Stream, Then};
@@ -19,7 +20,8 @@ use crate::source::{About, Shown};
 use crate::text::Form;
 use crate::{json, page, text};
 
-/// Connections at a time. One more waits until one of them is over.
+/// Connections at a time. One more takes the place of one that has not shown its certificate, though it must; else it waits until one of them is
+/// over.
 pub const CONNECTIONS_MAX: usize = 128;
 /// How often it is looked whether the loops live, and how far they are.
 const TICK: Duration = Duration::from_millis(250);
@@ -234,8 +236,13 @@ impl Port {
     fn run(mut self, is_over: &AtomicBool) {
         let mut events = Events::with_capacity(CONNECTIONS_MAX);
         let mut ticked = Instant::now();
+        let mut more = false;
         while !is_over.load(Ordering::Acquire) {
-            let wait = TICK.saturating_sub(ticked.elapsed());
+            let wait = if more {
+                Duration::ZERO
+            } else {
+                TICK.saturating_sub(ticked.elapsed())
+            };
             match self.poll.poll(&mut events, Some(wait)) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => {
                     tracing::error!(%error, "PM6021 the status port has failed and is closed; everything else goes on");
@@ -259,7 +266,7 @@ impl Port {
                 // A system that had no descriptor left may have one again.
                 self.may_accept = true;
             }
-            self.accept(now);
+            more = self.accept(now);
         }
     }
 
@@ -297,34 +304,56 @@ impl Port {
         }
     }
 
-    fn accept(&mut self, now: Instant) {
-        while self.may_accept && self.connections.len() < CONNECTIONS_MAX {
-            let Some(listener) = &self.listener else {
-                return;
+    /// Accepts some of those who wait. Returns whether more of them may be accepted at once.
+    fn accept(&mut self, now: Instant) -> bool {
+        for _ in 0..CONNECTIONS_MAX {
+            let given_up = self.connections.len() == CONNECTIONS_MAX;
+            let given_up = given_up.then(|| self.stranger());
+            let (Some(listener), true) = (&self.listener, self.may_accept) else {
+                return false;
             };
-            let mut stream = match listener.accept() {
+            if given_up == Some(None) {
+                return false;
+            }
+            let stream = match listener.accept() {
                 Ok(stream) => stream,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
                 Err(_) => {
                     self.may_accept = false;
-                    return;
+                    return false;
                 }
             };
-            let number = self.next;
-            self.next = self.next.checked_add(1).unwrap_or(FIRST);
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            if self
-                .poll
-                .registry()
-                .register(stream.source(), Token(number), interest)
-                .is_ok()
-                && let Ok(stream) = stream.guarded(self.guard.as_mut())
-            {
-                self.connections
-                    .insert(number, Connection::new(stream, now));
-                self.turn(number, now);
+            if let Some(number) = given_up.flatten() {
+                self.connections.remove(&number);
             }
+            self.welcome(stream, now);
+        }
+        true
+    }
+
+    /// Returns the connection that gives its place up. `None`: all that are there may stay.
+    fn stranger(&self) -> Option<usize> {
+        let strangers = self.connections.iter();
+        let strangers = strangers.filter_map(|(number, it)| Some((*number, it.stranger()?)));
+        let (numbers, hosts): (Vec<usize>, Vec<IpAddr>) = strangers.unzip();
+        place_to_give_up(hosts.into_iter()).map(|at| numbers[at])
+    }
+
+    fn welcome(&mut self, mut stream: Raw, now: Instant) {
+        let number = self.next;
+        self.next = self.next.checked_add(1).unwrap_or(FIRST);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if self
+            .poll
+            .registry()
+            .register(stream.source(), Token(number), interest)
+            .is_ok()
+            && let Ok(stream) = stream.guarded(self.guard.as_mut())
+        {
+            self.connections
+                .insert(number, Connection::new(stream, now));
+            self.turn(number, now);
         }
     }
 

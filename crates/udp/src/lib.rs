@@ -2,14 +2,15 @@
 //!
 //! Purpose: one place for the socket options, for receiving and sending whole bursts with few
 //! system calls (segmentation and receive offload where the kernel has them), for adaptive
-//! spinning, for ending a loop from a signal, and for what a loop and its agent in a fleet tell
-//! each other. It knows nothing of the protocol.
+//! spinning, for ending a loop from a signal, for what a loop and its agent in a fleet tell
+//! each other, and for which connection over TCP gives its place up to another one. It knows nothing of the protocol.
 
 mod known_as;
 mod latest;
 mod lease;
 mod owner;
 mod path;
+mod places;
 mod pulse;
 mod server_words;
 mod socket;
@@ -20,6 +21,7 @@ pub use latest::{Latest, Latter};
 pub use lease::{LeaseWords, Standing};
 pub use owner::owner_of_port;
 pub use path::{Paths, path_mtu};
+pub use places::place_to_give_up;
 pub use pulse::Pulse;
 pub use server_words::{OnRecord, ServerWords};
 pub use socket::{Socket, SocketCounters};

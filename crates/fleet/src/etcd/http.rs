@@ -49,13 +49,23 @@ const RESOURCE_EXHAUSTED: i64 = 8;
 const UNAVAILABLE: i64 = 14;
 
 /// Right of this process to ask.
-#[derive(Debug)]
 enum Token {
     /// To be asked for.
     Unknown,
     /// etcd has no users, as it says.
     Unneeded,
     Known(String),
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Who has the token may do what the user may.
+        f.write_str(match self {
+            Token::Unknown => "Unknown",
+            Token::Unneeded => "Unneeded",
+            Token::Known(_) => "Known",
+        })
+    }
 }
 
 /// The connections to all members.

@@ -1,5 +1,6 @@
 //! Members of an etcd, and what is needed to reach them.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use pmnet_tls::{ClientTls, authorities_file};
@@ -73,6 +74,13 @@ impl Members {
             ));
         }
         if let Some(login) = &members.access.login {
+            let elsewhere = members.urls.iter().find(|url| !is_on_this_machine(url));
+            if let (Some(url), false) = (elsewhere, is_tls) {
+                return Err(format!(
+                    "--etcd {url}: over http:// everybody on the path would read the password of --etcd-user, and could change the chain with it. Write \
+                     https:// (docs/operate/healing.md), or leave --etcd-user and --etcd-password-file out"
+                ));
+            }
             login.password()?;
         }
         Ok(members)
@@ -152,6 +160,15 @@ fn certificates(pem: &[u8]) -> Vec<Certificate<'static>> {
 /// Beginning of the address of a member with TLS.
 pub(super) const HTTPS: &str = "https://";
 
+/// Returns whether a member listens on this machine, as its address says: no other machine is asked what a name means.
+fn is_on_this_machine(url: &str) -> bool {
+    let host = url.split_once("://").map_or(url, |(_, host)| host);
+    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse();
+    let is_loopback = ip.is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback());
+    is_loopback || host.eq_ignore_ascii_case("localhost")
+}
+
 /// Parses one address.
 fn endpoint(text: &str) -> Result<(Scheme, String), String> {
     let one = text.trim().trim_end_matches('/');
@@ -204,5 +221,39 @@ mod tests {
         assert!(error.contains("/none/such"), "{error}");
         let error = Members::new("http://a:1", access).unwrap_err();
         assert!(error.contains("http:// speaks no TLS"), "{error}");
+    }
+
+    #[test]
+    fn a_password_goes_to_another_machine_with_tls_only() {
+        let access = || Access {
+            login: Some(Login {
+                user: "u".into(),
+                password_file: "/none/such".into(),
+                read: |_| Ok("secret".into()),
+            }),
+            ..Access::default()
+        };
+        for here in [
+            "http://127.0.0.1:2379",
+            "http://127.9.9.9:2379,http://[::1]:2379",
+            "http://[::ffff:127.0.0.1]:2379",
+            "http://localhost:2379",
+            "http://LocalHost:2379",
+            "https://10.0.0.7:2379",
+        ] {
+            assert!(Members::new(here, access()).is_ok(), "{here}");
+        }
+        for elsewhere in [
+            "http://10.0.0.7:2379",
+            "http://etcd:2379",
+            "http://127.evil.example:2379",
+            "http://localhost.evil.example:2379",
+            "http://127.0.0.1:2379,http://10.0.0.7:2379",
+            "http://[fd00::1]:2379",
+        ] {
+            let error = Members::new(elsewhere, access()).unwrap_err();
+            assert!(error.contains("would read the password"), "{error}");
+            assert!(Members::new(elsewhere, Access::default()).is_ok());
+        }
     }
 }

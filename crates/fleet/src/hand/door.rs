@@ -3,7 +3,7 @@
 //! A connection that says nothing keeps no other one waiting: they are listened to side by side, each for a moment. If there are too many of
 //! them, one of the host with most places goes: the one that came first. So there is always a place for the next.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use pmnet_proto::keys::{ClusterKey, ClusterKeys};
-use pmnet_udp::Latest;
+use pmnet_udp::{Latest, place_to_give_up};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -151,7 +151,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
     fn attend(&mut self) {
         let mut events = mio::Events::with_capacity(CALLERS_MAX);
         while !self.over.load(Ordering::Acquire) {
-            let first = self.callers.front().map(|caller| caller.until);
+            let first = self.callers.iter().map(|caller| caller.until).min();
             let due = [first, self.more_after].into_iter().flatten().min();
             let timeout = due.map(|due| due.saturating_duration_since(Instant::now()));
             if let Err(error) = self.poll.poll(&mut events, timeout)
@@ -172,11 +172,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
                 self.take();
             }
             let now = Instant::now();
-            while self
-                .callers
-                .pop_front_if(|caller| caller.until <= now)
-                .is_some()
-            {}
+            // All of them: those that were greeted are not in the order of their times.
+            self.callers.retain(|caller| now < caller.until);
         }
         for waiting in self.waiting.drain(..) {
             // A panic there was printed.
@@ -190,7 +187,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         for _ in 0..TAKEN_MAX {
             match self.listener.accept() {
                 Ok((stream, from)) => {
-                    if let Err(error) = self.welcome(stream, network(from.ip())) {
+                    if let Err(error) = self.welcome(stream, from.ip()) {
                         tracing::debug!(%error, "a connection for `pmnet ctl`");
                     }
                 }
@@ -212,13 +209,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
     /// Lets one go: of those whose host has most connections, the one that came first. So a host takes no place from another one that has
     /// fewer. Returns false if there is none.
     fn make_room(&mut self) -> bool {
-        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for caller in &self.callers {
-            *counts.entry(caller.from).or_default() += 1;
-        }
-        let most = counts.values().max().copied();
-        let mut callers = self.callers.iter();
-        let first = callers.position(|caller| counts.get(&caller.from).copied() == most);
+        let first = place_to_give_up(self.callers.iter().map(|caller| caller.from));
         first.is_some_and(|at| self.callers.remove(at).is_some())
     }
 
@@ -247,10 +238,15 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         Ok(())
     }
 
-    /// Something has come from this caller: it is answered once that is a line.
+    /// Something has come from this caller: it is answered once that is a line. One whose time is over is not heard any more: somebody on the
+    /// path may have kept its order back.
     fn hear(&mut self, token: mio::Token) {
         let found = self.callers.iter().position(|caller| caller.token == token);
         let Some(at) = found else { return };
+        if self.callers[at].until <= Instant::now() {
+            self.callers.remove(at);
+            return;
+        }
         match self.callers[at].listen() {
             Ok(true) => {}
             Ok(false) => {
@@ -298,17 +294,6 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
             Ok(waits) => self.waiting.push(waits),
             Err(error) => tracing::warn!(%error, "PM1512 `pmnet ctl` asked this device to end"),
         }
-    }
-}
-
-/// Returns the host or network that counts as one caller: of IPv6 the half that one host may choose does not count.
-fn network(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(ip) => {
-            let [a, b, c, d, ..] = ip.segments();
-            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
-        }
-        v4 => v4,
     }
 }
 
@@ -575,6 +560,41 @@ mod tests {
         let text = ask(at, &Asked::Who, Some(&right)).unwrap_err();
         assert!(text.contains("has no keys"), "{text}");
         drop(door);
+    }
+
+    /// Somebody on the path who keeps an order back, and connects and is greeted meanwhile: its caller was told that nobody answers.
+    #[test]
+    fn an_order_that_was_kept_back_is_not_executed() {
+        let at = somewhere();
+        let keys = ClusterKeys::new(ClusterKey::new([1; 16]));
+        let asked = Arc::new(AtomicBool::new(false));
+        let heard = asked.clone();
+        let answer = move |_| {
+            heard.store(true, Ordering::Relaxed);
+            Answered::Done
+        };
+        let door = Door::open(at, Some(Latest::new(keys.clone())), answer).unwrap();
+        let greeted = || {
+            let mut stream = TcpStream::connect(at).unwrap();
+            write_line(&mut stream, &line_of(&Call::Key)).unwrap();
+            match read_line(&mut stream, LINE_SECONDS).unwrap() {
+                Some(Reply::Nonce(nonce)) => (stream, nonce),
+                _ => panic!("it is greeted"),
+            }
+        };
+        let (mut stream, nonce) = greeted();
+        let mut others = Vec::new();
+        for _ in 0..4 {
+            std::thread::sleep(QUESTION_SECONDS / 3);
+            others.push(greeted());
+        }
+        let (_, call) = Asking::begin(&keys.present, nonce, &Asked::Who).unwrap();
+        // The door may have closed it.
+        let _ = write_line(&mut stream, &line_of(&call));
+        let said = read_line::<Reply>(&mut stream, LINE_SECONDS);
+        assert!(!matches!(said, Ok(Some(_))), "it is answered");
+        assert!(!asked.load(Ordering::Relaxed), "it is executed");
+        drop((others, door));
     }
 
     /// Somebody who opens hundreds of connections, from one host, between two lines of a caller with a key.

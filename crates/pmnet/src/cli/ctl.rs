@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::common::InFleet;
 use super::etcd::EtcdArgs;
+use super::keys::leave_no_dump;
 use super::status::of_fleet;
 
 const EXAMPLES: &str = "\
@@ -104,7 +105,8 @@ pub struct CtlArgs {
 impl CtlArgs {
     /// Returns the key of the cluster, if one is named.
     fn key(&self) -> Result<Option<ClusterKey>, ConfigError> {
-        let read = self.key.as_ref().map(|path| Cluster::read(path));
+        let key = self.key.as_ref().inspect(|_| leave_no_dump());
+        let read = key.map(|path| Cluster::read(path));
         let read = read
             .transpose()
             .map_err(|error| ConfigError(format!("--key: {error}")))?;
@@ -113,7 +115,8 @@ impl CtlArgs {
 
     /// Returns the key with which it asks devices as a front does.
     fn front_key(&self) -> Result<Option<FrontKey>, ConfigError> {
-        let key = self.key.as_deref().map(KeyFile::read).transpose();
+        let key = self.key.as_deref().inspect(|_| leave_no_dump());
+        let key = key.map(KeyFile::read).transpose();
         let key = key.map_err(|error| ConfigError(format!("--key: {error}")))?;
         Ok(key.map(|file| match file {
             KeyFile::Front(front) => front.key,

@@ -8,6 +8,7 @@ use pmnet_client::Latest;
 use pmnet_keys::{Cluster, Front, KeyFileError};
 use pmnet_proto::keys::ClusterKeys;
 use pmnet_wire::FrontKey;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 /// What a role says about its keys.
 #[derive(Clone, Debug, Default)]
@@ -37,12 +38,21 @@ impl KeyArgs {
         KeyArgs { key, insecure }
     }
 
-    /// Returns these flags; what they do not say is as in the file. A command line that says one of them says both.
+    /// Returns these flags; what they do not say is as in the file. A key here goes before `insecure` there. The other way round nothing is
+    /// taken away: both are stated then, which is an error ([`KeyArgs::of_cluster`]).
     pub fn over(self, file: KeyArgs) -> KeyArgs {
+        KeyArgs {
+            insecure: self.insecure || (file.insecure && self.key.is_none()),
+            key: self.key.or(file.key),
+        }
+    }
+
+    /// Returns with which hosts a process may speak.
+    pub const fn reach(&self) -> Reach {
         if self.key.is_some() || self.insecure {
-            self
+            Reach::Everywhere
         } else {
-            file
+            Reach::ThisMachine
         }
     }
 
@@ -62,29 +72,70 @@ impl KeyArgs {
         read: fn(&Path) -> Result<T, KeyFileError>,
     ) -> Result<Option<InUse<T>>, ConfigError> {
         let Some(path) = &self.key else {
-            return self.may_do_without(addresses).map(|()| None);
+            return self.reach().check(addresses).map(|()| None);
         };
         if self.insecure {
             return Err(ConfigError(
-                "--insecure says that there is no key, and --key names one: leave one of them out"
+                "--insecure says that there is no key, and --key names one: leave one of them out (it may stand in the environment, PMNET_…_INSECURE, \
+                 or in the configuration file)"
                     .into(),
             ));
         }
+        leave_no_dump();
         let keys = read(path).map_err(|error| ConfigError(format!("--key: {error}")))?;
         let (path, keys) = (path.clone(), Latest::new(keys));
         Ok(Some(InUse { path, read, keys }))
     }
+}
 
-    fn may_do_without(&self, addresses: &[SocketAddr]) -> Result<(), ConfigError> {
+/// The hosts with which a process may speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All: it has a key, or its operator trusts them.
+    Everywhere,
+    /// None but this machine.
+    ThisMachine,
+}
+
+impl Reach {
+    /// Returns the first of these addresses that is out of reach.
+    pub fn beyond(self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
         let is_elsewhere = |at: &&SocketAddr| !at.ip().to_canonical().is_loopback();
-        match addresses.iter().find(is_elsewhere) {
-            Some(at) if !self.insecure => Err(ConfigError(format!(
+        match self {
+            Reach::Everywhere => None,
+            Reach::ThisMachine => addresses.iter().find(is_elsewhere).copied(),
+        }
+    }
+
+    /// Returns an error if one of these addresses is out of reach.
+    pub fn check(self, addresses: &[SocketAddr]) -> Result<(), ConfigError> {
+        self.beyond(addresses).map_or(Ok(()), |at| {
+            Err(ConfigError(format!(
                 "--key is missing, and {at} is not an address of this machine alone: without keys, every host that can send packets there can write, \
                  and pass for a device. Make keys with pmnet key (docs/operate/keys.md) and give --key FILE to all processes of the shard; or state \
                  with --insecure that all these hosts are trusted"
-            ))),
-            _ => Ok(()),
-        }
+            )))
+        })
+    }
+
+    /// Returns the devices of a front, which are somewhere else now, if all of them are in reach; else says that it is not told.
+    pub fn now(self, devices: Vec<SocketAddr>) -> Option<Vec<SocketAddr>> {
+        let Some(at) = self.beyond(&devices) else {
+            return Some(devices);
+        };
+        tracing::warn!(
+            "PM3008 device {at} is not on this machine, and this front has no key: it goes on with the devices that it knows. Give it --key FILE, \
+             or state with --insecure that all these hosts are trusted"
+        );
+        None
+    }
+}
+
+/// Has the kernel write no dump of this process's memory, and show it to no process without rights, since a key comes in. It does not do so by
+/// itself for a program that was started as any other.
+pub fn leave_no_dump() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::debug!(%error, "a dump of this process would show its key");
     }
 }
 
@@ -98,23 +149,6 @@ impl<T: Clone + Send + 'static> InUse<T> {
             keys.replace(read);
             Ok(())
         });
-    }
-}
-
-/// Where a front's devices are if etcd says so: on this machine, if etcd is asked there alone.
-pub fn beside_etcd(endpoints: &[String]) -> Vec<SocketAddr> {
-    let is_here = |endpoint: &String| {
-        let host = endpoint.trim_start_matches("https://");
-        let host = host.trim_start_matches("http://");
-        ["127.", "localhost:", "[::1]:"]
-            .iter()
-            .any(|here| host.starts_with(here))
-    };
-    let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-    if endpoints.iter().all(is_here) {
-        Vec::new()
-    } else {
-        vec![nowhere]
     }
 }
 
@@ -148,14 +182,50 @@ mod tests {
             assert!(error.contains(&at.to_string()), "{error}");
             assert!(insecure.of_front(&[at]).unwrap().is_none());
         }
+    }
+
+    /// An etcd on this machine knows of devices on others.
+    #[test]
+    fn a_front_without_a_key_is_told_of_devices_on_this_machine_only() {
+        let none = KeyArgs::default().reach();
+        assert_eq!(none.now(vec![here()]), Some(vec![here()]));
+        assert_eq!(none.now(vec![here(), elsewhere()]), None);
+        assert!(none.check(&[here()]).is_ok());
+        let error = none.check(&[here(), elsewhere()]).unwrap_err().to_string();
+        assert!(error.contains("10.0.0.1:51000"), "{error}");
+        for args in [
+            KeyArgs::of(Some("/k".into()), false),
+            KeyArgs::of(None, true),
+        ] {
+            assert_eq!(args.reach().now(vec![elsewhere()]), Some(vec![elsewhere()]));
+        }
+    }
+
+    /// A variable that an old unit still sets, over a file that has got a key since.
+    #[test]
+    fn insecure_takes_no_key_away() {
+        let key = || KeyArgs::of(Some("/none/such".into()), false);
+        let insecure = || KeyArgs::of(None, true);
+        let error = insecure().over(key()).of_cluster(&[]).unwrap_err();
+        let error = error.to_string();
         assert!(
-            none.of_front(&beside_etcd(&["http://127.0.0.1:2379".into()]))
-                .is_ok()
+            error.contains("--insecure says that there is no key"),
+            "{error}"
         );
-        assert!(
-            none.of_front(&beside_etcd(&["http://10.0.0.7:2379".into()]))
-                .is_err()
-        );
+        let file = KeyArgs::of(Some("/another".into()), true);
+        for below in [insecure(), file, KeyArgs::default()] {
+            let found = key().over(below);
+            assert_eq!(found.key, Some("/none/such".into()));
+            assert!(!found.insecure);
+        }
+        assert!(KeyArgs::default().over(insecure()).insecure);
+    }
+
+    #[test]
+    fn a_process_with_a_key_leaves_no_dump_of_its_memory() {
+        let _ = KeyArgs::of(Some("/none/such".into()), false).of_cluster(&[]);
+        let found = rustix::process::dumpable_behavior().unwrap();
+        assert_eq!(found, DumpableBehavior::NotDumpable);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use pmnet_wire::MESSAGE_BYTES_MAX;
 use serde_json::json;
 
 use super::common::{CommonArgs, copies, required, size_max};
-use super::keys::{KeyArgs, OfFront, beside_etcd};
+use super::keys::{KeyArgs, OfFront, Reach};
 use super::names::{Named, wait_until_known};
 use super::process::{Part, Process};
 use super::ready::Line;
@@ -64,6 +64,7 @@ struct Settings {
     hosts: Vec<Named>,
     follow: Option<FollowConfig>,
     keys: Option<OfFront>,
+    reach: Reach,
 }
 
 /// Serves until asked to end.
@@ -98,6 +99,7 @@ fn serve(args: MemcachedArgs, part: &Part<'_>) -> anyhow::Result<bool> {
         settings.hosts,
         settings.follow,
         settings.keys,
+        settings.reach,
     )?;
     let via = way.via();
     let (_follower, _watch) = (way.follower, way.watch);
@@ -170,11 +172,11 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     let copies = copies(args.copies)?;
     client.name = name;
     client.shard = shard;
-    let addresses: Vec<SocketAddr> = match &follow {
-        Some(follow) => beside_etcd(follow.members.urls()),
-        None => client.heads().collect(),
-    };
-    let keys = KeyArgs::of(args.key, args.insecure).of_front(&addresses)?;
+    // Those of a fleet are found later.
+    let known = client.heads().filter(|_| follow.is_none());
+    let keys = KeyArgs::of(args.key, args.insecure);
+    let reach = keys.reach();
+    let keys = keys.of_front(&known.collect::<Vec<SocketAddr>>())?;
     client.keys = keys.as_ref().map(|keys| keys.keys.follow().0);
     client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
     client.copies_min = copies;
@@ -184,6 +186,7 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
         hosts,
         follow,
         keys,
+        reach,
     })
 }
 

@@ -23,7 +23,7 @@ use pmnet_front::{DirectMover, Front, FrontConfig, clients_within};
 use serde_json::json;
 
 use super::common::CommonArgs;
-use super::keys::OfFront;
+use super::keys::{OfFront, Reach};
 use super::names::{Named, Watch, wait_until_known};
 use super::process::{Part, Process};
 use super::ready::Line;
@@ -135,6 +135,7 @@ fn serve(args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
         hosts,
         follow,
         keys,
+        reach,
     } = settings(args.clone())?;
     keep_fresh(part, &args, std::iter::once(&front));
     if rdma.is_some() && keys.is_some() {
@@ -144,7 +145,7 @@ fn serve(args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
     let board = show(part, &front, &client, None);
-    let mut way = Way::find(client, hosts, follow, keys)?;
+    let mut way = Way::find(client, hosts, follow, keys, reach)?;
     if let Some(rdma) = rdma {
         way.node = way.node.by_rdma(&rdma)?;
     }
@@ -215,6 +216,7 @@ impl Way {
         hosts: Vec<Named>,
         follow: Option<FollowConfig>,
         keys: Option<OfFront>,
+        reach: Reach,
     ) -> anyhow::Result<Way> {
         let stop = on_signals()?;
         let client = located(client, follow.as_ref(), DEVICES_WAIT, &stop).map_err(|text| {
@@ -225,6 +227,7 @@ impl Way {
             }
         })?;
         let known: Vec<SocketAddr> = client.heads().collect();
+        reach.check(&known)?;
         let mut node = ClientNode::bind(client)?;
         if let Some(keys) = keys {
             node.follow_keys(&keys.keys);
@@ -235,12 +238,16 @@ impl Way {
             node.follow(whereabouts.clone());
         }
         let watch = (follow.is_none() && !hosts.is_empty())
-            .then(|| watch(hosts, known.clone(), whereabouts.clone()))
+            .then(|| watch(hosts, known.clone(), reach, whereabouts.clone()))
             .transpose()?;
         let follower = follow
             .map(|follow| {
                 let known = known.clone();
-                Follower::start(follow, known, move |peers| whereabouts.tell(peers))
+                Follower::start(follow, known, move |peers| {
+                    if let Some(peers) = reach.now(peers) {
+                        whereabouts.tell(peers);
+                    }
+                })
             })
             .transpose()
             .context("cannot start the thread that asks etcd")?;
@@ -262,6 +269,7 @@ impl Way {
 fn watch(
     hosts: Vec<Named>,
     known: Vec<SocketAddr>,
+    reach: Reach,
     whereabouts: Arc<Whereabouts>,
 ) -> anyhow::Result<Watch> {
     let ipv4 = known[0].is_ipv4();
@@ -272,8 +280,9 @@ fn watch(
         if now.is_empty() || !is_new {
             return;
         }
-        tracing::info!(devices = ?now, "the devices of --via have these addresses now");
         before = now.clone();
+        let Some(now) = reach.now(now) else { return };
+        tracing::info!(devices = ?now, "the devices of --via have these addresses now");
         let all = now.into_iter().chain(places.drain(..)).collect();
         places = together(&[all], ipv4);
         whereabouts.tell(places.clone());

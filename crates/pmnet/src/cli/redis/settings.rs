@@ -15,7 +15,7 @@ use pmnet_wire::record::CHAIN_MAX;
 use super::super::access::access;
 use super::super::common::{copies, hop_addresses, required, size_max};
 use super::super::etcd::EtcdArgs;
-use super::super::keys::{KeyArgs, OfFront, beside_etcd};
+use super::super::keys::{KeyArgs, OfFront, Reach};
 use super::super::names::Named;
 use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
@@ -44,6 +44,8 @@ pub struct Settings {
     pub follow: Option<FollowConfig>,
     /// Its key file, if it has one.
     pub keys: Option<OfFront>,
+    /// The hosts on which its devices may be.
+    pub(super) reach: Reach,
 }
 
 impl Settings {
@@ -143,11 +145,11 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let copies = copies(args.copies)?;
     client.name = name(front.listen);
     client.shard = shard;
-    let addresses: Vec<SocketAddr> = match &follow {
-        Some(follow) => beside_etcd(follow.members.urls()),
-        None => client.heads().collect(),
-    };
-    let keys = KeyArgs::of(args.key, args.insecure).of_front(&addresses)?;
+    // Those of a fleet are found later.
+    let known = client.heads().filter(|_| follow.is_none());
+    let keys = KeyArgs::of(args.key, args.insecure);
+    let reach = keys.reach();
+    let keys = keys.of_front(&known.collect::<Vec<SocketAddr>>())?;
     client.keys = keys.as_ref().map(|keys| keys.keys.follow().0);
     client.size_max = size_max(args.mtu, client.head.is_ipv6())?;
     client.copies_min = copies;
@@ -158,6 +160,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
         hosts,
         follow,
         keys,
+        reach,
     })
 }
 

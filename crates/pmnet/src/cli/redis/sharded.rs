@@ -254,6 +254,7 @@ pub fn serve(path: &Path, args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bo
             settings.hosts,
             settings.follow,
             settings.keys,
+            settings.reach,
         );
         let Way {
             node,

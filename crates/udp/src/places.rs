@@ -1,0 +1,46 @@
+//! Which connection goes when there are more than places for them.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Returns which of these connections gives its place up: of those whose host has most, the one that came first. So a host takes no place from
+/// another one that has fewer. `from`: where each comes from, the one that came first in front. `None`: there is none.
+pub fn place_to_give_up(from: impl Iterator<Item = IpAddr>) -> Option<usize> {
+    let from: Vec<IpAddr> = from.map(network).collect();
+    let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+    for host in &from {
+        *counts.entry(*host).or_default() += 1;
+    }
+    let most = counts.values().max().copied();
+    from.iter()
+        .position(|host| counts.get(host).copied() == most)
+}
+
+/// Returns the host or network that counts as one: of IPv6 the half that one host may choose does not count.
+fn network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => {
+            let [a, b, c, d, ..] = ip.segments();
+            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_one_of_the_host_with_most_goes() {
+        let goes =
+            |from: &[&str]| place_to_give_up(from.iter().map(|ip| ip.parse().expect("an address")));
+        assert_eq!(goes(&[]), None);
+        assert_eq!(goes(&["10.0.0.1"]), Some(0));
+        assert_eq!(goes(&["10.0.0.1", "10.0.0.2", "10.0.0.2"]), Some(1));
+        let mapped = ["10.0.0.1", "10.0.0.2", "::ffff:10.0.0.2"];
+        assert_eq!(goes(&mapped), Some(1));
+        let one_network = ["fd00:0:0:1::1", "fd00:0:0:2::1", "fd00:0:0:2:ffff::9"];
+        assert_eq!(goes(&one_network), Some(1));
+    }
+}
