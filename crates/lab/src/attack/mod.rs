@@ -43,8 +43,8 @@ const CLIENTS: usize = 8;
 const CALL_MAX: Duration = Duration::from_secs(30);
 /// After the attack, everything acknowledged reaches the database within this.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
-/// Nothing moves for so long: a session whose client left while a device was away ends late.
-const QUIET: Duration = Duration::from_secs(5);
+/// Nothing moves for so long.
+const QUIET: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What is done.
@@ -336,13 +336,18 @@ fn states(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
     Ok(states)
 }
 
-/// Waits until nothing moves: clients that have left end their sessions.
+/// Waits until nothing moves, and the front has ended the sessions of clients that have left: those of a device that was away end late.
 fn rested(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
     let begin = Instant::now();
     loop {
         let before = states(stand)?;
         std::thread::sleep(QUIET);
-        if moved(&before, &states(stand)?).is_empty() {
+        let sessions = stand
+            .metrics("client1")?
+            .get("pmnet_front_sessions{shard=\"0\"}")
+            .copied();
+        let ended = sessions == Some(0.0);
+        if ended && moved(&before, &states(stand)?).is_empty() {
             return Ok(before);
         }
         ensure!(
