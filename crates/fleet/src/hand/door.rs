@@ -602,12 +602,7 @@ mod tests {
     fn a_host_takes_no_place_from_another_one() {
         let at = somewhere();
         let keys = ClusterKeys::new(ClusterKey::new([1; 16]));
-        let door = Door::open(at, Some(Latest::new(keys.clone())), |_| Answered::Done).unwrap();
-        let mut stream = TcpStream::connect(at).unwrap();
-        write_line(&mut stream, &line_of(&Call::Key)).unwrap();
-        let Some(Reply::Nonce(nonce)) = read_line(&mut stream, LINE_SECONDS).unwrap() else {
-            panic!("it is greeted");
-        };
+        let _door = Door::open(at, Some(Latest::new(keys.clone())), |_| Answered::Done).unwrap();
         let flood = |_| {
             let socket =
                 socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -616,14 +611,27 @@ mod tests {
             socket.connect(&at.into()).unwrap();
             socket
         };
-        let all: Vec<_> = (0..4 * CALLERS_MAX).map(flood).collect();
-        let (asking, call) = Asking::begin(&keys.present, nonce, &Asked::Who).unwrap();
-        write_line(&mut stream, &line_of(&call)).unwrap();
-        let Some(Reply::Sealed { mac, text }) = read_line(&mut stream, LINE_SECONDS).unwrap()
-        else {
-            panic!("it is answered");
-        };
-        assert_eq!(asking.open(mac, &text), Some(Answered::Done));
-        drop((all, door));
+        // A caller has half a second. On a busy machine the flood alone may take it.
+        for _ in 0..50 {
+            let begin = Instant::now();
+            let mut stream = TcpStream::connect(at).unwrap();
+            write_line(&mut stream, &line_of(&Call::Key)).unwrap();
+            let Some(Reply::Nonce(nonce)) = read_line(&mut stream, LINE_SECONDS).unwrap() else {
+                panic!("it is greeted");
+            };
+            let _all: Vec<_> = (0..4 * CALLERS_MAX).map(flood).collect();
+            let (asking, call) = Asking::begin(&keys.present, nonce, &Asked::Who).unwrap();
+            let said = write_line(&mut stream, &line_of(&call))
+                .and_then(|()| read_line(&mut stream, LINE_SECONDS));
+            if begin.elapsed() > Duration::from_millis(400) {
+                continue;
+            }
+            let Ok(Some(Reply::Sealed { mac, text })) = said else {
+                panic!("it is answered");
+            };
+            assert_eq!(asking.open(mac, &text), Some(Answered::Done));
+            return;
+        }
+        panic!("the flood takes too long each time");
     }
 }
