@@ -47,8 +47,9 @@ pub enum KernelError {
     },
     /// Another user may have written to the folder of a device or of an interface.
     #[error(
-        "PM1419 {path} is of the user with number {owner}, with mode {mode:o}, and must be this user's alone: whoever may write there can replace the log, \
-         and read the keys. Start pmnet as the user who made it; or, if it is left over, take it away. Nothing was changed"
+        "PM1419 {path} is of {}, with mode {mode:o}, and must be this user's alone: whoever may write there can replace the log, \
+         and read the keys. Start pmnet as the user who made it; or, if it is left over, take it away. Nothing was changed",
+        user(*owner)
     )]
     Folder {
         /// Its path.
@@ -171,6 +172,14 @@ pub enum OpenError {
     /// Another process serves it.
     #[error("PM1418 another process serves the device in {0}: stop it first")]
     InUse(PathBuf),
+}
+
+/// Returns the words for a user.
+fn user(number: u32) -> String {
+    match number {
+        0 => "root".into(),
+        number => format!("the user with number {number}"),
+    }
 }
 
 /// Advice about the BPF file system.

@@ -232,7 +232,7 @@ fn what_the_kernel_refuses_a_device_says_what_to_do() {
             &["setpriv", "--reuid=65534", "--clear-groups"],
             // Another device of root's may have made the folder.
             match Path::new("/sys/fs/bpf/pmnet").exists() {
-                true => "is of the user with number 0",
+                true => "is of root",
                 false => "this user may not write to the BPF file system",
             },
         ),
