@@ -38,6 +38,22 @@ pub struct EtcdArgs {
     pub etcd_password_file: Option<PathBuf>,
 }
 
+/// Returns what a role's own settings say about etcd. The roles have these fields themselves, and no [`EtcdArgs`]: serde does not refuse
+/// unknown keys of a section that has flattened fields.
+macro_rules! etcd_args {
+    ($role:expr) => {
+        $crate::cli::etcd::EtcdArgs {
+            etcd: $role.etcd.clone(),
+            etcd_ca: $role.etcd_ca.clone(),
+            etcd_cert: $role.etcd_cert.clone(),
+            etcd_key: $role.etcd_key.clone(),
+            etcd_user: $role.etcd_user.clone(),
+            etcd_password_file: $role.etcd_password_file.clone(),
+        }
+    };
+}
+pub(in crate::cli) use etcd_args;
+
 impl EtcdArgs {
     /// These flags; what they do not say is as `below`.
     pub fn over(self, below: EtcdArgs) -> EtcdArgs {

@@ -21,7 +21,7 @@ use serde_json::json;
 use super::common::{CommonArgs, STATUS_HELP, required, size_max, udp_address};
 use super::etcd::{
     ETCD_CA_HELP, ETCD_CERT_HELP, ETCD_HELP, ETCD_KEY_HELP, ETCD_PASSWORD_HELP, ETCD_USER_HELP,
-    EtcdArgs,
+    EtcdArgs, etcd_args,
 };
 use super::keys::{KeyArgs, OfCluster};
 use super::process::{Part, Process};
@@ -195,14 +195,7 @@ pub struct ServerCommand {
 impl ServerArgs {
     /// Returns how etcd is reached.
     pub(in crate::cli) fn etcd(&self) -> EtcdArgs {
-        EtcdArgs {
-            etcd: self.etcd.clone(),
-            etcd_ca: self.etcd_ca.clone(),
-            etcd_cert: self.etcd_cert.clone(),
-            etcd_key: self.etcd_key.clone(),
-            etcd_user: self.etcd_user.clone(),
-            etcd_password_file: self.etcd_password_file.clone(),
-        }
+        etcd_args!(self)
     }
 
     /// Returns what these flags say; for what they do not say, the file.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::cli::common::STATUS_HELP;
 use crate::cli::etcd::{
     ETCD_CA_HELP, ETCD_CERT_HELP, ETCD_HELP, ETCD_KEY_HELP, ETCD_PASSWORD_HELP, ETCD_USER_HELP,
-    EtcdArgs,
+    EtcdArgs, etcd_args,
 };
 use crate::cli::keys::KeyArgs;
 
@@ -212,14 +212,7 @@ pub struct DeviceArgs {
 impl DeviceArgs {
     /// Returns how etcd is reached.
     pub(in crate::cli) fn etcd(&self) -> EtcdArgs {
-        EtcdArgs {
-            etcd: self.etcd.clone(),
-            etcd_ca: self.etcd_ca.clone(),
-            etcd_cert: self.etcd_cert.clone(),
-            etcd_key: self.etcd_key.clone(),
-            etcd_user: self.etcd_user.clone(),
-            etcd_password_file: self.etcd_password_file.clone(),
-        }
+        etcd_args!(self)
     }
 
     /// These flags; what they do not say is as in the configuration file. The size of the log is said in one place as a whole. Only a
