@@ -69,7 +69,7 @@ static __always_inline __be64 sip_end(struct pm_sip *s)
 	return bpf_cpu_to_be64(s->v0 ^ s->v1 ^ s->v2 ^ s->v3);
 }
 
-/* The last word: the bytes behind the last whole word of the payload, and the length of it all. */
+/* The last word: the bytes after the last whole word of the payload, and the length of it all. */
 static __always_inline __u64 last_word(const __u64 *last_eight, __u32 length)
 {
 	__u32 odd = length & 7;
@@ -163,7 +163,7 @@ __attribute__((noinline)) __u64 make_tag(struct xdp_md *ctx, __u32 offset, __u32
 	return mac_of(&words, length, first, second);
 }
 
-/* The same for a packet that will be a header alone, whatever is behind it now. */
+/* The same for a packet that will be a header alone, whatever follows it now. */
 __attribute__((noinline)) __u64 make_header_tag(struct xdp_md *ctx, __u32 offset, __u64 first,
 						__u64 second)
 {
@@ -206,7 +206,7 @@ __attribute__((noinline)) bool verify_and_make(struct xdp_md *ctx, __u32 offset,
 	header = (const void *)words.h;
 	sip_begin(&a, seals->from[0], seals->from[1]);
 	sip_begin(&b, seals->own[0], seals->own[1]);
-	/* What is needed behind the loop: older kernels leave this function 96 bytes of stack. */
+	/* Values needed after the loop. Older kernels leave this function 96 bytes of stack. */
 	seals->tail = last_word(words.last, length);
 	seals->tag = words.h->tag;
 #pragma clang loop unroll(full)
@@ -237,7 +237,7 @@ __attribute__((noinline)) bool verify_and_make(struct xdp_md *ctx, __u32 offset,
 	return !wrong;
 }
 
-/* What eight bytes at the end of a header, its tag, contribute to the checksum. */
+/* Contribution of the last eight bytes of a header, its tag, to the checksum. */
 static __always_inline __u32 tag_crc(__be64 tag)
 {
 	pm_table t = pm_slice;

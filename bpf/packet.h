@@ -212,7 +212,7 @@ enum pm_seal {
 	PM_NOT_SURE,		/* it may be wrong because the keys were being changed: to user space */
 };
 
-/* What a MAC that does not verify means, which was compared with keys of the packet's generation. */
+/* Meaning of a MAC that does not verify under the keys of the packet's generation. */
 static __always_inline enum pm_seal seal_is_wrong(const struct pm_packet *pkt,
 						  const struct pm_maps *m)
 {

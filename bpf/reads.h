@@ -204,7 +204,7 @@ static __always_inline void make_answer(struct xdp_md *ctx, const struct pm_pack
 	h->payload_len = bpf_htonl(length);
 	h->payload_crc = crc;
 #if PM_KEYED
-	/* What was asked may still be behind the header of a MISS. */
+	/* The question may still follow the header of a MISS. */
 	if (kind_word == PM_HIT_WORD)
 		h->tag = make_tag(ctx, payload_offset(pkt), length, known->keys->to_client[0],
 				  known->keys->to_client[1]);

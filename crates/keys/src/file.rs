@@ -82,13 +82,13 @@ impl KeyFileError {
     }
 }
 
-/// Returns the text of a file. Who may read it is asked of the file that was opened, not of its name.
+/// Returns the text of a file. The mode is that of the file that was opened, not of its name.
 pub fn read(path: &Path) -> Result<String, KeyFileError> {
     read_private(path).map_err(|wrong| KeyFileError::new(path, wrong))
 }
 
 fn read_private(path: &Path) -> Result<String, Wrong> {
-    // A pipe would keep the process waiting until somebody writes into it.
+    // A pipe would keep the process waiting until another one writes into it.
     let at_once = OFlags::NONBLOCK | OFlags::NOCTTY;
     let at_once = i32::try_from(at_once.bits()).expect("flags of open are an int");
     let mut options = OpenOptions::new();
@@ -109,7 +109,7 @@ fn read_private(path: &Path) -> Result<String, Wrong> {
     String::from_utf8(bytes).map_err(|_| Wrong::Text("it is no text in UTF-8".into()))
 }
 
-/// Checks that nobody but this process's user, `own`, and root can read or change a file.
+/// Checks that only this process's user, `own`, and root can read or change a file.
 fn is_private(mode: u32, owner: u32, own: u32) -> Result<(), Wrong> {
     if mode & OTHERS != 0 {
         let mode = mode & 0o7777;
@@ -140,7 +140,7 @@ pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
         // Its name is in the folder: without that a power cut may leave the file without one.
         .and_then(|()| File::open(folder_of(path))?.sync_all());
     written.map_err(|error| {
-        // A key of which a part is missing helps nobody.
+        // A key of which a part is missing is of no use.
         let _ = std::fs::remove_file(path);
         fault(error)
     })

@@ -216,7 +216,7 @@ fn a_key_of_zeros_is_refused() {
     }
 }
 
-/// A pipe into which nobody writes keeps no process waiting.
+/// A pipe without a writer keeps no process waiting.
 #[test]
 fn what_is_no_regular_file_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();

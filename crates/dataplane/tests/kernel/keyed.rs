@@ -42,7 +42,7 @@ const NEXT: ClusterKey = ClusterKey::new(*b"the key after it");
 /// One packet in so many is forged.
 const FORGED: u8 = 20;
 
-/// Keys of a device with this many devices behind it. `rollover`: it sends under another key than the others, and accepts theirs.
+/// Keys of a device with this many devices after it. `rollover`: it sends under another key than the others, and accepts theirs.
 pub fn keys(behind: (usize, usize), rollover: bool) -> DeviceKeys {
     DeviceKeys {
         cluster: ClusterKeys {
@@ -103,7 +103,7 @@ impl Keys {
         }
     }
 
-    /// Returns the datagram as a sender with keys sends it; one in [`FORGED`] as nobody does.
+    /// Returns the datagram as a sender with keys sends it; one in [`FORGED`] as no sender does.
     pub fn seal(&mut self, datagram: &[u8]) -> Vec<u8> {
         let Ok(packet) = Packet::parse(datagram) else {
             return datagram.to_vec();
@@ -155,7 +155,7 @@ impl Keys {
             Kind::Append | Kind::Bypass | Kind::Ping => self.before,
             _ => self.next,
         };
-        // Who does not know the token has no key.
+        // A sender that does not know the token has no key.
         let sender = if header.tag == SHARD_TOKEN {
             sender
         } else {
@@ -231,7 +231,7 @@ impl Keys {
             assert!(self.own.asking(SHARD, DEVICE).verifies(&packet), "{header}");
             return sent;
         }
-        // Whoever has the right key is taken for the hop before, whatever its address.
+        // A sender with the right key is taken for the hop before, whatever its address.
         let only_hops_say = !matches!(
             header.kind,
             Kind::OpenReply
@@ -496,13 +496,13 @@ impl Alone {
         assert!(self.node.device().unwrap().machine().is_serving());
     }
 
-    /// What becomes of the next update.
+    /// Fate of the next update.
     fn update(&mut self) -> Passed {
         self.seq += 1;
         self.update_again()
     }
 
-    /// What becomes of the same update, if it comes again.
+    /// Fate of the same update, if it comes again.
     fn update_again(&mut self) -> Passed {
         let header = Header {
             shard: SHARD,
@@ -571,7 +571,7 @@ fn other_keys_count_in_the_pipeline_as_soon_as_its_process_has_them() {
     }
 }
 
-/// Whoever sends from the next hop's address, without its key, would keep a device from looking where the hop is now.
+/// A sender at the next hop's address, without its key, would keep a device from looking where the hop is now.
 #[test]
 fn a_packet_that_the_next_hop_has_not_sealed_is_no_sign_of_it() {
     if skipped() {

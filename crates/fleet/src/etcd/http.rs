@@ -59,7 +59,7 @@ enum Token {
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Who has the token may do what the user may.
+        // The holder of the token may do all that the user may.
         f.write_str(match self {
             Token::Unknown => "Unknown",
             Token::Unneeded => "Unneeded",

@@ -238,7 +238,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         Ok(())
     }
 
-    /// Something has come from this caller: it is answered once that is a line. One whose time is over is not heard any more: somebody on the
+    /// Something has come from this caller: it is answered once that is a line. A caller whose time is over is not heard any more: a host on the
     /// path may have kept its order back.
     fn hear(&mut self, token: mio::Token) {
         let found = self.callers.iter().position(|caller| caller.token == token);
@@ -562,7 +562,7 @@ mod tests {
         drop(door);
     }
 
-    /// Somebody on the path who keeps an order back, and connects and is greeted meanwhile: its caller was told that nobody answers.
+    /// A host on the path keeps an order back, and connects and is greeted meanwhile: the order's caller was told that there is no answer.
     #[test]
     fn an_order_that_was_kept_back_is_not_executed() {
         let at = somewhere();

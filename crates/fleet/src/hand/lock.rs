@@ -87,7 +87,7 @@ impl Seal {
     }
 }
 
-/// What a door does after a line.
+/// Next step of a door after a line.
 #[derive(Debug)]
 pub(super) enum Then {
     /// It writes this and waits for the next line.

@@ -174,7 +174,7 @@ pub(super) fn unfit(next: SocketAddr, listen: SocketAddr) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Who wrote the new `--next` alone into a unit file had the old id beside it, and a device that nobody served.
+    /// With the new `--next` alone in the unit file, the old id stood beside it, and the device was not served.
     #[test]
     fn with_keys_the_flags_of_a_next_hop_have_its_id() {
         let next = SocketAddr::from(([10, 0, 0, 2], 51_000));

@@ -47,7 +47,7 @@ const SETTLE_MAX: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What is done.
+/// Plan of an attack.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where the devices are.
@@ -69,7 +69,7 @@ pub struct Plan {
 /// Call it from a thread that outlives it.
 ///
 /// # Errors
-/// What this machine lacks for it; a process that does not serve.
+/// This machine lacks something for it, or a process does not serve.
 pub fn run(
     plan: &Plan,
     binaries: &Binaries,
@@ -155,7 +155,7 @@ fn attack(
     shared.rate.store(per_tap, Ordering::Relaxed);
     shared.left.store(plan.packets / 2, Ordering::Relaxed);
     let ended = until_sent(plan, shared, (0.0, "no client writes"), stand, progress)?;
-    // What is under way arrives.
+    // Packets that are under way arrive.
     std::thread::sleep(LOOK);
     let mut report = Report {
         mode: plan.mode,
