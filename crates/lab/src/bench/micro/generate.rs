@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
+use pmnet_wire::FrontKey;
 
 use super::bypass::Bypass;
 use super::carrier::{Arrived, Buffer, Carrier, ClientIo};
@@ -27,6 +28,8 @@ const NANOS_MAX: u64 = 60_000_000_000;
 pub struct Run {
     /// Who answers, and where.
     pub recipe: Recipe,
+    /// The clients' key, if the shard has keys.
+    pub key: Option<FrontKey>,
     /// What clients send and receive with.
     pub client_io: ClientIo,
     /// Bytes of an update.
@@ -72,7 +75,15 @@ pub fn run(run: &Run, stop: &AtomicBool) -> anyhow::Result<Sample> {
 fn by<C: Carrier>(run: &Run, mut carrier: C, stop: &AtomicBool) -> anyhow::Result<Sample> {
     let recipe = &run.recipe;
     let mut sessions = (0..run.clients)
-        .map(|client| Session::open(&mut carrier, recipe.answers, run.payload_bytes, client))
+        .map(|client| {
+            Session::open(
+                &mut carrier,
+                recipe.answers,
+                run.key,
+                run.payload_bytes,
+                client,
+            )
+        })
         .collect::<anyhow::Result<Vec<_>>>()?;
     let mut turn = Turn::new(run, stop)?;
     turn.go(&mut carrier, &mut sessions)?;

@@ -149,6 +149,7 @@ fn measure(
             );
             let run = Run {
                 recipe: stands[index].recipe,
+                key: stands[index].front_key()?,
                 client_io: group.client_io,
                 payload_bytes: group.payload_bytes,
                 clients: group.clients,

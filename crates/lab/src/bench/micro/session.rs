@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use pmnet_wire::packet::{Ack, Bypass, Fragment, Response, Stamp, TimeLeft};
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, Packet, command};
+use pmnet_wire::packet::{Ack, Bypass, Fragment, Identity, Response, Stamp, TimeLeft};
+use pmnet_wire::{FRAGMENT_BYTES, Flags, FrontKey, Header, Kind, Packet, SessionKeys, command};
 
 use super::carrier::{Buffer, Carrier};
 use super::payload::payload;
@@ -25,6 +25,8 @@ pub struct Session {
     /// Its number with the carrier.
     client: usize,
     answers: Answers,
+    /// Its keys, if the shard has keys.
+    keys: Option<SessionKeys>,
     /// Session, token and epoch of every packet; `seq` is the last one given out.
     stamp: Header,
     /// Header without seq, and its part of the payload.
@@ -47,10 +49,12 @@ impl Session {
     pub fn open<C: Carrier>(
         carrier: &mut C,
         answers: Answers,
+        key: Option<FrontKey>,
         payload_bytes: usize,
         client: usize,
     ) -> anyhow::Result<Session> {
-        let token = fastrand::u64(1..);
+        // Even: no mark.
+        let token = fastrand::u64(1..1 << 60) << 1;
         let stamp = Header {
             session: fastrand::u64(1..),
             tag: token,
@@ -60,6 +64,7 @@ impl Session {
         let mut session = Session {
             client,
             answers,
+            keys: key.map(|key| key.session(stamp.shard, token)),
             stamp,
             fragments: Vec::new(),
             packets: Vec::new(),
@@ -75,8 +80,9 @@ impl Session {
                 tag: token,
                 ..Header::new(Kind::Open)
             };
-            let token = token.to_be_bytes();
-            let reply = session.ask(carrier, &open, &token, "OPEN", |packet| {
+            let front = key.map(|key| key.id());
+            let identity = Identity { token, front }.write();
+            let reply = session.ask(carrier, &open, &identity, "OPEN", |packet| {
                 (packet.header.kind == Kind::OpenReply).then_some(packet.header)
             })?;
             session.stamp.session = reply.session;
@@ -118,7 +124,7 @@ impl Session {
                 epoch: self.stamp.epoch,
                 ..*header
             };
-            packet.extend_from_slice(&header.emit());
+            packet.extend_from_slice(&sealed(self.keys, header, part).emit());
             packet.extend_from_slice(part);
         }
         self.back.fill(false);
@@ -137,13 +143,21 @@ impl Session {
         Ok(complete.then_some(self.begun))
     }
 
+    /// Whether the answer has the session's token, or the head's MAC.
+    fn is_own(&self, packet: &Packet<'_>) -> bool {
+        self.keys
+            .map_or(packet.header.tag == self.stamp.tag, |keys| {
+                keys.to_client.verifies(packet)
+            })
+    }
+
     /// Checks an answer. True: the update on its way is complete with it.
     fn take(&mut self, datagram: &[u8]) -> anyhow::Result<bool> {
         let packet = Packet::parse(datagram)
             .map_err(|reason| anyhow::anyhow!("an answer is damaged: {reason}"))?;
         let header = &packet.header;
         ensure!(
-            header.session == self.stamp.session && header.tag == self.stamp.tag,
+            header.session == self.stamp.session && self.is_own(&packet),
             "an answer is of another session: {header}"
         );
         ensure!(
@@ -261,7 +275,7 @@ impl Session {
         accept: impl Fn(&Packet<'_>) -> Option<T>,
     ) -> anyhow::Result<T> {
         let mut question = Vec::new();
-        header.write(payload, &mut question);
+        sealed(self.keys, header.for_payload(payload), payload).write(payload, &mut question);
         let question = [question];
         let mut buffer: Buffer = [0; _];
         let begun = Instant::now();
@@ -278,9 +292,7 @@ impl Session {
                 continue;
             };
             let answer = Packet::parse(&buffer[..arrived.length]).ok();
-            let own = answer.filter(|packet| {
-                arrived.client == self.client && packet.header.tag == self.stamp.tag
-            });
+            let own = answer.filter(|packet| arrived.client == self.client && self.is_own(packet));
             if let Some(answer) = own.as_ref().and_then(&accept) {
                 return Ok(answer);
             }
@@ -288,6 +300,11 @@ impl Session {
         }
         bail!("no answer to {name} within {} s", PATIENCE.as_secs())
     }
+}
+
+/// The header, sealed if there are keys. It says length and checksum of the payload.
+fn sealed(keys: Option<SessionKeys>, header: Header, payload: &[u8]) -> Header {
+    keys.map_or(header, |keys| keys.to_head.seal(&header, payload))
 }
 
 #[cfg(test)]
@@ -321,7 +338,10 @@ mod tests {
 
     fn pair(answers: Answers, bytes: usize) -> (Session, Sent) {
         let mut sent = Sent::default();
-        (Session::open(&mut sent, answers, bytes, 3).unwrap(), sent)
+        (
+            Session::open(&mut sent, answers, None, bytes, 3).unwrap(),
+            sent,
+        )
     }
 
     fn ack(session: &Session, seq: u64) -> Vec<u8> {

@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::Context;
+use pmnet_wire::FrontKey;
 
 use super::carrier::ClientIo;
 use super::pinned::Pinned;
 use super::system::{Device, Medium, Recipe, SERVER, System};
 use crate::harness::namespaces::PREFIX;
-use crate::harness::{Binaries, Process, Ready, Role, Scratch, Spec};
+use crate::harness::{Binaries, Keys, Process, Ready, Role, Scratch, Spec};
 use crate::testbed::{END_INTERFACE, Layout, Network};
 use crate::xdp::plain::{self, Plain, Program};
 
@@ -29,6 +30,8 @@ pub struct Stand {
     client_program: Option<Plain>,
     system: System,
     number: usize,
+    /// Key files, once it serves and has keys.
+    keys: Option<Keys>,
     /// Its network.
     pub network: Network,
     /// What it is made of.
@@ -53,6 +56,7 @@ impl Stand {
             client_program: None,
             system,
             number,
+            keys: None,
             network,
             recipe,
         };
@@ -86,10 +90,16 @@ impl Stand {
                 self.pinned.push(Pinned::new(self.number, *index));
             }
         }
+        if self.recipe.keyed {
+            let folder = scratch.disk().join(self.name("keys"));
+            std::fs::create_dir(&folder).context("no folder for keys")?;
+            self.keys = Some(Keys::make(&Binaries::own()?, &folder)?);
+        }
         let mut server = words(&["server", "--listen", &SERVER.to_string(), "--store", store]);
         if let (true, Some(pinned)) = (head.server_reads_log, self.pinned.first()) {
             server.extend(words(&["--device-log", &pinned.0]));
         }
+        server.extend(self.cluster_key());
         self.server = Some(self.start("server", "server", server, scratch)?);
         // The last one first: the server knows a chain from its end.
         for (index, device) in devices.into_iter().rev() {
@@ -109,6 +119,13 @@ impl Stand {
         let role = format!("device{}", index + 1);
         let mut arguments = words(&["device"]);
         arguments.extend(words(device.flags));
+        if self.keys.is_some() {
+            // The next one has the next id; after the last one is the server, 0.
+            let last = index == self.recipe.behind.len();
+            let next = if last { 0 } else { index + 2 };
+            arguments.extend(words(&["--next-id", &next.to_string()]));
+            arguments.extend(self.cluster_key());
+        }
         if device.server_reads_log {
             arguments.push("--server-reads-log".into());
         }
@@ -123,6 +140,20 @@ impl Stand {
             arguments.push(folder.join(self.name(&format!("{role}.log"))).into());
         }
         self.start(&role, device.node, arguments, scratch)
+    }
+
+    fn cluster_key(&self) -> Vec<OsString> {
+        crate::harness::keys::flag(self.keys.as_ref().map(|keys| &keys.cluster))
+    }
+
+    /// The key that its clients have.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn front_key(&self) -> anyhow::Result<Option<FrontKey>> {
+        let read = |keys: &Keys| pmnet_keys::Front::read(&keys.front);
+        let front = self.keys.as_ref().map(read).transpose()?;
+        Ok(front.map(|front| front.key))
     }
 
     /// Starts a pmnet in a node and waits until it serves.

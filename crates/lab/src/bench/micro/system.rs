@@ -74,6 +74,14 @@ pub enum System {
     #[value(name = "router-3")]
     #[serde(rename = "router-3")]
     Router3,
+    /// As nic, with keys: each packet has a MAC.
+    NicKeyed,
+    /// As router, with keys.
+    RouterKeyed,
+    /// As router-3, with keys.
+    #[value(name = "router-3-keyed")]
+    #[serde(rename = "router-3-keyed")]
+    Router3Keyed,
 }
 
 /// Who answers an update.
@@ -119,6 +127,8 @@ pub struct Recipe {
     pub answers: Answers,
     /// What it is to be compared with: the same path with a device that only forwards.
     pub baseline: Option<System>,
+    /// Devices, server and clients have keys: each packet is sealed and verified.
+    pub keyed: bool,
 }
 
 /// Address of the server, or of the handler in its place.
@@ -148,7 +158,7 @@ impl System {
     #[must_use]
     pub const fn limit(self) -> System {
         match self {
-            System::Router3 => System::LimitRouter3,
+            System::Router3 | System::Router3Keyed => System::LimitRouter3,
             _ => System::Limit,
         }
     }
@@ -170,6 +180,9 @@ impl System {
             System::AfXdp => "af-xdp",
             System::Router2 => "router-2",
             System::Router3 => "router-3",
+            System::NicKeyed => "nic-keyed",
+            System::RouterKeyed => "router-keyed",
+            System::Router3Keyed => "router-3-keyed",
         }
     }
 
@@ -226,6 +239,9 @@ impl System {
                 "a chain of two devices in the kernel, of machines in a row in between; clients send to the first"
             }
             System::Router3 => "a chain of three of them",
+            System::NicKeyed => "as nic, with keys: each packet has a MAC",
+            System::RouterKeyed => "as router, with keys",
+            System::Router3Keyed => "as router-3, with keys",
         }
     }
 
@@ -248,6 +264,7 @@ impl System {
                 target: SERVER,
                 answers: Answers::Itself,
                 baseline: None,
+                keyed: false,
             },
             System::LimitRouter => Recipe {
                 devices: 1,
@@ -258,6 +275,7 @@ impl System {
                 target: HOP,
                 answers: Answers::Itself,
                 baseline: None,
+                keyed: false,
             },
             System::LimitRouter3 => Recipe {
                 devices: 3,
@@ -274,6 +292,7 @@ impl System {
                 target: THIRD_HOP,
                 answers: Answers::Itself,
                 baseline: None,
+                keyed: false,
             },
             System::ClientServerNic => Recipe {
                 devices: 0,
@@ -284,6 +303,7 @@ impl System {
                 target: SERVER,
                 answers: Answers::Handler,
                 baseline: None,
+                keyed: false,
             },
             System::Nic => at_nic(false),
             System::NicMapped => at_nic(true),
@@ -312,6 +332,7 @@ impl System {
                 target: SERVER,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
+                keyed: false,
             },
             System::ClientServer => Recipe {
                 devices: 1,
@@ -322,6 +343,7 @@ impl System {
                 target: SERVER,
                 answers: Answers::Handler,
                 baseline: None,
+                keyed: false,
             },
             System::Router => Recipe {
                 devices: 1,
@@ -346,6 +368,7 @@ impl System {
                 target: HOP,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
+                keyed: false,
             },
             System::Relay => Recipe {
                 devices: 1,
@@ -366,6 +389,7 @@ impl System {
                 target: HOP,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
+                keyed: false,
             },
             System::AfXdp => Recipe {
                 devices: 1,
@@ -390,10 +414,21 @@ impl System {
                 target: HOP,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
+                keyed: false,
             },
             System::Router2 => chain(2, &[SECOND_OF_TWO]),
             System::Router3 => chain(3, &[SECOND, THIRD]),
+            System::NicKeyed => keyed(System::Nic.recipe()),
+            System::RouterKeyed => keyed(System::Router.recipe()),
+            System::Router3Keyed => keyed(System::Router3.recipe()),
         }
+    }
+}
+
+const fn keyed(recipe: Recipe) -> Recipe {
+    Recipe {
+        keyed: true,
+        ..recipe
     }
 }
 
@@ -482,6 +517,7 @@ const fn chain(devices: u8, behind: &'static [Device]) -> Recipe {
         target: HOP,
         answers: Answers::Device,
         baseline: Some(System::ClientServer),
+        keyed: false,
     }
 }
 
@@ -509,6 +545,7 @@ const fn at_nic(server_reads_log: bool) -> Recipe {
         target: NIC,
         answers: Answers::Device,
         baseline: Some(System::ClientServerNic),
+        keyed: false,
     }
 }
 
