@@ -283,7 +283,6 @@ mod tests {
             zipf: None,
             beside: 0,
             value_bytes: 20,
-            insecure: false,
             medium: Medium::Dram,
             duration: Duration::from_secs(1),
             warmup: Duration::ZERO,

@@ -57,12 +57,7 @@ pub fn start_all(
             continue;
         }
         view.step(&format!("starting {}", row.name()), 0);
-        let mut place = row.place(plan.medium, ValueBytes(plan.value_bytes));
-        if plan.insecure
-            && let Place::Loopback(topology) = &mut place
-        {
-            topology.keyed = false;
-        }
+        let place = row.place(plan.medium, ValueBytes(plan.value_bytes));
         let running = Running::start(&place, ("redis", number), &binaries, folder)
             .with_context(|| format!("cannot set up {}", row.name()))?;
         let stand = Stand { row: *row, running };
