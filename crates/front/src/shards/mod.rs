@@ -279,7 +279,8 @@ impl Router {
         self.note_taken(0);
     }
 
-    /// A front has heard which commands its store has. The stores of all shards are taken to have the same: if one has not, it says so.
+    /// Takes the commands that fronts have learned of their stores. The stores of all shards are assumed to
+    /// have the same commands; a store without a command refuses it.
     fn learn_commands(&mut self) {
         for entrance in &self.common.fronts.entrances {
             if let Some(learned) = entrance.take_learned() {
@@ -288,7 +289,7 @@ impl Router {
         }
     }
 
-    /// Notes that `over` of the commands that were taken before the map was changed are over.
+    /// Notes that `over` commands that were taken before the last change of the map are over.
     fn note_taken(&mut self, over: usize) {
         let Some(left) = &mut self.taken_before else {
             return;
@@ -308,7 +309,7 @@ impl Router {
         Some(Duration::from_nanos(next.saturating_sub(self.now)))
     }
 
-    /// Remembers what an event says about a client's sockets.
+    /// Notes an event of one of a client's sockets.
     fn note(&mut self, event: &mio::event::Event) {
         let stride = self.common.fronts.entrances.len() + 1;
         let Some(place) = event.token().0.checked_sub(FIRST_CLIENT) else {
@@ -350,14 +351,14 @@ impl Router {
         let Some(client) = self.clients.take(index) else {
             return;
         };
-        // Its links end with it, which tells the fronts.
+        // Dropping the client closes its links, so the fronts see its end.
         let Who { id, peer, .. } = client.who();
         tracing::debug!(client = %peer, id, "client closed");
         self.clients.release(index);
         self.note_taken(client.taken_before());
     }
 
-    /// Closes those who have not agreed on TLS in time, or go on and on after an error.
+    /// Closes clients whose TLS handshake takes too long, or that send for too long after an error.
     fn look_for_late(&mut self) {
         if self.next_look.is_none_or(|time| self.now < time) {
             return;
