@@ -241,7 +241,7 @@ class Objects(unittest.TestCase):
                             call()
                         except pmnet.ForkError:
                             refused += 1
-                    # Its own objects, and the end of its parent's.
+                    # The child drops its own objects, and its references to the parent's.
                     del one, call
                     with pmnet.Client(DEVICE, timeout=WAIT) as own:
                         own.update(b"own")
@@ -252,7 +252,7 @@ class Objects(unittest.TestCase):
             self.assertEqual(one.bypass(b"still there"), b"still there")
 
     def test_a_server_in_the_child_of_a_fork(self):
-        # In the middle of a call of another thread.
+        # The fork happens during a call of another thread.
         with pmnet.Server("127.0.0.1:0") as server:
             waiting = threading.Thread(target=server.next, args=(1,))
             waiting.start()
@@ -338,7 +338,7 @@ class Batches(unittest.TestCase):
             batch.reply(-1, b"")
         with self.assertRaises(TypeError):
             batch.reply(0, None)
-        # It comes again.
+        # The batch comes again.
         batch.undone()
         with self.assertRaises(pmnet.OrderError):
             batch.undone()

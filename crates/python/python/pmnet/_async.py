@@ -107,7 +107,7 @@ class AsyncClient:
             self._closed = True
             self._leave()
             self._client._forget()
-            # Only a close that was cancelled, or failed, leaves some behind.
+            # Calls are left only if closing was cancelled, or failed.
             text = "outcome unknown: the client was closed; it may or may not take effect, at most once"
             self._settle_left(UnknownError(text), None)
 
@@ -123,7 +123,7 @@ class AsyncClient:
         try:
             await self.close()
         except Error:
-            # The error of the body goes to the caller, not this one.
+            # The caller gets the error of the body, not this one.
             if kind is None:
                 raise
 
@@ -216,7 +216,7 @@ def _again(error: Exception) -> Exception:
 
 def _settle(future: "asyncio.Future[Any]", result: object) -> None:
     if future.done():
-        # Its task was cancelled.
+        # The call's task was cancelled.
         return
     if isinstance(result, Exception):
         future.set_exception(result)
