@@ -353,8 +353,8 @@ fn printable(answer: Answered) -> Answered {
 
 /// Asks the process at this TCP address a question, with the key of its cluster if it has one.
 ///
+/// # Errors
 /// A text: there is no answer, it is late, or it is not in this protocol or not with this key.
-/// A sentence: no process answers, or not in time, or not in this protocol, or not with this key.
 pub fn ask(at: SocketAddr, asked: &Asked, key: Option<&ClusterKey>) -> Result<Answered, String> {
     ask_patiently(at, asked, key, LINE_SECONDS)
 }

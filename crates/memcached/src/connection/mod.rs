@@ -319,7 +319,6 @@ impl Connection {
     /// Whether the next unit must wait until its client has read more, or until other commands are answered.
     /// The first slot waits only for its client, because the texts of the other slots are written after its
     /// own.
-    /// the texts of the others are written after its own.
     fn must_wait(&self, unit: &Unit) -> bool {
         let kept = if unit.slot == self.first {
             self.unwritten().len()

@@ -275,7 +275,6 @@ fn long_histories_with_crashes_here_and_there() {
 
 /// Writes more distinct keys than fit, then deletes, then writes again, with a crash in between. Every write
 /// that was answered with OK must exist, every refused one must not, and no call may wait for ever.
-/// with OK is there, what was refused is not, and nothing waits for ever.
 fn filled(image: &[u8], in_place: bool, fuse: u64) -> [usize; 3] {
     const WRITES: usize = 700;
     const DELETES: usize = 60;
