@@ -12,7 +12,7 @@ use crate::shard::{Row, Shard};
 
 use pmnet_proto::lease::Word;
 
-/// What the operator wants.
+/// A change that an operator wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// One more copy.
@@ -33,7 +33,7 @@ pub enum Want {
 /// A planned change, and the state to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// What the operator wants.
+    /// The wanted change.
     pub want: Want,
     /// The present chain, head first.
     pub now: Vec<u32>,
@@ -72,7 +72,7 @@ impl Intent {
     /// missing.
     ///
     /// # Errors
-    /// That text.
+    /// The text of what is still missing.
     pub fn is_done(&self, shard: &Shard) -> Result<(), String> {
         if let Want::TakeBack(device) = self.want {
             let row = shard.row(device);
@@ -134,7 +134,7 @@ impl Intent {
 /// Returns the plan for this wish, or a text that says why it cannot be met now.
 ///
 /// # Errors
-/// That text.
+/// The text of the reason.
 pub fn intend(names: &Names, shard: &Shard, want: Want) -> Result<Intent, String> {
     if let Want::TakeBack(device) = want {
         return take_back(names, shard, want, device);

@@ -40,11 +40,11 @@ pub enum Step {
 /// The result of looking for the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// This step must be taken.
+    /// The step that must be taken.
     Do(Step),
-    /// Nothing can be done before the event in the text.
+    /// Nothing can be done before the event that the text names.
     Wait(String),
-    /// Nothing has to be done.
+    /// Nothing needs to be done.
     Well,
 }
 

@@ -70,7 +70,7 @@ pub enum OperationError {
     NoModel {
         /// The operation.
         op: Op,
-        /// Its key.
+        /// The operation's key.
         key: String,
     },
     /// The operation cannot have this answer.
@@ -78,7 +78,7 @@ pub enum OperationError {
     Reply {
         /// The operation.
         op: Op,
-        /// Its key.
+        /// The operation's key.
         key: String,
         /// The answer.
         reply: Option<String>,
@@ -88,7 +88,7 @@ pub enum OperationError {
     Time {
         /// The operation.
         op: Op,
-        /// Its key.
+        /// The operation's key.
         key: String,
     },
 }

@@ -55,7 +55,7 @@ pub enum Wrong {
     /// The file exists, and is not overwritten.
     #[error("it exists already, and a key file is never overwritten: name a new file")]
     Exists,
-    /// It is longer than any file of keys.
+    /// The file is longer than any file of keys.
     #[error("it has more than {BYTES_MAX} bytes: this is no key file")]
     Long,
     /// The text is invalid. The message says where.

@@ -75,7 +75,7 @@ pub enum DriverError {
 /// Why a loop ended without a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was asked to end.
+    /// The server was asked to end.
     Asked,
     /// Another server of the shard has its turn, or may have had it ([`ServerWords::end_turn`]).
     TurnIsOver,

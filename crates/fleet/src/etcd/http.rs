@@ -49,7 +49,7 @@ const PERMISSION_DENIED: i64 = 7;
 const RESOURCE_EXHAUSTED: i64 = 8;
 const UNAVAILABLE: i64 = 14;
 
-/// What this process knows about its token.
+/// This process's token at etcd.
 enum Token {
     /// No token: one must be requested.
     Unknown,

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use super::{DeviceSaid, Looked, Meant, ServerSaid};
 use crate::plan::{CHAIN_MAX, Order, Place, Plan};
 
-/// What the operator wants.
+/// A change that an operator wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandWant {
     /// One more copy.
@@ -47,9 +47,9 @@ pub struct Change {
 /// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandStep {
-    /// This device must get this next hop.
+    /// The device must get this next hop.
     Wire(Doing, Order),
-    /// This device must end.
+    /// The device must end.
     Leave(Doing),
     /// Wait for what the text says.
     Wait(String),

@@ -36,7 +36,7 @@ pub enum Asked {
     Wire {
         /// The device that is meant.
         to: Meant,
-        /// Its next hop.
+        /// The device's next hop.
         next: SocketAddr,
         /// The id of that next hop; 0 for the server.
         #[serde(default)]
@@ -93,19 +93,19 @@ pub struct DeviceSaid {
     pub next_id: Option<u32>,
     /// The epoch for which it states that the members that are not on its path are stopped.
     pub shrink: Option<u32>,
-    /// It must start again, and has not yet.
+    /// The device must start again, and has not yet.
     pub ends: bool,
-    /// The epoch that it serves; 0: it does not serve.
+    /// The epoch that the device serves; 0: it does not serve.
     pub epoch: u32,
     /// The devices of that epoch's chain, head first.
     pub chain: Vec<u32>,
-    /// It holds everything that a head must.
+    /// The device holds everything that a head must hold.
     pub whole: bool,
-    /// The epoch in which it is ready to join; 0: it is not ready.
+    /// The epoch in which the device is ready to join; 0: it is not ready.
     pub joins: u32,
-    /// What it waits for, if it waits.
+    /// The event for which the device waits, if any.
     pub waits: Option<String>,
-    /// It runs in the kernel: it continues to answer after the end of its process.
+    /// The device runs in the kernel: it continues to answer after the end of its process.
     pub in_kernel: bool,
 }
 

@@ -196,7 +196,7 @@ fn the_last_one_that_holds_everything_is_never_stopped() {
         Some(before.clone()),
         vec![(1, gone(1, 5, chain)), (2, lacks)]
     )));
-    // As soon as it has everything, that is noted, and the device counts.
+    // As soon as the other device has everything, the plan notes that, and the device counts.
     let look = shard(
         Some(before),
         vec![(1, gone(1, 5, chain)), (2, serving(2, 5, chain))],

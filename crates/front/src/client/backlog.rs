@@ -92,7 +92,7 @@ mod tests {
             let bytes: Vec<u8> = (0..*size).map(|at| (at * 7 + round) as u8).collect();
             output.push(&bytes);
             pushed.extend_from_slice(&bytes);
-            // Usually a part is written, and now and then everything.
+            // Most rounds write a part; every tenth round writes everything.
             let mut budget = if round % 10 == 9 {
                 usize::MAX
             } else {

@@ -103,7 +103,7 @@ pub enum ClientsAsk {
     Unblock { id: i64, error: bool },
 }
 
-/// What the front's shell knows of a client's socket.
+/// Facts of the front's shell about a client's socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientSocket {
     pub(crate) local: Option<SocketAddr>,

@@ -84,7 +84,7 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
             ..
         }) = &condition
         {
-            // If the user is unknown here, the store's error is the reply.
+            // A user that the front does not know: the store's error is the reply.
             plain &= shared.users.has(name);
         }
         which.conditions.extend(condition);

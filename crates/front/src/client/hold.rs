@@ -26,7 +26,7 @@ enum Behind {
     Others,
     /// The changes of subscriptions up to this number.
     Changes(u64),
-    /// Nothing, in this turn.
+    /// The command waits for nothing in this turn.
     Nothing,
 }
 

@@ -138,11 +138,11 @@ pub struct Shared {
     pub unread_client_max: usize,
     /// All clients together have left too many bytes unread.
     pub unread_over: bool,
-    /// What may answer reads.
+    /// The sources that may answer reads.
     cache: Cache,
     /// Until this time the head is not asked.
     ask_head_after: Time,
-    /// What the front knows from the head's answers to READs.
+    /// The front's knowledge from the head's answers to READs.
     pub(super) heard: Heard,
     /// Whether reads may go to replicas of the store.
     pub replicas: ReplicaReads,

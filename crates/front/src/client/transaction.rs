@@ -162,7 +162,7 @@ fn may_queue_client(sub: Sub, arguments: &Arguments<'_>) -> bool {
 
 const QUEUED: Bytes = Bytes::from_static(b"+QUEUED\r\n");
 
-/// What happens to a command between MULTI and EXEC.
+/// The treatment of a command between MULTI and EXEC.
 pub(super) enum Handled {
     /// The command has this reply.
     Reply(Bytes),

@@ -49,7 +49,7 @@ pub(super) struct Client {
     pub(super) end: End,
 }
 
-/// What a client's socket is used for, with its deadline.
+/// The present use of a client's socket, with its deadline.
 enum Phase {
     /// The TLS handshake, which must end by this time.
     Agrees(Time),
@@ -62,7 +62,7 @@ enum Phase {
     Lingers(Lingering),
 }
 
-/// What happens to a client after its turn.
+/// The state of a client after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// The client has nothing to do until something arrives.

@@ -9,7 +9,7 @@ use super::slot::slot_of;
 use crate::client::unknown_command;
 use crate::table::{Facts, NEW, OPAQUE, STATE, Sub, Verdict, keys, named};
 
-/// What the router does with a command.
+/// The router's treatment of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Sends it to the shard of its keys, or to the first shard if it has no keys.
@@ -46,7 +46,7 @@ pub(super) enum Kind {
     Own(Bytes),
 }
 
-/// Where a command must go, by its keys.
+/// The destination of a command, by its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// The command has no keys.

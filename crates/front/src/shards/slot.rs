@@ -12,7 +12,7 @@ pub const SHARDS_MAX: usize = 256;
 /// Why these ranges of slots make no map.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// There is no shard.
+    /// The list of shards is empty.
     #[error("no shard is named: at least one needs slots")]
     Empty,
     /// There are more shards than [`SHARDS_MAX`].

@@ -33,7 +33,7 @@ pub struct FrontConfig {
     pub direct_password: Option<Secret>,
     /// Further commands to acknowledge early (`--assume-ok`).
     pub assume_ok: Vec<String>,
-    /// What answers reads.
+    /// The sources that may answer reads.
     pub cache: Cache,
     /// The stores that answer reads which the head does not answer.
     pub read_from: ReadFrom,
@@ -43,7 +43,7 @@ pub struct FrontConfig {
     /// Bytes of replies that all clients together may leave unread. Above this, the client with the most
     /// unread bytes is closed.
     pub unread_total_max: usize,
-    /// Who may use the front.
+    /// The clients that may use the front, and their rights.
     pub access: Access,
     /// TLS settings for clients; `None`: no TLS.
     pub tls: Option<ServerTls>,
@@ -54,7 +54,7 @@ pub struct FrontConfig {
     pub pulse: Arc<Pulse>,
 }
 
-/// What answers commands that only read, apart from bypasses.
+/// The sources that may answer commands that only read, apart from bypasses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cache {
     /// The head device answers with an update that the store may not have yet. Otherwise the front reads from

@@ -57,7 +57,7 @@ struct Seen {
     unanswered: bool,
 }
 
-/// What must be done about the mark.
+/// The next action for the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Nothing,

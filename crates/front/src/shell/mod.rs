@@ -110,7 +110,7 @@ pub struct Front<U> {
     /// The listener. `None`: a router hands clients over.
     door: Option<Door>,
     handed: Option<Receiver<Handed>>,
-    /// Where the router takes the commands that the front has learned.
+    /// Place for the commands that the front has learned, until the router takes them.
     shelf: Option<Arc<Shelf>>,
     stopper: Stopper,
     mover: DirectMover,
@@ -279,7 +279,7 @@ impl<U: Upstream> Front<U> {
     /// clients, so the observer sees when they answer again.
     ///
     /// # Errors
-    /// Those of [`Front::run`].
+    /// The errors of [`Front::run`].
     pub fn run_observed(
         mut self,
         mut observe: impl FnMut(&mut FrontTurn<'_>),

@@ -11,11 +11,11 @@ use crate::upstream::Time;
 /// How a loop may wait for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// Not at all: there is work.
+    /// The loop must not wait, because there is work.
     Not,
-    /// By polling without sleeping: there is no work, but something arrived a moment ago.
+    /// The loop polls without sleeping: there is no work, but something arrived a moment ago.
     Spinning,
-    /// By sleeping at most this long; `None`: no limit.
+    /// The loop sleeps at most this long; `None`: no limit.
     Asleep(Option<Duration>),
 }
 

@@ -87,7 +87,7 @@ impl<U: Upstream> Front<U> {
             client.unread.took = now;
         }
         if left < held {
-            // Not done for a client that has nothing left to read and only sends.
+            // The time of a client that only sends, and has nothing left to read, is not prolonged.
             client.took(now);
         }
         if client.connection.congested() {

@@ -14,7 +14,7 @@ use crate::upstream::Time;
 /// Most time for a client's TLS handshake, in nanoseconds.
 const HANDSHAKE_TIMEOUT: Time = 5_000_000_000;
 
-/// What an event says about a socket. Errors and closings become visible when the socket is used.
+/// The state of a socket as an event reports it. Errors and closings become visible when the socket is used.
 pub(crate) struct Seen {
     pub(crate) readable: bool,
     pub(crate) read_closed: bool,

@@ -14,7 +14,7 @@ pub struct KeySpec {
     pub(super) find: Find,
 }
 
-/// Where the search for the keys begins.
+/// The place at which the search for the keys begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Begin {
     /// At this argument.

@@ -1,4 +1,4 @@
-//! Who may connect, and passwords.
+//! The access to the front, and passwords.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -6,7 +6,7 @@ use subtle::ConstantTimeEq;
 
 use super::CREDENTIAL_BYTES_MAX;
 
-/// Who may use the front.
+/// The clients that may use the front, and their rights.
 #[derive(Clone, Debug, Default)]
 pub enum Access {
     /// Redis's users, with their rights in Redis. A client that has not logged in is Redis's user `default`,

@@ -14,10 +14,10 @@ pub enum Dialect {
     Packet,
 }
 
-/// What the front knows of the store.
+/// The front's knowledge of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// Nothing.
+    /// Nothing is known of the store.
     Unknown,
     /// The dialect is known. It is not known whether the database of the items exists.
     Is(Dialect),

@@ -20,7 +20,7 @@ pub(super) enum Plan {
     Asks(Answer, Vec<Unit>),
     /// The connection ends after this answer.
     Ends(Vec<u8>),
-    /// It is no known command.
+    /// The command is unknown.
     Unknown,
 }
 

@@ -215,7 +215,7 @@ impl Front {
     /// turn.
     ///
     /// # Errors
-    /// Those of [`Front::run`].
+    /// The errors of [`Front::run`].
     pub fn run_observed(
         mut self,
         mut observe: impl FnMut(&FrontTurn<'_>),
@@ -330,7 +330,7 @@ impl Front {
                     }
                 }
                 Event::SessionClosed { session, reason } => self.session_closed(session, reason),
-                // This front asks for no such events.
+                // This front submits no READ and opens no mark, so these events do not come.
                 Event::Read { .. } | Event::Marked { .. } => {}
             }
         }

@@ -109,7 +109,7 @@ pub enum Freshness {
 pub enum Unread {
     /// The store cannot be asked, is not fresh enough, or sent an unexpected answer.
     Unfit,
-    /// Its replies are longer than [`BATCH_REPLY_BYTES_MAX`].
+    /// The batch's replies are longer than [`BATCH_REPLY_BYTES_MAX`].
     Large,
 }
 

@@ -11,7 +11,7 @@ use crate::client::command::Command;
 use crate::client::context::{Context, Later};
 use crate::table::{Facts, read_keys, touches_reserved};
 
-/// Commands whose result depends on who is subscribed.
+/// Commands whose result depends on the present subscriptions.
 const ABOUT_SUBSCRIPTIONS: [&str; 3] = ["PUBLISH", "SPUBLISH", "PUBSUB"];
 
 fn is_about_subscriptions(facts: Option<&Facts>) -> bool {

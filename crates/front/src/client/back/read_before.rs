@@ -24,7 +24,7 @@ pub(in crate::client) struct Version {
     pub(in crate::client) version: u64,
 }
 
-/// What the front knows from the head's answers.
+/// The front's knowledge from the head's answers.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Heard {
     newest: Option<Version>,

@@ -27,11 +27,11 @@ pub enum ReadFrom {
     /// Only the store on which the server works.
     #[default]
     Master,
-    /// That store, and any replica of it.
+    /// The store on which the server works, and any replica of it.
     Any,
 }
 
-/// What the front knows of the replicas.
+/// The front's knowledge of the replicas.
 #[derive(Debug, Default)]
 pub struct ReplicaReads {
     any: bool,

@@ -70,7 +70,7 @@ impl Asking {
     }
 }
 
-/// What is known of a client's rights.
+/// The present knowledge of a client's rights.
 enum Standing {
     All {
         changed: u64,

@@ -21,9 +21,9 @@ use crate::common::command;
 
 /// A command's time, in nanoseconds.
 const TIMEOUT: Time = 1_000_000_000;
-/// The store's replies to commands that this simulation does not implement.
+/// The server's answer about its store.
 const NAME: &str = "redis://127.0.0.1:6379/?run_id=a&records=pmnet:{0}&owner=o";
-/// What the store answers to commands that mean nothing here.
+/// The store's replies to commands that this simulation does not implement.
 const REPLIES: &[&[u8]] = &[
     b"+OK\r\n",
     b":1\r\n",
