@@ -178,7 +178,7 @@ impl Keeper {
         }
         let has_turn = shard.has_server() && shard.server_process == self.process.as_bytes();
         if self.config.standby && !has_turn {
-            // This also holds if no server has the turn: another one may have had it meanwhile, and have
+            // The turn is over even if no server has it: another one may have had it meanwhile, and have
             // changed the records.
             self.words.end_turn();
             return Err(

@@ -282,13 +282,13 @@ impl Table {
         Table { entries, assumed }
     }
 
-    /// Returns the matrix of the compiled facts, with the operator's additions of this one.
+    /// Returns the matrix of the compiled facts, with this matrix's additions by the operator.
     #[must_use]
     pub fn forgotten(&self) -> Table {
         Table::compiled(self.assumed.clone())
     }
 
-    /// Returns the matrix of a store's commands, with the operator's additions of this one.
+    /// Returns the matrix of a store's commands, with this matrix's additions by the operator.
     #[must_use]
     pub fn with(&self, learned: &Learned) -> Table {
         let mut table = self.forgotten();

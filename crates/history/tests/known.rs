@@ -1,4 +1,4 @@
-//! Linearizable and other histories whose verdict is known, with the texts about the latter.
+//! Histories with known verdicts, and the texts about those that are not linearizable.
 
 mod common;
 

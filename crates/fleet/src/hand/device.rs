@@ -33,7 +33,7 @@ pub struct DeviceDoorConfig {
     pub joins: bool,
     /// The device runs in the kernel.
     pub in_kernel: bool,
-    /// Keys of the device's cluster. With keys, only callers with one are answered.
+    /// Keys of the device's cluster. If there are keys, the door answers only callers that have one of them.
     pub keys: Option<Latest<ClusterKeys>>,
     /// File that stores the device's last next hop; `None`: it is not stored.
     pub memory: Option<PathBuf>,

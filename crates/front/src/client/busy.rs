@@ -1,10 +1,10 @@
 //! Whether Redis is running a long script and therefore answers every client with BUSY.
 //!
-//! The front learns this from the replies to its own questions. From then on it answers with Redis's own
-//! error two kinds of commands: those that would have to wait for Redis and have not been sent, and plain
-//! reads that have been sent. Such a read changes nothing, whatever happens to it. A write that was sent
-//! waits, because only the pmnet server knows whether it is executed. While Redis is busy, the front repeats
-//! its question.
+//! The front learns this from the replies to its own questions. From then on it answers two kinds of commands
+//! with Redis's own error: those that would have to wait for Redis and have not been sent, and plain reads
+//! that have been sent. Such a read changes nothing, whatever happens to it. A write that was sent waits,
+//! because only the pmnet server knows whether it is executed. While Redis is busy, the front repeats its
+//! question.
 
 use bytes::Bytes;
 

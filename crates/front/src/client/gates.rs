@@ -151,7 +151,7 @@ impl Connection {
         Err(Later::Paused.into())
     }
 
-    /// Refuses a command that Redis would not execute, because it runs a long script.
+    /// Refuses a command that Redis would not execute, because Redis is running a long script.
     fn refuse_while_busy(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let (busy, now) = (&env.shared.busy, env.shared.now);
         let (mode, passing) = (&mut self.face.mode, &self.back.passing);

@@ -14,9 +14,9 @@ enum On {
     Repeats,
 }
 
-/// What a command waits for whose result depends on subscribers. Clients do not take turns in the order in
-/// which their commands arrived, so all other clients have one turn first. Then the command waits for the
-/// changes of subscriptions that began before ([`Subscribing`], numbered by `shell/subscribing.rs`).
+/// The event for which a command waits if its result depends on subscribers. Clients do not take turns in the
+/// order in which their commands arrived, so all other clients have one turn first. Then the command waits
+/// for the changes of subscriptions that began before ([`Subscribing`], numbered by `shell/subscribing.rs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Behind {
     /// Not known: the other clients have not been asked.

@@ -268,7 +268,7 @@ impl Transaction {
                            client has sent WATCH before";
                 return self.refuse(refusal(arguments, why));
             }
-            // Inside a transaction, Redis does not let blocking commands and WAIT wait.
+            // Blocking commands and WAIT do not wait inside a transaction; Redis ensures that.
             Action::Update | Action::Pass(Pass::Blocking | Pass::Wait) => {
                 self.add(frame, Kind::Writes, protocol)
             }

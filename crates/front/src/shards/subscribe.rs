@@ -21,7 +21,7 @@ struct Step {
     /// The shard; `None`: all shards.
     shard: Option<usize>,
     left: usize,
-    /// Shards that must still send the present confirmation; empty: none of its parts has been requested.
+    /// Shards that must still send the present confirmation; empty: its turn has not begun.
     waiting: Vec<usize>,
     confirmed: Option<Bytes>,
 }

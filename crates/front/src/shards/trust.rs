@@ -1,4 +1,4 @@
-//! What the router knows of a client's rights. The router has no users of its own: it asks the front of the
+//! The router's knowledge of a client's rights. The router has no users of its own: it asks the front of the
 //! first shard.
 
 use bytes::Bytes;

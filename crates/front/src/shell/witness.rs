@@ -56,8 +56,8 @@ enum Watched {
     Begins,
     /// The connection is logged in at the Redis process with this run id.
     Stands { run_id: String },
-    /// That process has closed the connection, or has ended; the front asks which process answers now. If it
-    /// is the same, the clients of the first `logins` logins are closed.
+    /// The Redis process with this run id has closed the connection, or has ended. The front asks which
+    /// process answers now. If it is the same process, the clients of the first `logins` logins are closed.
     Closed { run_id: String, logins: u64 },
 }
 

@@ -8,13 +8,12 @@
 //!
 //! A read's reply is used if two conditions hold: the records name the epoch that the head named, and the
 //! store has applied everything that the head requires. A client that does not know the head's answer yet
-//! gets the values of the records. The records must also name the process to which this connection leads. A
-//! replica has the same records, but may lack effects that have no order. (A connection to a replica is used
-//! if the replica has the effects that the head requires of replicas, without an order too. So its records
-//! must name the master of this replica.) From time to time the store is also asked for its replicas. Between
-//! transactions database 0 is selected, whatever their outcome, so that no state must be remembered when one
-//! is aborted. An error is handed to no client: if the read itself is wrong, the bypass gets the error from
-//! the store again.
+//! gets the values of the records. The records must also name the process to which this connection leads,
+//! because a replica has the same records, but may lack effects that have no order. (A replica that is used
+//! for reads has these effects too: the head requires them of replicas. Its records must name the master of
+//! this replica.) From time to time the store is also asked for its replicas. Between transactions database 0
+//! is selected, whatever their outcome, so that no state must be remembered when one is aborted. An error is
+//! handed to no client: if the read itself is wrong, the bypass gets the error from the store again.
 //!
 //! Invariants: at most one reply to one read is held at a time. Each client whose reads were taken is told
 //! once that all its reads are complete, or that the rest will not be read. An unexpected reply ends the

@@ -39,7 +39,7 @@ pub(in crate::client) struct Batch {
     pub(super) listings: Vec<(usize, Listing)>,
     /// One of the commands reads all keys.
     pub(super) all_keys: bool,
-    /// No command must go to the master.
+    /// None of the commands requires the master.
     pub(super) fits_replicas: bool,
     /// The question to the head includes the order that a replica must have applied.
     pub(super) asks_replica: bool,
@@ -86,7 +86,7 @@ pub struct StoreRead {
     pub count: usize,
     /// How fresh the store must be.
     pub freshness: Freshness,
-    /// Whether a replica of the store is read from.
+    /// Whether the commands are read from a replica of the store.
     pub replica: bool,
 }
 

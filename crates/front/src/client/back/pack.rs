@@ -99,7 +99,8 @@ impl Pack {
         self.transaction == Some(Kind::Reads)
     }
 
-    /// Another part is added: encloses a transaction that was alone in MULTI and EXEC.
+    /// Encloses the pack's only part, if it is a transaction, in MULTI and EXEC, because another part is
+    /// added.
     fn enclose(&mut self) {
         if self.transaction.take().is_some() {
             self.payload

@@ -225,7 +225,7 @@ pub struct Knobs {
     pub reads: Vec<Vec<u64>>,
     /// How often a call was refused.
     pub refused: usize,
-    /// User and password of the server in the store.
+    /// User and password with which the server logs in to the store.
     pub login: Option<&'static str>,
 }
 

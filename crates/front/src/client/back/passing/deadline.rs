@@ -8,8 +8,8 @@
 //!
 //! A passed command has a deadline for being sent and, unless it blocks, one for its answer. A blocking
 //! command, a subscriber and a monitor may wait while the store is alive. The store counts as dead when its
-//! process has answered no client during one command's time. For a client that has disconnected nothing
-//! waits.
+//! process has answered no client during one command's time. The wait of a client that disconnects ends at
+//! once.
 
 use pmnet_wire::StoreName;
 
