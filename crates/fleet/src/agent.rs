@@ -94,7 +94,7 @@ struct State {
     run: Option<Run>,
     /// How the chain in etcd wires the device.
     order: Option<Order>,
-    /// etcd knows the device as this process's.
+    /// etcd has this process on record as the device's.
     registered: bool,
     /// An operator wants the device to leave, and it may.
     leaves: bool,
@@ -140,7 +140,7 @@ impl Agent {
         }
     }
 
-    /// Returns whether etcd knows the device as this process's, so that it may run.
+    /// Returns whether etcd has this process on record as the device's, so that the device may run.
     #[must_use]
     pub fn is_registered(&self) -> bool {
         self.shared.state().registered

@@ -167,8 +167,8 @@ fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice 
     }))
 }
 
-/// Handles that another of several servers serves now: the last device must send to it. The members and the
-/// statement stay unchanged.
+/// Returns the step after a change of the serving server, if there are several: the last device must send to
+/// the new one. The members and the statement stay unchanged.
 fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
     let there = shard.server.as_ref().filter(|_| shard.has_server());
     let moved = there.filter(|record| record.standby && record.address != plan.server)?;

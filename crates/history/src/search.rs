@@ -69,8 +69,8 @@ pub(crate) fn decide<S: Sequential>(calls: &[Call<S::Step>], bytes_max: u64) -> 
     }
 }
 
-/// Returns calls and returns in order of time. At equal times calls come first, so that operations that touch
-/// count as concurrent.
+/// Returns calls and returns in order of time. At equal times calls come first: an operation that begins at
+/// the moment at which another one ends counts as concurrent with it.
 fn actions<T: Clone>(calls: &[Call<T>]) -> Vec<(usize, Action<Event<T>>)> {
     let mut order = BTreeMap::new();
     let (mut last, mut never) = (Vec::new(), Vec::new());

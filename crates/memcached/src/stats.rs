@@ -72,7 +72,8 @@ impl Counters {
         self.cas[at] += 1;
     }
 
-    /// Returns the counts since they were `zero`. Counts of the present state stay.
+    /// Returns the counts since the time at which they were `zero`. Counts of the present state are returned
+    /// unchanged.
     fn since(&self, zero: &Counters) -> Counters {
         fn less<const N: usize>(now: [u64; N], then: [u64; N]) -> [u64; N] {
             std::array::from_fn(|at| now[at] - then[at])

@@ -103,8 +103,8 @@ impl<M: Media + Send> StoreDevice<M> {
         done
     }
 
-    /// Returns the buffers that the log has released, and in which the store has no record, to those for
-    /// copied entries.
+    /// Makes buffers that the log has released available for copied entries, except those in which the store
+    /// has a record.
     fn recycle(&mut self) {
         if self.device.log().has_released() {
             self.with_region(|server, _| {

@@ -564,7 +564,8 @@ mod tests {
         drop(door);
     }
 
-    /// A host on the path keeps an order back, and connects and is greeted meanwhile: the order's caller was told that there is no answer.
+    /// A host on the path keeps an order back, and connects and is greeted meanwhile. The order's caller has
+    /// been told that there was no answer, so the order must not be executed later.
     #[test]
     fn an_order_that_was_kept_back_is_not_executed() {
         let at = somewhere();

@@ -178,7 +178,8 @@ pub(super) fn unfit(next: SocketAddr, listen: SocketAddr) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// With the new `--next` alone in the unit file, the old id stood beside it, and the device was not served.
+    /// If only the new `--next` were put into the unit file, the old id would stay beside it, and the device
+    /// would not be served.
     #[test]
     fn with_keys_the_flags_of_a_next_hop_have_its_id() {
         let next = SocketAddr::from(([10, 0, 0, 2], 51_000));

@@ -5,7 +5,7 @@ use pmnet_front::upstream::ReadAnswer;
 
 /// Longest reply in these tests, in bytes: a pack with more than one [`LARGE`] value is too long.
 const REPLY_MAX: usize = 2_000;
-/// Bytes of a value of which a single one fits.
+/// Size of a value, in bytes. A reply has space for one such value, not for two.
 const LARGE: usize = 1_200;
 
 /// Makes two fronts on a store where `n` grows before each call is executed. One only uses bypasses, the

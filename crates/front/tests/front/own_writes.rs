@@ -88,7 +88,7 @@ fn what_stands_between_decides() {
             &["+OK", "+OK", "1", "2", "+OK", "3"][..],
             1,
         ),
-        // A read after another read that must be sent travels with it.
+        // A read that follows a read which must be sent travels together with it.
         (
             &["SET k 1", "GET k", "GET other", "GET k", "GET k"],
             &["+OK", "1", "nil", "1", "1"],
