@@ -57,7 +57,8 @@ fn first_bad_return(model: Model, operations: &[Operation], limits: &Limits) -> 
         .filter_map(|operation| operation.returned)
         .collect();
     returns.sort_unstable();
-    // The last return is bad. Without returns every history is linearizable, so there is at least one.
+    // The history is not linearizable at the last return. Without returns every history is linearizable, so
+    // there is at least one return.
     let bad = returns.partition_point(|at| {
         model.decide(&beginning(operations, *at), limits) != Decision::NotLinearizable
     });

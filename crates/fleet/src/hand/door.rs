@@ -1,7 +1,7 @@
 //! One question and one answer over TCP. Each is a line of JSON, with bounded length and time.
 //!
 //! A silent connection delays no other one: all connections are read side by side, each for a short time. If
-//! there are too many, one of the host with the most connections is closed: the oldest of them. So there is
+//! there are too many, the oldest connection of the host with the most connections is closed. So there is
 //! always a place for the next connection.
 
 use std::collections::VecDeque;

@@ -132,8 +132,8 @@ fn question(arguments: &Arguments<'_>, nobody: Option<Nobody>) -> Bytes {
 }
 
 impl Which {
-    /// Returns the condition at `at`, the place of the next one, and whether Redis 7.0 knows it. `None`: it
-    /// is not understood.
+    /// Returns the condition at position `at`, the position of the next condition, and whether Redis 7.0
+    /// knows this condition. `None`: the condition is not understood.
     fn condition(
         &mut self,
         arguments: &Arguments<'_>,

@@ -33,9 +33,10 @@ pub struct Counters {
     pub hits: u64,
     /// Reads answered by the store, read directly.
     pub direct_reads: u64,
-    /// Those of `direct_reads` for which head and store were asked at the same time.
+    /// Direct reads for which head and store were asked at the same time. They are counted in `direct_reads`,
+    /// too.
     pub reads_at_once: u64,
-    /// Those of `direct_reads` that a replica of the store answered.
+    /// Direct reads that a replica of the store answered. They are counted in `direct_reads`, too.
     pub replica_reads: u64,
     /// Reads that were sent to the store as bypasses. Transactions are not counted.
     pub bypassed_reads: u64,

@@ -408,7 +408,7 @@ impl Transaction {
         }
     }
 
-    /// Queues one command. Returns the reply to it.
+    /// Queues one command. Returns the reply to the client.
     pub(super) fn add(&mut self, frame: &[u8], kind: Kind, present: Protocol) -> Bytes {
         if self.protocol.is_some_and(|then| then != present) {
             self.fail();
@@ -470,8 +470,9 @@ impl Rest {
     }
 }
 
-/// Whether the front answers this HELLO at its place. It does not if the HELLO logs in, because Redis checks
-/// passwords, or if messages in the present protocol are waiting.
+/// Whether the front answers this HELLO when EXEC comes to it. It does not in two cases: the HELLO logs in,
+/// because Redis checks passwords; or the client has subscriptions, whose messages come in the present
+/// protocol.
 fn may_queue_hello(arguments: &Arguments<'_>, by: Queuer<'_>) -> bool {
     let hello = Hello::parse(arguments, by.selected.protocol);
     let logs_in = hello.is_ok_and(|hello| hello.login.is_some());

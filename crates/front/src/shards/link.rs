@@ -80,7 +80,7 @@ impl Link {
         self.unsettled += usize::from(matches!(owed, Owed::Setup | Owed::State(_)));
     }
 
-    /// Whether it is not known yet whether the link has the client's settings.
+    /// Whether it is still unknown if the link has the client's settings.
     pub(super) fn is_unsettled(&self) -> bool {
         self.unsettled > 0
     }
@@ -225,7 +225,7 @@ impl Link {
     }
 }
 
-/// Frees memory of an empty buffer beyond [`KEPT_BYTES_MAX`].
+/// Frees the memory of an empty buffer if it is more than [`KEPT_BYTES_MAX`].
 pub(super) fn shrink(buffer: &mut BytesMut) {
     if buffer.is_empty() && buffer.capacity() > KEPT_BYTES_MAX {
         *buffer = BytesMut::new();

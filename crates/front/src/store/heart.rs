@@ -1,7 +1,7 @@
 //! Asks a store on a connection of the front for a sign of life, and which store it is.
 //!
-//! A client may wait long for the store. Its own connection does not show whether the store has nothing to
-//! send or has stopped.
+//! A client may wait long for the store. The client's own connection does not show whether the store has
+//! nothing to send or has stopped.
 
 use std::net::SocketAddr;
 

@@ -26,7 +26,8 @@ pub(crate) enum Own {
     Owner,
     /// CLIENT ID.
     Client,
-    /// A command that Redis does not know. The store sent everything that comes before its answer earlier.
+    /// A command that Redis does not know. Before its answer, the store sends all messages that it still had
+    /// to send.
     Fence,
 }
 

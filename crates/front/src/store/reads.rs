@@ -494,7 +494,8 @@ impl Round {
     }
 }
 
-/// Whether a value may be the reply to a command in this version of RESP. A push or an attribute is none.
+/// Whether a value may be the reply to a command in this version of RESP. Pushes and attributes are not
+/// replies.
 fn is_reply(value: &[u8], protocol: Protocol) -> bool {
     let of_resp2 = b"+-:$*".as_slice();
     let kinds = match protocol {

@@ -179,7 +179,7 @@ fn hello_is_queued_and_changes_the_protocol_at_the_end() {
     assert_eq!(client.ask("HGETALL h"), "*2\r\n$1\r\ng\r\n$1\r\nw\r\n");
 }
 
-/// Texts of Redis end at a NUL, and are cut.
+/// Redis's texts end at a NUL: the rest is cut off.
 #[test]
 fn what_redis_does_not_know_is_shown_as_redis_shows_it() {
     let Some(redis) = Redis::start() else { return };

@@ -388,7 +388,7 @@ fn a_change_that_was_broken_off_is_taken_back_by_wiring_as_the_record_says() {
         (said.epoch, said.chain) = (4, vec![1, 2, 3]);
     }
     assert_eq!(change.next(&looked), Ok(HandStep::Done));
-    // The running devices continue to serve with any next hops, because the server knows their path.
+    // A running device continues to serve, whatever its next hop is, because the server knows the path.
     looked.devices.get_mut(&2).unwrap().next = at(77);
     assert_eq!(change.next(&looked), Ok(HandStep::Done));
     looked.devices.remove(&2);

@@ -45,7 +45,7 @@ pub(in crate::client) fn unpack(
     };
     let head = preamble(Form::Single, commands.protocol, commands.database);
     let slots = &mut pending.replies.slots;
-    // The slots after it are messages to a subscriber, at most.
+    // All later slots are messages to a subscriber.
     let mut after = slots.split_off(index);
     after.pop_front();
     slots.extend(commands.iter().map(|arguments| {

@@ -115,8 +115,9 @@ pub(in crate::client) fn goes_beside_writes(
     fits && has_room
 }
 
-/// Whether a command of this length, which could be sent by itself, opens the next pack. It does if the
-/// previous pack is under way and at most [`IN_A_ROW_MAX`] such commands in a row have joined packs.
+/// Whether a command of this length, which could be sent by itself, opens the next pack instead. This
+/// requires that the previous pack is under way, and that at most [`IN_A_ROW_MAX`] such commands in a row
+/// have joined packs.
 pub(in crate::client) fn may_open_pack(packs: &Packs, reads: &Reads, bytes: usize) -> bool {
     packs.is_out()
         && !reads.has_batch()

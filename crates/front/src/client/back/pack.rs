@@ -239,7 +239,7 @@ impl Packed {
         self.with_own(std::iter::repeat_n(&error[..], parts))
     }
 
-    /// Whether the first part is a command for which `reads` holds.
+    /// Whether `reads` returns true for the first part, and this part is a single command.
     fn begins(&self, reads: &impl Fn(&[u8]) -> bool) -> bool {
         let pack = Commands::parse(&self.payload).ok();
         let first = pack.and_then(|pack| pack.units().next());

@@ -190,7 +190,7 @@ impl Direct {
         self.line.ask(Own::Owner, &ask_owner(records));
     }
 
-    /// Makes WAIT and WAITAOF wait for earlier writes of other connections. Redis 7.0 waits for these if the
+    /// Makes WAIT and WAITAOF wait for earlier writes of other connections. Redis 7.0 does so if the
     /// connection has run any command. A newer Redis waits only for writes of the connection itself, so a key
     /// is written and removed. The store may refuse that write (no memory, no replicas, no right): then WAIT
     /// has that error.

@@ -67,7 +67,7 @@ impl Watching {
 /// The wait of a blocking command at an embedded store.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// The keys, as numbers from [`arrival`].
+    /// The awaited keys, as the numbers that [`arrival`] gives them.
     keys: Vec<i64>,
     /// End of the wait; `None`: no end.
     until: Option<Time>,

@@ -113,8 +113,8 @@ impl Passing {
         }
         let used = self.direct.take().is_some_and(|direct| direct.used);
         match &mut self.passage {
-            // The connection was made in advance, to the store's earlier address. The barrier will name the
-            // present one.
+            // The connection was made in advance, to the store's earlier address. The barrier's reply will
+            // name the present address.
             Some(Passage { stage: Stage::Address(_) | Stage::Mark | Stage::Barrier(_), .. }) if !stateful => {}
             Some(passage @ Passage { stage: Stage::Connection(_), last_try: false, .. }) if !stateful => {
                 passage.last_try = true;

@@ -35,7 +35,7 @@ impl Passing {
         self.take_unanswered()
     }
 
-    /// The mark is no longer open. Returns whether that changes something for this client.
+    /// Handles that the mark is no longer open. Returns whether the client's state has changed.
     pub(in crate::client) fn mark_lost(&mut self, face: &mut Face) -> bool {
         if !self.needs_mark(&face.mode) {
             return false;

@@ -68,7 +68,7 @@ pub(super) enum Stage {
     Barrier(Option<CallId>),
     /// Needs a connection that leads to the store with this name.
     Connection(StoreName),
-    /// Needs the connection to have logged in as the client.
+    /// Needs a connection that is logged in as the client.
     Login,
     /// Sent to the store.
     Sent,
@@ -159,8 +159,8 @@ impl Passage {
             Effect::Watch if ok => face.mode = Mode::Watching,
             Effect::Unwatch if ok => face.mode = Mode::Ordinary,
             Effect::Multi if ok => face.mode = Mode::WatchingMulti { failed: false },
-            // EXEC always ends the transaction and the watch. A DISCARD that Redis refuses for lack of rights
-            // does not.
+            // EXEC always ends the transaction and the watch. If Redis refuses a DISCARD for lack of rights,
+            // both continue.
             Effect::Exec { .. } => face.mode = Mode::Ordinary,
             Effect::Discard if ok => face.mode = Mode::Ordinary,
             Effect::Select(database) if ok => {
