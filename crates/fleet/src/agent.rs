@@ -128,7 +128,7 @@ impl Agent {
     }
 
     /// Notes that the device runs with this log, and with this wiring. `words`: messages of this run alone.
-    /// The agent ends the run by them when the device must get another next hop, or must not continue.
+    /// With them the agent ends the run when the device must get another next hop, or must not continue.
     pub fn attend(&self, facts: Facts, words: Arc<LeaseWords>, order: Order) {
         self.shared.state().run = Some(Run {
             facts,
@@ -258,7 +258,8 @@ impl Keeper {
             if let Some(run) = run {
                 let words = run.words.clone();
                 words.attend();
-                // The epoch is read first, so that a statement about a later epoch is not claimed for it.
+                // The epoch is read before the device's standing, so that a standing in a later epoch is not
+                // recorded for this epoch.
                 let epoch = words.wanted();
                 let turned = self.turn(&run, epoch);
                 if let Err(Not::Ever(text)) = &turned {

@@ -127,7 +127,7 @@ pub struct ServerRecord {
     pub chain: Vec<u32>,
     /// Length of the leases that show that the server is running, in seconds.
     pub seconds: u64,
-    /// The server is one of several, of which one serves at a time. The chain sends to that one.
+    /// The server is one of several, of which one serves at a time. The chain sends to the serving one.
     #[serde(default)]
     pub standby: bool,
 }

@@ -121,8 +121,8 @@ impl DeviceDoor {
         self.shared.state().order
     }
 
-    /// Notes that the device runs with this wiring. `words`: messages of this run alone. The door ends the
-    /// run by them when the device must be wired otherwise, or must end.
+    /// Notes that the device runs with this wiring. `words`: messages of this run alone. With them the door
+    /// ends the run when the device must be wired otherwise, or must end.
     pub fn attend(&self, words: Arc<LeaseWords>, order: Order) {
         let mut state = self.shared.state();
         let stale = state.order.is_some_and(|wanted| wanted != order) || state.leaves;

@@ -49,7 +49,7 @@ pub fn says_busy(reply: &[u8]) -> bool {
 pub struct Busy {
     error: Bytes,
     until: Time,
-    /// Until this time a BUSY reply is ignored: Redis sent it before the script ended.
+    /// Until this time a BUSY reply is ignored, because Redis sent it before the script ended.
     deaf_until: Time,
 }
 

@@ -65,7 +65,7 @@ impl Times {
         self.answered = 0;
     }
 
-    /// Notes that a passed command is over. The commands after it have waited for it, not for the store.
+    /// Notes that a passed command is over. Later commands have waited for this command, not for the store.
     pub(super) fn make_way(&mut self) {
         self.made_way = true;
     }

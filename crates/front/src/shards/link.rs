@@ -100,9 +100,9 @@ impl Link {
         self.ended && self.has_head().is_none()
     }
 
-    /// Takes a frame that need not wait for its turn: a reply that is owed to the router (`Some`), or bytes
-    /// for the client now (`None`: a message, or the error that a front sends before it closes). `idle`: the
-    /// client waits for nothing.
+    /// Takes a frame that need not wait for its turn: with `Some`, a reply for the router; with `None`, bytes
+    /// for the client now (a message, or the error that a front sends before it closes). `idle`: the client
+    /// waits for nothing.
     pub(super) fn take_early(&mut self, resp3: bool, idle: bool) -> Option<(Option<Owed>, Bytes)> {
         self.has_head()?;
         let owed = self.owed();

@@ -136,7 +136,7 @@ pub struct Router {
     keepalive: Option<Duration>,
     clients: Seats<Client>,
     clients_ever: u64,
-    /// When clients with a deadline are looked at next; `None`: no client has one.
+    /// Time of the next check of the clients with a deadline; `None`: no client has one.
     next_look: Option<Time>,
     scratch: Vec<u8>,
 }

@@ -10,7 +10,7 @@ use super::subscribe::Change;
 use crate::client::SLOTS_MAX;
 use crate::shell::socket::{Ended, Socket};
 
-/// Unread output of one client, in bytes. Above this, no further replies are taken from the links.
+/// Limit of one client's unread output, in bytes. Above this, no further replies are taken from the links.
 const OUT_BYTES_SOFT_MAX: usize = 1024 * 1024;
 
 /// The source of the reply to one command.

@@ -168,7 +168,8 @@ impl<U: Upstream> Front<U> {
     }
 
     /// Makes a front that does not listen: a router hands its clients over, after it has counted them and
-    /// completed their TLS handshakes. The settings about that have no effect in this front.
+    /// completed their TLS handshakes. The settings for listening, for the number of clients and for TLS have
+    /// no effect in this front.
     ///
     /// # Errors
     /// [`FrontError`], which says what to do.

@@ -89,7 +89,7 @@ pub(crate) enum Ask {
     Poke,
 }
 
-/// A command that was sent. Those of the greeting come first.
+/// A command that was sent. The commands of the greeting are sent first.
 #[derive(Debug)]
 enum Sent {
     Login,

@@ -85,8 +85,8 @@ impl OwnWrite {
     }
 }
 
-/// Gives a GET of a key that this turn has SET its place after that SET; false if the command is no such GET.
-/// The client must have no commands that wait to be sent.
+/// If the command is a GET of a key that was SET in this turn, places its reply after that SET. Otherwise
+/// returns false. The client must have no commands that wait to be sent.
 pub(in crate::client) fn place_after_own_write(
     facts: &Facts,
     arguments: &Arguments<'_>,

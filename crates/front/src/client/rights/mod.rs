@@ -32,7 +32,7 @@ pub(crate) struct Rights {
     asks_others: bool,
     /// Number of lists of users that had been asked for when the list first forbade the present command.
     refused: Option<u64>,
-    /// When the rights had last changed at the beginning of the present transaction.
+    /// Time of the last change of the rights, as known when the present transaction began.
     multi: u64,
     /// The client has not logged in and, as far as was last known, need not.
     admitted: bool,

@@ -131,8 +131,9 @@ impl Passing {
         }
     }
 
-    /// Forwards a value of the store in the store's order: after all replies that are due before it, but
-    /// before the reply to the command that is being passed, because that command may have caused the value.
+    /// Forwards a value of the store in the store's order. It follows all replies that are due before it. It
+    /// precedes the reply to the command that is being passed, because that command may have caused the
+    /// value.
     fn hand_on(&mut self, value: &Bytes, face: &mut Face) {
         let replies = &mut face.pending.replies;
         let behind_all = replies.slots.len();
