@@ -69,7 +69,7 @@ impl Fault {
         }
     }
 
-    /// Makes a fault of an argument.
+    /// Makes a fault about an argument.
     pub fn argument(text: impl ToString) -> Fault {
         Fault::new(Kind::Argument, text)
     }

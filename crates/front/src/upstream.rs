@@ -119,8 +119,8 @@ pub trait Calls {
 
 /// The client endpoint.
 pub trait Upstream: Calls {
-    /// Opens a *mark*. This is a session that says, while it is open, that a command which passes no device
-    /// may change the store (`docs/spec/reads.md` §5). It counts from [`Event::Marked`] on.
+    /// Opens a *mark*: a session that, while it is open, tells the head that a command which passes no device
+    /// may change the store (`docs/spec/reads.md` §5). The mark counts from [`Event::Marked`] on.
     ///
     /// # Errors
     /// [`Refused::Sessions`] if no further session is possible.

@@ -361,14 +361,14 @@ fn a_spare_that_is_lost_while_it_joins_is_left_out_whether_it_had_joined_or_not(
     );
     let after = plan(6, Some(7), &[1]);
     assert_eq!(next(&look), Advice::Do(Step::Wire(after.clone())));
-    // It had not joined. No device states more about it in this epoch, because the head may still make a
-    // statement about the next one.
+    // The device had not joined. No device states more about it in this epoch, because the head may still
+    // make a statement about the next epoch.
     let look = shard(
         Some(after.clone()),
         vec![(1, serving(1, 6, &[1])), (7, lost(Word::Stopped))],
     );
     assert_eq!(next(&look), Advice::Well);
-    // It had joined, and was left out.
+    // The device had joined, and was left out.
     let look = shard(
         Some(after),
         vec![(1, serving(1, 8, &[1])), (7, lost(Word::Stopped))],

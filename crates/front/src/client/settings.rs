@@ -21,11 +21,11 @@ pub(super) struct Selected {
 pub(super) struct Settings {
     pub(super) selected: Selected,
     pub(super) name: Bytes,
-    /// CLIENT NO-EVICT. It has no effect, because the front evicts no client.
+    /// CLIENT NO-EVICT. This setting has no effect, because the front evicts no client.
     pub(super) no_evict: bool,
-    /// CLIENT NO-TOUCH. It has no effect: the front's reads touch their keys.
+    /// CLIENT NO-TOUCH. This setting has no effect: the front's reads touch their keys.
     pub(super) no_touch: bool,
-    /// CLIENT CAPA redirect. It has no effect, because a front redirects no client.
+    /// CLIENT CAPA redirect. This setting has no effect, because a front redirects no client.
     pub(super) redirects: bool,
     /// CLIENT SETINFO: name and version of the client's library.
     pub(super) library: (Bytes, Bytes),

@@ -21,8 +21,8 @@ use crate::shell::wire::{Seen, Wire};
 use crate::table::Table;
 use crate::upstream::Time;
 
-/// Input bytes of a client that still has to log in above which no more is read, unless one command needs
-/// more.
+/// Bound of the input of a client that still has to log in, in bytes. At the bound no more is read, unless
+/// one command needs more.
 const STRANGER_INPUT_BYTES_SOFT_MAX: usize = 64 * 1024;
 
 /// State that all clients share.

@@ -17,7 +17,7 @@ pub(super) enum When {
 pub(super) enum How {
     #[default]
     AtOnce,
-    /// Its further input is discarded first, so that the client can read the error.
+    /// The client's further input is discarded first, so that the client can read the error.
     Lingering,
 }
 

@@ -24,9 +24,9 @@ const AGAIN_AFTER: Time = 3_000_000_000;
 #[derive(Default)]
 pub(super) struct Learning {
     pub(super) call: Option<CallId>,
-    /// No question before this time.
+    /// Earliest time of the next question.
     after: Time,
-    /// No question because of unknown commands before this time.
+    /// Earliest time of the next question that is asked because of unknown commands.
     again_after: Time,
     /// A client has sent a command that the table does not have.
     pub(super) wanted: bool,

@@ -35,7 +35,7 @@ pub(super) struct Unread {
 pub(super) struct UnreadOfAll {
     bytes: usize,
     bytes_max: usize,
-    /// Since when there is too much.
+    /// Since when the unread bytes of all clients together exceed their bound.
     over_since: Time,
     /// Earliest time of the next log message about closed clients.
     say_after: Time,
@@ -127,8 +127,8 @@ impl<U: Upstream> Front<U> {
         self.mark_dirty(index);
     }
 
-    /// If all clients together have too much unread, returns the client with the most that reads nothing. It
-    /// must be closed.
+    /// If all clients together have too many unread bytes, returns a client that must be closed: the one with
+    /// the most unread bytes among those that read nothing.
     pub(super) fn worst_reader(&mut self) -> Option<usize> {
         let now = self.shared.now;
         let patient_until = self.unread.over_since.saturating_add(PATIENCE_WITH_ALL);

@@ -138,7 +138,8 @@ struct Round {
 
 /// The connection.
 pub(crate) struct ReadsLine {
-    /// Its questions are only those of the greeting. The steps of transactions are known by their order.
+    /// The connection asks only the questions of the greeting. The steps of transactions are known by their
+    /// order.
     line: Line<Own>,
     /// Run id of the master, if the connection leads to a replica; `None`: it leads to the store itself.
     replica_of: Option<String>,

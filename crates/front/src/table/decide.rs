@@ -405,7 +405,7 @@ fn without_row(facts: &Facts) -> Row {
     } else if facts.has(READONLY) && !facts.has(WRITE) {
         (Rule::Read, "")
     } else {
-        // This includes a command without a description, for which it is the safe action.
+        // Commands without a description belong to this case, too. For them it is the safe action.
         (Rule::Write, "")
     }
 }

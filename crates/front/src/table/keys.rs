@@ -1,4 +1,4 @@
-//! Finds the keys among the arguments of a command. No other code does.
+//! Finds the keys among the arguments of a command. No other code finds keys.
 //!
 //! The result is that of Redis for its cluster (`COMMAND GETKEYS`). For invalid arguments it has no keys, or
 //! fewer; the store's error then says what is wrong.

@@ -42,7 +42,7 @@ pub(crate) enum Reads {
 /// The root permissions, or a selector.
 #[derive(Default)]
 struct Selector {
-    /// It may read every key.
+    /// The rules allow the user to read every key.
     reads_all: bool,
     /// One of its patterns may match [`PROBE_KEY`].
     may_match: bool,

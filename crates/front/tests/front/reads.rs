@@ -765,12 +765,12 @@ fn replies_that_are_too_long_together_come_by_bypass() {
 /// How a fake server, which is no Redis, answers a transaction.
 #[derive(Clone, Copy, Debug)]
 enum Fake {
-    /// It sends this instead of the right answer.
+    /// The server sends this instead of the right answer.
     Says(&'static str),
-    /// It sends the beginning of a right answer and closes the connection.
+    /// The server sends the beginning of a right answer, and closes the connection.
     Half,
     Nothing,
-    /// It is another process than the server names.
+    /// The fake server is another process than the one that the pmnet server names.
     Other,
 }
 

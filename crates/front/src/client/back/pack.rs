@@ -69,7 +69,8 @@ pub(in crate::client) struct Pack {
     kind: Kind,
     /// One of the commands runs code.
     code: bool,
-    /// The pack's only part is a transaction, here without MULTI and EXEC, with commands of this kind.
+    /// Kind of the commands in a transaction that is the pack's only part. The pack has this part without
+    /// MULTI and EXEC.
     transaction: Option<Kind>,
     /// Whether more commands may be added.
     company: Company,

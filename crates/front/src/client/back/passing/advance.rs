@@ -38,7 +38,7 @@ impl Passing {
         up: &mut dyn Calls,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        // The stages stand in the order in which a command reaches them. It may pass several at once.
+        // The stages stand in the order in which a command reaches them. A command may pass several at once.
         if let Some(Stage::Address(None)) = self.stage() {
             self.find_store(face, session, up, shared)?;
         }

@@ -65,7 +65,7 @@ pub(super) struct Direct {
     is_client: bool,
     /// Place of the server's records in that store, once the store was asked about them.
     records: String,
-    /// As far as is known, a command has set connection state here.
+    /// A command has set a state of this connection, as far as is known.
     pub(super) has_state: bool,
 }
 
