@@ -96,7 +96,7 @@ struct State {
     order: Option<Order>,
     /// etcd has this process on record as the device's.
     registered: bool,
-    /// An operator wants the device to leave, and it may.
+    /// An operator wants the device to leave, and the chain can continue without it.
     leaves: bool,
     failed: Option<String>,
 }

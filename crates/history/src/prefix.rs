@@ -1,9 +1,10 @@
 //! A short proof that a key is not linearizable.
 //!
-//! A well-chosen part of a linearizable history is linearizable, too. Such parts are: a beginning; the whole
-//! history without some operations that changed nothing; a register's history without all operations on some
-//! value (if each value is written once); a lock's history without all operations on some token, if no
-//! attempt was refused. So if such a part is not linearizable, the part alone is a proof.
+//! A well-chosen part of a linearizable history is linearizable, too. One such part is a beginning; another
+//! is the whole history without some operations that changed nothing. For a register, it is the history
+//! without all operations on some value, if each value is written once. For a lock, it is the history without
+//! all operations on some token, if no attempt was refused. So if such a part is not linearizable, the part
+//! alone is a proof.
 
 use std::collections::{BTreeMap, BTreeSet};
 

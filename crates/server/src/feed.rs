@@ -1,9 +1,9 @@
 //! Reads the log of the tail device directly, if that is on the same machine. Then the log is the server's
 //! receive queue.
 //!
-//! In this mode the device sends only the last of its new entries. The server takes the entries between its
-//! own last one and that one from the log, and checks them like any datagram. If the log no longer has an
-//! entry, the machine asks for it as usual.
+//! In this mode the device announces its new entries by sending only the last of them. The server takes the
+//! entries from its own last one up to the announced one from the log, and checks them like any datagram. If
+//! the log no longer has an entry, the machine asks for it as usual.
 
 use crate::node::ServerNode;
 use crate::store::Store;

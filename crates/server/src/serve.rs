@@ -30,8 +30,8 @@ pub struct ServeConfig {
     pub spin_micros: u64,
     /// Messages to and from the agent of the fleet, if there is one.
     pub words: Option<Arc<ServerWords>>,
-    /// The cluster's keys, which may be replaced while the server runs. Those of `server` are the present
-    /// ones at its start. `None`: the keys never change.
+    /// The cluster's keys, which may be replaced while the server runs. The keys in `server` are those at its
+    /// start. `None`: the keys never change.
     pub keys: Option<Latest<ClusterKeys>>,
     /// Signals that the event loop is running.
     pub pulse: Arc<Pulse>,

@@ -90,8 +90,8 @@ pub trait Store: Send {
     fn apply(&mut self, batch: &Batch) -> Result<u64, StoreError>;
 
     /// Executes the requests in order, and appends one reply (RESP bytes) for each to `replies`. Replies are
-    /// returned only once the state that they show is durable as configured. On an error, `replies` has those
-    /// of the requests that are certainly done.
+    /// returned only once the state that they show is durable as configured. On an error, `replies` has the
+    /// replies to those requests that are certainly done.
     ///
     /// # Errors
     /// [`StoreError`]. After `Retry`, `load` shows whether a request with a record was executed.

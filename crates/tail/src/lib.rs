@@ -1,4 +1,4 @@
-//! A device that is both the tail of its chain and the server of its shard, with one region for log and store
+//! A device that is both the tail of its chain and the server of its shard. Log and store share one region
 //! (`docs/spec/packet-store.md` §12): the frame of a log entry becomes the stored record.
 //!
 //! [`StoreDevice`] joins a [`DeviceNode`](pmnet_device::DeviceNode) and a

@@ -85,7 +85,7 @@ impl Link {
         self.unsettled > 0
     }
 
-    /// Whether as many bytes wait on the link as may.
+    /// Whether the bytes that wait on the link have reached a bound.
     pub(super) fn is_full(&self) -> bool {
         self.out.len() > UNSENT_BYTES_SOFT_MAX || self.input.len() > HELD_BYTES_SOFT_MAX
     }
@@ -100,9 +100,9 @@ impl Link {
         self.ended && self.has_head().is_none()
     }
 
-    /// Takes a frame that need not wait for its turn: with `Some`, a reply for the router; with `None`, bytes
-    /// for the client now (a message, or the error that a front sends before it closes). `idle`: the client
-    /// waits for nothing.
+    /// Takes a frame that need not wait for its turn. `Some`: the frame is a reply for the router. `None`:
+    /// its bytes are for the client now, because it is a message, or the error that a front sends before it
+    /// closes. `idle`: the client waits for nothing.
     pub(super) fn take_early(&mut self, resp3: bool, idle: bool) -> Option<(Option<Owed>, Bytes)> {
         self.has_head()?;
         let owed = self.owed();

@@ -13,7 +13,7 @@ const FREE_BYTES: usize = 16 * 1024;
 
 impl<U: Upstream> Front<U> {
     /// Updates the count after a client's turn. If all these clients together have sent too much, ends this
-    /// one's connection.
+    /// client's connection.
     pub(super) fn note_stranger(&mut self, index: usize) {
         let Some(client) = self.clients.get_mut(index) else {
             return;

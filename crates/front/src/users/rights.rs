@@ -278,7 +278,7 @@ impl Users {
         self.list.is_some()
     }
 
-    /// Whether the list may be more than `timeout` older than that of Redis.
+    /// Whether `timeout` has passed since the list was last known to be Redis's present one.
     pub(crate) fn is_stale(&self, now: Time, timeout: Time) -> bool {
         now >= self.confirmed.saturating_add(timeout.max(KEPT_MIN))
     }

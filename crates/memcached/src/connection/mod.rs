@@ -66,7 +66,7 @@ enum Asked {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Replies {
-    /// One reply, or those of a transaction.
+    /// The call has one unit: the whole answer is the reply to it.
     One,
     /// One array with all replies.
     Elements,
