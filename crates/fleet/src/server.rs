@@ -83,8 +83,8 @@ impl Candidate {
         let keeper = &mut self.keeper;
         let shard = Shard::read(&mut keeper.etcd, &keeper.config.names)?;
         let address = shard.server.as_ref().map(|record| record.address);
-        // The server that had this address before has ended. (This does not hold if that was this process:
-        // then another server has the turn, and has not reported its address yet.)
+        // The server that had this address before has ended, unless it was this process. In that case another
+        // server has the turn, and has not reported its address yet.
         let ended = self.begins && address == Some(keeper.config.address);
         if shard.has_server() && !ended {
             return Ok(false);

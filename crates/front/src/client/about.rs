@@ -58,7 +58,7 @@ impl About {
     }
 
     /// Whether the store must be asked now. `store`: the store that the server named last. The kept answer
-    /// may be of an earlier or a later store than this.
+    /// may come from an earlier or a later store.
     pub(super) fn is_to_be_asked(&self, store: Option<&StoreName>, now: Time) -> bool {
         let is_of = |of: &String| store.is_none_or(|store| store.run_id == *of);
         !self.of.as_ref().is_some_and(is_of) && now >= self.ask_after

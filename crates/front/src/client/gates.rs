@@ -53,7 +53,7 @@ impl Connection {
         // command.
         self.refuse_while_busy(command, env)?;
         // SCRIPT KILL is the only command for a busy Redis, so its gate follows the gate for a busy Redis. It
-        // stands before the modes, because it must work for a client that waits, too.
+        // precedes the gate of the modes, because a client that waits may send SCRIPT KILL, too.
         self.kill_script(command, env)?;
         // Before all reads: a key is registered before its value is read.
         self.register_keys(command, env)?;

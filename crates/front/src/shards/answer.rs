@@ -101,7 +101,7 @@ impl Client {
         let watches = self.transactions.watch_at(shard);
         let link = self.backs.give_up(shard, why);
         if link.is_some_and(|link| watches || link.is_subscribed()) {
-            // The client would lose its subscriptions or its watch at this shard.
+            // Without this link, the client would lose its subscriptions or its watch at this shard.
             self.end.comes(When::Written, How::Lingering);
         }
     }

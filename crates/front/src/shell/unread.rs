@@ -51,7 +51,8 @@ impl UnreadOfAll {
         }
     }
 
-    /// Whether there is too much. `was_over`: there was too much until now.
+    /// Whether the unread bytes exceed their bound. `was_over`: they exceeded it at the last call; then a
+    /// lower bound counts.
     fn is_over(&self, was_over: bool) -> bool {
         let bound = if was_over {
             self.bytes_max / 8 * RELIEVED_EIGHTHS

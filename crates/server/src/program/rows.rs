@@ -70,7 +70,7 @@ fn checksum(shard: u32, key: &[u8], value: &[u8]) -> u32 {
     crc(&parts.concat())
 }
 
-/// Returns the part of a row in the sum.
+/// Returns the contribution of a row to the sum of the checksums.
 fn weight(checksum: [u8; CRC_BYTES]) -> u64 {
     // The multiplication keeps similar checksums from cancelling each other out.
     u64::from(u32::from_be_bytes(checksum) | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -250,7 +250,8 @@ impl Rows {
     }
 }
 
-/// Returns the part of a stored row in the sum. The last bytes of the row are its checksum.
+/// Returns the contribution of a stored row to the sum of the checksums. The last bytes of the row are its
+/// checksum.
 fn weight_of(row: &Bytes) -> u64 {
     row.last_chunk::<CRC_BYTES>().map_or(0, |crc| weight(*crc))
 }

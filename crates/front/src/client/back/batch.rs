@@ -153,7 +153,7 @@ impl Batch {
         get: Option<&[u8]>,
         mut keys: impl Iterator<Item = &'a [u8]>,
     ) {
-        // One hash above the maximum marks that there are too many.
+        // The list gets at most one hash more than the maximum. This one shows that there are too many.
         while self.hashes.len() <= READ_KEYS_MAX
             && let Some(key) = keys.next()
         {

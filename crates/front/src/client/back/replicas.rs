@@ -99,8 +99,8 @@ impl ReplicaReads {
         self.lags = 0;
     }
 
-    /// Notes that a replica was not fresh enough, or gave no answer. Questions from before the pause do not
-    /// make the pause longer.
+    /// Notes that a replica was not fresh enough, or gave no answer. During a pause this has no effect,
+    /// because the questions may be from before the pause.
     pub(in crate::client) fn was_of_no_use(&mut self, now: Time) {
         if now < self.after {
             return;
