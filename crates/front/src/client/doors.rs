@@ -159,7 +159,7 @@ impl Connection {
         self.back.passing.close_unanswered()
     }
 
-    /// The mark is no longer open. Returns whether that changes something for this client.
+    /// Handles that the mark is no longer open. Returns whether the client's state has changed.
     pub fn mark_lost(&mut self) -> bool {
         self.back.passing.mark_lost(&mut self.face)
     }

@@ -183,7 +183,7 @@ impl Tracker {
     }
 
     /// Whether the client may cache the reads of its next command. `asked`: CLIENT CACHING YES was queued
-    /// before it in the client's MULTI.
+    /// earlier in the client's MULTI.
     pub(crate) fn keeps(&self, asked: bool) -> bool {
         let opted_in = !self.opt_in || self.caching || asked;
         let opted_out = self.opt_out && self.caching;

@@ -147,8 +147,8 @@ fn with_arguments<T>(frame: &[u8], look: impl FnOnce(&Arguments<'_>) -> T) -> Op
 }
 
 impl Passing {
-    /// Returns whether a store that is no Redis can serve the passed command. If so, the command will be
-    /// served that way.
+    /// For a store that is no Redis. If calls can serve the passed command, prepares that and returns true;
+    /// otherwise returns false.
     pub(super) fn serve_embedded(&mut self) -> bool {
         let Some(passage) = &mut self.passage else {
             return false;
