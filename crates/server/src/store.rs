@@ -155,7 +155,7 @@ pub trait Store: Send {
         Ok(false)
     }
 
-    /// Returns one line for status and logs: the durability behind a reply of this store.
+    /// Returns one line for status and logs: how durable an effect is when this store replies.
     fn durability(&self) -> String;
 }
 

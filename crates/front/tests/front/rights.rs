@@ -97,7 +97,7 @@ fn a_discard_that_is_not_allowed_ends_nothing() {
     }
 }
 
-/// If a user's rights have changed by EXEC, Redis checks each command of the MULTI again, by itself.
+/// If a user's rights have changed before EXEC, Redis checks each command of the MULTI again, one by one.
 #[test]
 fn a_change_of_rights_means_for_an_open_multi_what_it_means_in_redis() {
     let Some(redis) = redis() else { return };

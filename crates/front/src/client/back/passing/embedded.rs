@@ -251,8 +251,8 @@ impl Passing {
             Ok(reply) if watches => self.versions_known(face, &reply, shared),
             Ok(reply) if is_nothing(&reply) => self.nothing_yet(face, shared),
             Ok(reply) => self.end_wait(face, reply, shared.now),
-            // WATCH has changed nothing, whatever the outcome; but its client must not go on as if it
-            // watched.
+            // A WATCH that has failed has changed nothing at the store. But its client must not continue as
+            // if the keys were watched.
             Err(error) if watches => self.give_up(face, error),
             Err(error) => self.end_wait(face, error, shared.now),
         }
