@@ -287,8 +287,8 @@ impl Parser {
 
     /// Returns the length that the buffer must reach before [`Parser::poll`] can make progress, as far as is
     /// known. After [`Status::Incomplete`] it is always more than the buffer has. A reader with a limit of
-    /// its own must accept at least this much, otherwise the command never becomes complete. It exceeds
-    /// [`RequestLimits::command_bytes`] by at most one incomplete `$…` line.
+    /// its own must accept at least this much, otherwise the command never becomes complete. The returned
+    /// length exceeds [`RequestLimits::command_bytes`] by at most one incomplete `$…` line.
     #[must_use]
     pub fn wanted(&self) -> usize {
         match self.stage {

@@ -3,7 +3,7 @@
 //!
 //! In this mode the device announces its new entries by sending only the last of them. The server takes the
 //! entries from its own last one up to the announced one from the log, and checks them like any datagram. If
-//! the log no longer has an entry, the machine asks for it as usual.
+//! the log no longer has an entry, the machine asks the device for it, as usual.
 
 use crate::node::ServerNode;
 use crate::store::Store;

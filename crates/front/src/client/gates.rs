@@ -52,8 +52,8 @@ impl Connection {
         // After the pause, because the script may be over by then. Before all gates that ask Redis about the
         // command.
         self.refuse_while_busy(command, env)?;
-        // SCRIPT KILL is the only command for a busy Redis, so its gate follows the gate for a busy Redis. It
-        // precedes the gate of the modes, because a client that waits may send SCRIPT KILL, too.
+        // SCRIPT KILL is the only command for a busy Redis, so its gate follows the gate for a busy Redis.
+        // Its gate precedes the gate of the modes, because a client that waits may send SCRIPT KILL, too.
         self.kill_script(command, env)?;
         // Before all reads: a key is registered before its value is read.
         self.register_keys(command, env)?;

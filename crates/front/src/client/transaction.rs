@@ -303,8 +303,8 @@ impl Transaction {
     }
 
     /// Asks the store about a command of this name (a subcommand follows `|`) that the table does not have.
-    /// It may be of a module or of a newer version. An unknown command must abort the transaction before any
-    /// part of it runs. `unknown`: the error for an unknown command.
+    /// The command may be of a module or of a newer version. An unknown command must abort the transaction
+    /// before any part of it runs. `unknown`: the error for an unknown command.
     fn queue_unknown(
         &mut self,
         name: &[u8],

@@ -159,8 +159,8 @@ impl Client {
             self.phase = Phase::Serves;
         }
         if self.backs.link(HOME).is_none() && !self.end.has_come() {
-            // The front of the first shard counts the clients, so the link to it is made at once. Its error
-            // is shown at the first command.
+            // The front of the first shard counts the clients, so the link to it is made at once. An error of
+            // the link is shown at the first command.
             let _ = self.backs.open(HOME);
         }
         for link in self.backs.links() {

@@ -2,8 +2,8 @@
 //! commands.
 //!
 //! Purpose: commands become *units*, each of which is one command for the store; units become calls. A plain
-//! `set` is a call of its own, and other calls may be submitted before it is answered. It is submitted only
-//! after the store has said that it serves this front ([`Store`]). All other units go as bypasses. The
+//! `set` is a call of its own, and other calls may be submitted before it is answered. The `set` is submitted
+//! only after the store has said that it serves this front ([`Store`]). All other units go as bypasses. The
 //! session sends nothing after a bypass until that is answered (`docs/spec/protocol.md` §3). So the
 //! connection keeps later units until then, and sends several of them in one call if possible.
 //! Invariants: units are submitted in the order of their commands. Each slot gets one answer. The memory is

@@ -1,9 +1,9 @@
 //! A GET of a key that the same pipeline has just SET is answered with that value. No other process is asked.
 //!
 //! Such a GET follows directly after a plain `SET key value` of its key. It comes from the same connection,
-//! is for the same database and is **submitted in the same turn**. It waits for that SET alone. When the SET
-//! is committed, as an update or by fallback, the reply to the GET is the value. If the SET gets an error, so
-//! does the GET.
+//! is for the same database and is **submitted in the same turn**. The GET waits for that SET alone. When the
+//! SET is committed, as an update or by fallback, the reply to the GET is the value. If the SET gets an
+//! error, so does the GET.
 //!
 //! Why this is correct: submitted calls are sent by [`Upstream::flush`](crate::upstream::Upstream::flush),
 //! which is not called while a connection takes commands. So the GET was called before the head could give
