@@ -1,4 +1,4 @@
-//! Gives the shared library the name with which programs are linked: `libpmnet.so.0`. It changes when
+//! Gives the shared library the name with which programs are linked: `libpmnet.so.0`. The name changes when
 //! programs must be compiled again.
 
 fn main() {

@@ -421,7 +421,7 @@ impl Keeper {
             lease,
         }];
         // If the record is unchanged and the previous lease still exists, the record is not written again.
-        // Its number stays the same, like that of a lease that never ended.
+        // The lease's number stays the same, as if the lease had never ended.
         let renews = row.process.as_ref() == Some(&self.process);
         if !renews || row.record.as_ref() != Some(record) {
             puts.push(Put {

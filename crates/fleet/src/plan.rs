@@ -50,8 +50,8 @@ pub struct Order {
 }
 
 impl Order {
-    /// Returns whether a device that runs with this order must start again to follow `other`. Its statements
-    /// need not be taken back, because they end with the epoch.
+    /// Returns whether a device that runs with this order must start again to follow `other`. The device's
+    /// statements need not be taken back, because they end with the epoch.
     #[must_use]
     pub fn is_to_become(self, other: Order) -> bool {
         let other_hop = self

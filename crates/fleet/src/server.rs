@@ -2,8 +2,8 @@
 //! (`docs/spec/protocol.md` §14).
 //!
 //! A server needs no lease to serve, because its records in the store fence it. The key with a lease only
-//! shows that the server is running. Its report never becomes wrong, because the chain of an epoch never
-//! changes. So a step that comes late does no harm.
+//! shows that the server is running. The server's report never becomes wrong, because the chain of an epoch
+//! never changes. So a step that comes late does no harm.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -39,8 +39,8 @@ const WANTS_LOGIN: [&str; 3] = [
 /// Text with which etcd reports that it has no users.
 const NO_USERS: &str = "authentication is not enabled";
 
-/// Text of an etcd that has users and asks for certificates. It refuses a certificate with a common name,
-/// which it would take for a user.
+/// Text of an etcd that has users and asks for certificates. Such an etcd refuses a certificate with a common
+/// name, because it would take the name for a user.
 const COMMON_NAME: &str = "CommonName of client sending a request";
 
 /// Codes of gRPC in etcd's answers.

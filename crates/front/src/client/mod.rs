@@ -88,8 +88,8 @@ pub const FLIGHT_BYTES_SOFT_MAX: usize = 32 * 1024 * 1024;
 pub const REPLY_BYTES_EXPECTED: usize = 256 * 1024;
 /// Bound of one connection's input, in bytes. At the bound no more is read, unless one command needs more.
 pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
-/// Bound of the input, in bytes, while a client waits for something that may never come. Its disconnection
-/// shows only after all its input has been read.
+/// Bound of the input, in bytes, while a client waits for something that may never come. The client's
+/// disconnection shows only after all its input has been read.
 pub const WAITING_INPUT_BYTES_SOFT_MAX: usize = 16 * 1024 * 1024;
 /// Commands taken from one connection before the other connections get their turn.
 pub const COMMANDS_PER_TURN: usize = 256;

@@ -14,8 +14,8 @@
 //! of the session had an unknown outcome since its last answered bypass. A call with an unknown outcome may
 //! still take effect, and only a bypass surely follows it.
 //!
-//! Invariants: a batch needs no slots among the replies, because none precede it when it is answered. It is
-//! bounded by [`COMMANDS_PER_TURN`] and [`BATCH_BYTES_MAX`], its replies by [`BATCH_REPLY_BYTES_MAX`].
+//! Invariants: a batch needs no slots among the replies, because none precede it when it is answered. A batch
+//! is bounded by [`COMMANDS_PER_TURN`] and [`BATCH_BYTES_MAX`], its replies by [`BATCH_REPLY_BYTES_MAX`].
 
 use bytes::Bytes;
 use pmnet_resp::reply;

@@ -37,7 +37,8 @@ pub(super) enum Effect {
 /// The replies to a command about subscriptions, which are confirmations and messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Confirmations {
-    /// The marker of their end: a command that Redis does not know. Its error follows all confirmations.
+    /// The marker of their end: a command that Redis does not know. The error for this command follows all
+    /// confirmations.
     pub(super) sentinel: Vec<u8>,
     /// Some of the confirmations were handed on, so no other reply can answer the command.
     pub(super) handed_on: bool,
@@ -105,8 +106,8 @@ pub(in crate::client) struct Passage {
     /// For WAIT: SELECT is sent first in any case. Since 7.2, Redis counts from the connection's last write,
     /// so a write is sent too.
     pub(super) fresh: bool,
-    /// Run id of the store whose server must confirm the reply ([`super::confirm`]). It is empty until the
-    /// barrier names it. `None`: no confirmation is needed.
+    /// Run id of the store whose server must confirm the reply ([`super::confirm`]). This id is empty until
+    /// the barrier names it. `None`: no confirmation is needed.
     pub(super) confirm_run_id: Option<String>,
 }
 
