@@ -1,4 +1,4 @@
-//! A file that its owner alone can read.
+//! A file that only its owner can read.
 
 use crate::FrontName;
 use rustix::fs::OFlags;
@@ -8,15 +8,15 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Longest file of keys, in bytes: room for some thousand refused fronts.
+/// Longest file of keys, in bytes. Several thousand refused fronts fit.
 const BYTES_MAX: u64 = 256 * 1024;
 /// Permissions of all users but the owner.
 const OTHERS: u32 = 0o077;
 
-/// Number of the user who may read everything anyway.
+/// Number of the user that can read every file.
 const ROOT: u32 = 0;
 
-/// Error about a file of keys: a sentence that names the file, and never a key.
+/// Error about a file of keys. Its text names the file, and never shows a key.
 #[derive(Debug, thiserror::Error)]
 #[error("key file {}: {wrong}", path.display())]
 pub struct KeyFileError {
@@ -28,45 +28,45 @@ pub struct KeyFileError {
 /// A fault of a file of keys.
 #[derive(Debug, thiserror::Error)]
 pub enum Wrong {
-    /// The operating system refuses.
+    /// An error of the operating system.
     #[error("{0}")]
     System(io::Error),
-    /// Other users could read or change it.
+    /// Other users could read or change the file.
     #[error(
         "others can read or change it (mode {mode:04o}): chmod 600 it. If they may have read it, make a new key (pmnet key new)"
     )]
     Open {
-        /// Its permissions.
+        /// The file's mode.
         mode: u32,
     },
-    /// Its owner, another user, could read and change it.
+    /// Another user owns the file, and could read and change it.
     #[error(
         "it belongs to user {owner}, and this process is user {own}: chown it to that user, or run this as user {owner}"
     )]
     Owner {
-        /// Number of the user to whom it belongs.
+        /// Number of the file's owner.
         owner: u32,
         /// Number of the process's user.
         own: u32,
     },
-    /// It is a pipe, a folder, a device.
+    /// The path is a pipe, a folder or a device.
     #[error("it is no regular file: name a file that this process can read again at any time")]
     NoFile,
-    /// It exists, and is not overwritten.
+    /// The file exists, and is not overwritten.
     #[error("it exists already, and a key file is never overwritten: name a new file")]
     Exists,
-    /// It is longer than any file of keys.
+    /// The file is longer than any file of keys.
     #[error("it has more than {BYTES_MAX} bytes: this is no key file")]
     Long,
-    /// It is not understood; the sentence says where.
+    /// The text is invalid. The message says where.
     #[error("{0}")]
     Text(String),
-    /// It belongs to this front.
+    /// The file belongs to this front, but must belong to devices and servers.
     #[error(
         "it is the key of the front {0}; devices and servers need the key of the cluster (pmnet key new)"
     )]
     IsOfAFront(FrontName),
-    /// It belongs to devices and servers.
+    /// The file belongs to devices and servers, but must belong to a front.
     #[error(
         "it is the key of the cluster, which no front may have: make one for it (pmnet key front NAME)"
     )]
@@ -122,7 +122,7 @@ fn is_private(mode: u32, owner: u32, own: u32) -> Result<(), Wrong> {
     }
 }
 
-/// Creates a file with this text.
+/// Creates a file with this text. Its owner alone can read it.
 pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let fault = |error: io::Error| {
         let wrong = match error.kind() {
@@ -137,10 +137,11 @@ pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let written = file
         .write_all(text.as_bytes())
         .and_then(|()| file.sync_all())
-        // Its name is in the folder: without that a power cut may leave the file without one.
+        // The name of the file is stored in the folder. Without this sync, a power failure may leave the file
+        // without a name.
         .and_then(|()| File::open(folder_of(path))?.sync_all());
     written.map_err(|error| {
-        // A key of which a part is missing is of no use.
+        // An incomplete file of keys is of no use.
         let _ = std::fs::remove_file(path);
         fault(error)
     })

@@ -162,7 +162,7 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
     assert!(!format!("{:?}", Cluster::draw().unwrap()).contains("key: ["));
 }
 
-/// A key in a place where none belongs, which a parser quotes.
+/// A key in a wrong place of the file, which a parser would quote.
 #[test]
 fn an_error_quotes_nothing_of_the_file() {
     let digits = "31415926535897932384626433832795";
@@ -237,7 +237,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
     }
 }
 
-/// Its owner could read the key of a process of root, and change it.
+/// The file's owner could read and change the key of a process of root.
 #[test]
 fn a_file_of_another_user_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -251,7 +251,7 @@ fn a_file_of_another_user_is_refused() {
             let wrong = KeyFile::read(&path).unwrap_err().wrong;
             assert!(matches!(wrong, Wrong::Owner { .. }), "{wrong}");
         }
-        // Root alone can give files away, and it alone can read those of others.
+        // Only root can change the owner of a file, and only root can read files of others.
         Err(error) => assert_ne!(own, 0, "{error}"),
     }
 }

@@ -1,7 +1,8 @@
-//! The section `# Pmnet` of INFO: the front's own facts, after those of the store.
+//! The section `# Pmnet` of INFO: facts of the front, after the sections of the store.
 //!
-//! A client that asks for it without words, or with `default`, `all`, `everything` or `pmnet`, gets it. In a transaction, in a script and on a connection
-//! of the client's own at Redis, INFO has the store's sections alone.
+//! A client gets this section with an INFO without arguments, or with `default`, `all`, `everything` or
+//! `pmnet`. In a transaction, in a script and on a client's own connection to Redis, INFO has only the
+//! store's sections.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, read, reply};
@@ -14,7 +15,7 @@ use super::context::{Env, Later};
 use super::shared::Shared;
 use crate::upstream::{Seen, Time};
 
-/// Words that ask for the section.
+/// Arguments of INFO that ask for the section.
 const WORDS: [&str; 4] = ["default", "all", "everything", "pmnet"];
 const MILLISECOND: Time = 1_000_000;
 
@@ -28,7 +29,7 @@ impl Connection {
     /// Asks the store for its sections.
     ///
     /// # Errors
-    /// [`Later`]: it cannot be sent now.
+    /// [`Later`]: the question cannot be sent now.
     pub(super) fn info(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let cx = &mut self.face.context(env);
         let selected = cx.selected;
@@ -61,7 +62,8 @@ fn section(seen: &Seen, shared: &Shared) -> String {
     format!("# Pmnet\r\n{}", lines.concat())
 }
 
-/// Returns the store's reply with the section after its own. A reply that is no text, such as an error, stays as it is.
+/// Returns the store's reply with the section after its own sections. A reply that is no text, such as an
+/// error, stays unchanged.
 pub(super) fn with_section(reply: Bytes, section: &str) -> Bytes {
     let Some(theirs) = read::bulk(&reply) else {
         return reply;

@@ -1,29 +1,31 @@
-//! One address in front of many shards, by Redis Cluster's hash slots.
+//! One address for many shards, by Redis Cluster's hash slots.
 //!
-//! Purpose: each shard has a whole [`Front`](crate::Front) of its own, in a thread of its own, which knows nothing of the others.
-//! The router takes the clients' connections, looks at each command's keys ([`crate::table::keys`]), sends it to the front of its
-//! shard over a pair of sockets within the process, and returns the replies in the order of the client's commands
-//! (`docs/use/sharding.md`, `docs/spec/sharding.md`).
+//! Purpose: each shard has a complete [`Front`](crate::Front) in a thread of its own, which does not know the
+//! other shards. The router accepts the clients' connections and looks at each command's keys
+//! ([`crate::table::keys`]). Then it sends the command to the front of its shard over a pair of sockets
+//! within the process, and returns the replies in the order of the client's commands (`docs/use/sharding.md`,
+//! `docs/spec/sharding.md`).
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`slot`] | hash slots, and which shard serves which |
-//! | `route` | what is to be done with a command, by its name and keys |
-//! | `client` | one client: its socket, its children, its turn |
-//! | `take` | its commands: where each goes |
-//! | `answer` | what comes of the links, replies |
-//! | `backs`, `link` | the shards as a client has them; the pair to one front, and what is owed on it |
-//! | `replies`, `merge`, `scan` | replies in order; one of those of all shards; SCAN |
-//! | `trust`, `end` | whether it may do anything; how it comes to its end |
-//! | `state` | what a client has set for its connection, in all shards the same |
+//! | [`slot`] | hash slots, and the shard that serves each |
+//! | `route` | how a command is handled, by its name and keys |
+//! | `client` | one client: its socket, its parts, its turn |
+//! | `take` | taking commands: the shard of each |
+//! | `answer` | what the links send, replies |
+//! | `backs`, `link` | the shards as a client uses them; the pair of sockets to one front, and its owed replies |
+//! | `replies`, `merge`, `scan` | replies in order; one reply from those of all shards; SCAN |
+//! | `trust`, `end` | whether a client may do everything; how its connection ends |
+//! | `state` | a client's settings, which are the same in all shards |
 //! | `transaction` | MULTI, WATCH |
 //! | `subscribe` | subscriptions |
 //! | `cluster` | CLUSTER |
 //!
-//! Invariants: commands of a client for one shard reach its front in their order, each once; nothing is promised between
-//! shards. Every buffer and table is bounded: what is outstanding for a client by number and by bytes for each shard, and who has
-//! more than that is not read from. A shard that is slow or down holds up replies after its own, nothing else.
-//! It may not acknowledge anything, or know what a command does to its keys.
+//! Invariants: a client's commands for one shard reach its front in their order, each once. Between shards
+//! nothing is promised. Every buffer and table is bounded. The outstanding commands of a client are bounded
+//! in number, and in bytes for each shard; a client above these bounds is not read from. A shard that is slow
+//! or down delays only the replies after its own.
+//! Not allowed here: acknowledging a command, or knowing its effect on its keys.
 
 mod answer;
 mod backs;
@@ -65,34 +67,34 @@ use slot::SlotMap;
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
-/// Tokens of client `i`: this plus `i` times one more than there are shards for its own socket, and those that follow for its
-/// links.
+/// First token of client 0. Each client has one token for its own socket, and then one for each shard's link.
 const FIRST_CLIENT: usize = 16;
 /// Events taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;
-/// Bytes of the buffer that all sockets are read into.
+/// Bytes of the buffer into which all sockets are read.
 const SCRATCH_BYTES: usize = 64 * 1024;
-/// How often those are looked for who are late, in nanoseconds.
+/// Interval of the search for clients that have missed their deadlines, in nanoseconds.
 const LOOK_EVERY: Time = 1_000_000_000;
 
-/// How a router is set up.
+/// Configuration of a router.
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
-    /// Where to listen for Redis clients.
+    /// Address on which the router listens for Redis clients.
     pub listen: SocketAddr,
-    /// Most clients at a time; one more is told so and closed.
+    /// Most clients at a time. A further client gets an error and is closed.
     pub connections_max: usize,
-    /// Microseconds to poll without sleeping after activity ([`pmnet_client::Spin`]).
+    /// Microseconds of polling without sleeping after activity ([`pmnet_client::Spin`]).
     pub spin_micros: u64,
-    /// With what clients speak TLS; `None`: they do not.
+    /// TLS settings for clients; `None`: no TLS.
     pub tls: Option<ServerTls>,
-    /// As [`crate::FrontConfig::keepalive`].
+    /// Keepalive of the clients' connections, as [`crate::FrontConfig::keepalive`].
     pub keepalive: Option<Duration>,
     /// Whether every client may do everything ([`crate::Access::Anyone`]).
     pub anyone: bool,
-    /// Which shard serves which slots.
+    /// The shard of each slot.
     pub map: SlotMap,
-    /// Whether the Redis of all shards are masters of one Redis Cluster, which gives messages to all of them.
+    /// Whether the Redis servers of all shards are masters of one Redis Cluster, which forwards messages to
+    /// all of them.
     pub cluster: bool,
 }
 
@@ -104,7 +106,8 @@ pub struct MapChanger {
 }
 
 impl MapChanger {
-    /// From soon on this one counts. It has as many shards, in the same order.
+    /// Makes the router use this map, soon after the call. The map must have the same shards in the same
+    /// order.
     pub fn change(&self, map: SlotMap) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         *next = Some(map);
@@ -115,15 +118,16 @@ impl MapChanger {
     }
 }
 
-/// A router that listens; [`Router::run`] serves.
+/// A router that listens on its address; [`Router::run`] serves.
 pub struct Router {
     common: Common,
     poll: Poll,
     door: Door,
     stopper: Stopper,
-    /// A map that is to replace the present one.
+    /// A map that will replace the present one.
     next_map: Arc<Mutex<Option<SlotMap>>>,
-    /// Commands without a reply that were taken before the map was changed last; `None`: it has been said that there are none left.
+    /// Number of commands without a reply that were taken before the last change of the map. `None`: it has
+    /// been reported that there are none.
     taken_before: Option<usize>,
     pace: Pace,
     now: Time,
@@ -132,19 +136,20 @@ pub struct Router {
     keepalive: Option<Duration>,
     clients: Seats<Client>,
     clients_ever: u64,
-    /// When clients with a deadline are looked at next; `None`: there is none.
+    /// Time of the next check of the clients with a deadline; `None`: no client has one.
     next_look: Option<Time>,
     scratch: Vec<u8>,
 }
 
 impl Router {
-    /// Listens, before these fronts; one for each shard of the map, in its order. Nothing is served before [`Router::run`].
+    /// Opens the router's address. `entrances` are the fronts, one for each shard of the map, in its order.
+    /// Nothing is served before [`Router::run`].
     ///
     /// # Errors
-    /// [`FrontError`], with what to do about it.
+    /// [`FrontError`], which says what to do.
     ///
     /// # Panics
-    /// If there are not as many fronts as shards.
+    /// If the numbers of fronts and shards differ.
     pub fn bind(config: &RouterConfig, entrances: Vec<Entrance>) -> Result<Router, FrontError> {
         assert_eq!(
             entrances.len(),
@@ -183,21 +188,21 @@ impl Router {
         })
     }
 
-    /// The address that clients connect to (the port that was chosen, if 0 was asked for).
+    /// Returns the address to which clients connect (the chosen port, if port 0 was configured).
     ///
     /// # Errors
-    /// Of the operating system.
+    /// An error of the operating system.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.door.local_addr()
     }
 
-    /// A handle that ends [`Router::run`].
+    /// Returns a handle that ends [`Router::run`].
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// A handle that changes the map while [`Router::run`] serves.
+    /// Returns a handle that changes the map while [`Router::run`] serves.
     #[must_use]
     pub fn map_changer(&self) -> MapChanger {
         MapChanger {
@@ -206,7 +211,7 @@ impl Router {
         }
     }
 
-    /// Serves until stopped, and says how many clients there were.
+    /// Serves until stopped. Returns the number of clients served.
     ///
     /// # Errors
     /// [`FrontError::Loop`] if the operating system's event queue fails.
@@ -239,7 +244,7 @@ impl Router {
         Ok(self.clients_ever)
     }
 
-    /// Takes the next map, if there is one. Commands that were taken before go on as they were.
+    /// Takes the next map, if there is one. Commands that were taken before stay with their shards.
     fn change_map(&mut self) {
         let next = self.next_map.lock();
         let Some(map) = next.unwrap_or_else(PoisonError::into_inner).take() else {
@@ -274,7 +279,8 @@ impl Router {
         self.note_taken(0);
     }
 
-    /// A front has heard which commands its store has. The stores of all shards are taken to have the same: if one has not, it says so.
+    /// Takes the commands that fronts have learned of their stores. The stores of all shards are assumed to
+    /// have the same commands; a store without a command refuses it.
     fn learn_commands(&mut self) {
         for entrance in &self.common.fronts.entrances {
             if let Some(learned) = entrance.take_learned() {
@@ -283,7 +289,7 @@ impl Router {
         }
     }
 
-    /// Notes that `over` of the commands that were taken before the map was changed are over.
+    /// Notes that `over` commands that were taken before the last change of the map are over.
     fn note_taken(&mut self, over: usize) {
         let Some(left) = &mut self.taken_before else {
             return;
@@ -303,7 +309,7 @@ impl Router {
         Some(Duration::from_nanos(next.saturating_sub(self.now)))
     }
 
-    /// Remembers what an event says about a client's sockets.
+    /// Notes an event of one of a client's sockets.
     fn note(&mut self, event: &mio::event::Event) {
         let stride = self.common.fronts.entrances.len() + 1;
         let Some(place) = event.token().0.checked_sub(FIRST_CLIENT) else {
@@ -345,14 +351,14 @@ impl Router {
         let Some(client) = self.clients.take(index) else {
             return;
         };
-        // Its links end with it, which tells the fronts.
+        // Dropping the client closes its links, so the fronts see its end.
         let Who { id, peer, .. } = client.who();
         tracing::debug!(client = %peer, id, "client closed");
         self.clients.release(index);
         self.note_taken(client.taken_before());
     }
 
-    /// Closes those who have not agreed on TLS in time, or go on and on after an error.
+    /// Closes clients whose TLS handshake takes too long, or that send for too long after an error.
     fn look_for_late(&mut self) {
         if self.next_look.is_none_or(|time| self.now < time) {
             return;
