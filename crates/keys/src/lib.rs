@@ -1,6 +1,6 @@
 //! Files of keys (`docs/spec/keys.md` §2): that of a cluster, for devices and servers, and that of a front, or of a program.
 //!
-//! Invariants: a file that others can read is refused, not warned of. No error, and no `Debug`, shows a key. A file is never overwritten.
+//! Invariants: a file that others can read is refused, not warned of. No error, and no `Debug`, shows a key. A file is overwritten by a copy only.
 //! May not: know a role or a flag; make a MAC.
 
 mod file;
@@ -61,9 +61,18 @@ impl KeyFile {
     /// # Errors
     /// It cannot be read, other users can read it, or it is no file of keys.
     pub fn read(path: &Path) -> Result<KeyFile, KeyFileError> {
-        file::read(path).and_then(|text| {
-            text::understand(&text).map_err(|wrong| KeyFileError::new(path, wrong))
-        })
+        understood(path, file::Readers::Nobody)
+    }
+
+    /// Copies a file to one that its owner alone can read, in place of what is there. The group of `from` may be able to read it.
+    /// Returns what is in both.
+    ///
+    /// # Errors
+    /// As [`KeyFile::read`] for users who are not of that group, or `to` cannot be written.
+    pub fn copy(from: &Path, to: &Path) -> Result<KeyFile, KeyFileError> {
+        let keys = understood(from, file::Readers::Group)?;
+        file::replace(to, &text::written(&keys))?;
+        Ok(keys)
     }
 
     /// Creates a file with these keys, which its owner alone can read. It is on its disk when this returns.
@@ -73,6 +82,11 @@ impl KeyFile {
     pub fn create(&self, path: &Path) -> Result<(), KeyFileError> {
         file::create(path, &text::written(self))
     }
+}
+
+fn understood(path: &Path, readers: file::Readers) -> Result<KeyFile, KeyFileError> {
+    let text = file::read(path, readers)?;
+    text::understand(&text).map_err(|wrong| KeyFileError::new(path, wrong))
 }
 
 impl Cluster {
