@@ -66,7 +66,7 @@ enum What {
         #[arg(long)]
         json: bool,
     },
-    /// Copy a file that this process's group can read, as a mounted secret is, to one that only its owner can read.
+    /// Copy a key file that a group can read, as a mounted secret is, for its owner alone.
     Copy {
         /// The file that is there. Users outside of its group must not be able to read it.
         from: PathBuf,
