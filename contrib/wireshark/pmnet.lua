@@ -460,40 +460,37 @@ end
 
 -- Which packet answers which ----------------------------------------------
 
--- By frame: what was found at the first look at it. Wireshark looks at the packets in their order once, and later in any order.
+-- By frame, and place in it: what was found at the first look at it. Wireshark looks at the packets in their order once, and later in any order.
 local answers, asked, updates
 function pmnet.init()
   answers, asked, updates = {}, {}, {}
 end
 
-local function note_request(key, pinfo)
-  -- One that is sent again, or seen on its next hop, is the same request.
-  if not asked[key] then
-    asked[key] = { frame = pinfo.number, time = pinfo.rel_ts }
-    answers[pinfo.number] = asked[key]
-  end
+local function note_request(key, pinfo, place)
+  -- One that is sent again, or seen on its next hop, is the same request: its time is that of the first.
+  asked[key] = asked[key] or { frame = pinfo.number, time = pinfo.rel_ts }
+  answers[place] = asked[key]
 end
 
-local function note_answer(key, pinfo)
+local function note_answer(key, pinfo, place)
   local request = asked[key]
   if request then
     request.answer = request.answer or pinfo.number
-    answers[pinfo.number] = { to = request.frame, time = pinfo.rel_ts - request.time }
+    answers[place] = { to = request.frame, time = pinfo.rel_ts - request.time }
   end
 end
 
-local function note_update(session, seq, pinfo)
+local function note_update(session, seq, pinfo, place)
   local open = updates[session] or { first = 1, last = 0, acked = 0 }
   updates[session] = open
-  -- An update that is sent again counts from the first time on.
-  if seq > open.acked and not open[seq] then
-    open[seq] = { frame = pinfo.number, time = pinfo.rel_ts }
+  if seq > open.acked then
+    open[seq] = open[seq] or { frame = pinfo.number, time = pinfo.rel_ts }
     open.last = math.max(open.last, seq)
-    answers[pinfo.number] = open[seq]
+    answers[place] = open[seq]
   end
 end
 
-local function note_ack(session, seq, pinfo)
+local function note_ack(session, seq, pinfo, place)
   local open = updates[session]
   if not open or seq <= open.acked then
     return
@@ -509,43 +506,43 @@ local function note_ack(session, seq, pinfo)
   end
   open.acked = math.min(seq, open.last)
   if newest then
-    answers[pinfo.number] = { to = newest.frame, time = pinfo.rel_ts - newest.time, count = count }
+    answers[place] = { to = newest.frame, time = pinfo.rel_ts - newest.time, count = count }
   end
 end
 
-local function note(view, buffer, pinfo, payload)
+local function note(view, buffer, pinfo, place, payload)
   local shard = range(buffer, "shard"):uint() .. ":"
   local session, request = shard .. long(buffer, "session"), long(buffer, "request")
   local seq = range(buffer, "seq"):uint64():tonumber()
   local name = view.name
   if name == "update" then
-    note_update(session, seq, pinfo)
+    note_update(session, seq, pinfo, place)
   elseif name == "ack" then
-    note_ack(session, seq, pinfo)
+    note_ack(session, seq, pinfo, place)
   elseif name == "bypass" or name == "fallback" then
-    note_request(table.concat({ name, session, request }, ":"), pinfo)
+    note_request(table.concat({ name, session, request }, ":"), pinfo, place)
   elseif name == "response" then
     local is_fallback = bit.band(range(buffer, "flags"):uint(), view.flags[1].bit) ~= 0
-    note_answer(table.concat({ is_fallback and "fallback" or "bypass", session, request }, ":"), pinfo)
+    note_answer(table.concat({ is_fallback and "fallback" or "bypass", session, request }, ":"), pinfo, place)
   elseif name == "read_keys" then
-    note_request("read:" .. session .. ":" .. request, pinfo)
+    note_request("read:" .. session .. ":" .. request, pinfo, place)
   elseif name == "hit" or name == "miss" then
-    note_answer("read:" .. session .. ":" .. request, pinfo)
+    note_answer("read:" .. session .. ":" .. request, pinfo, place)
   elseif name == "recover" then
-    note_request("recover:" .. request, pinfo)
+    note_request("recover:" .. request, pinfo, place)
   elseif name == "recover_reply" then
-    note_answer("recover:" .. request, pinfo)
+    note_answer("recover:" .. request, pinfo, place)
   elseif name == "open" and payload and payload:len() >= 8 then
-    note_request("open:" .. shard .. tostring(payload(0, 8):uint64()), pinfo)
+    note_request("open:" .. shard .. tostring(payload(0, 8):uint64()), pinfo, place)
   elseif name == "open_reply" then
     -- With keys the tag is a MAC, and the token of the OPEN is in `order`.
-    note_answer("open:" .. shard .. long(buffer, "order"), pinfo)
-    note_answer("open:" .. shard .. long(buffer, "tag"), pinfo)
+    note_answer("open:" .. shard .. long(buffer, "order"), pinfo, place)
+    note_answer("open:" .. shard .. long(buffer, "tag"), pinfo, place)
   end
 end
 
-local function show_answer(tree, pinfo)
-  local found = answers[pinfo.number]
+local function show_answer(tree, place)
+  local found = answers[place]
   if not found then
     return
   end
@@ -629,19 +626,15 @@ local function add_payload(tree, buffer, view, header)
   return payload, said
 end
 
-function pmnet.dissector(buffer, pinfo, root)
-  if not is_ours(buffer) then
-    return 0
-  end
-  pinfo.cols.protocol = "pmnet"
+-- Returns what is said of the packet in the column of information.
+local function dissect(buffer, pinfo, root, place)
   local tree = root:add(pmnet, buffer())
   local reason = reason_against(buffer)
   if reason then
     tree:add(declared.reject, reason):set_generated()
     tree:add_proto_expert_info(refused, WIRE.rejects[reason])
     add_header(tree, buffer)
-    pinfo.cols.info = "refused: " .. WIRE.rejects[reason]
-    return buffer:len()
+    return "refused: " .. WIRE.rejects[reason]
   end
   local flags = range(buffer, "flags"):uint()
   local view = view_of(range(buffer, "kind"):uint(), flags)
@@ -664,10 +657,39 @@ function pmnet.dissector(buffer, pinfo, root)
     tree:add_proto_expert_info(nacked)
   end
   if not pinfo.visited then
-    note(view, buffer, pinfo, payload)
+    note(view, buffer, pinfo, place, payload)
   end
-  show_answer(tree, pinfo)
-  pinfo.cols.info = table.concat(info, " ")
+  show_answer(tree, place)
+  return table.concat(info, " ")
+end
+
+-- A capture on the sender's machine shows packets of one size that were handed to the system at once as one (UDP_SEGMENT). The length of the
+-- first, if another one follows it; otherwise all there is.
+local function length_of_first(buffer)
+  if buffer:len() > WIRE.header_len then
+    local length = WIRE.header_len + range(buffer, "payload_len"):uint()
+    if length + 3 <= buffer:len() and is_ours(buffer(length):tvb()) then
+      return length
+    end
+  end
+  return buffer:len()
+end
+
+function pmnet.dissector(buffer, pinfo, root)
+  if not is_ours(buffer) then
+    return 0
+  end
+  pinfo.cols.protocol = "pmnet"
+  local infos, from = {}, 0
+  while from < buffer:len() do
+    local rest = buffer(from):tvb()
+    local length = length_of_first(rest)
+    -- Alone it is as it was captured, perhaps cut.
+    local packet = length == buffer:len() and buffer or rest(0, length):tvb()
+    infos[#infos + 1] = dissect(packet, pinfo, root, pinfo.number .. ":" .. #infos)
+    from = from + length
+  end
+  pinfo.cols.info = (#infos > 1 and #infos .. " packets: " or "") .. table.concat(infos, "; ")
   return buffer:len()
 end
 

@@ -28,6 +28,8 @@ KUBERNETES = ["1.27", "1.30"]
 # Of the Prometheus Operator: Kubernetes has no schema of them.
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 MONITORED = ["--set", "serviceMonitor.enabled=true", "--set", "prometheusRule.enabled=true", "--set", "prometheusRule.labels.release=stack"]
+# A Helm that was not built for a release takes a cluster for an old one.
+FOR = ["--kube-version", KUBERNETES[0]]
 LIMIT = 120
 checks = 0
 
@@ -68,7 +70,7 @@ def tool(name):
 
 def template(values, *more, release="pmnet"):
     """The objects that Helm makes. What it says of links to files is not among them."""
-    command = [tool("helm"), "template", release, CHART, "--namespace", "shop", "--values", values, *more]
+    command = [tool("helm"), "template", release, CHART, "--namespace", "shop", "--values", values, *FOR, *more]
     done = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT)
     if done.returncode != 0:
         fail(f"{values}: {done.stderr}")
@@ -77,7 +79,7 @@ def template(values, *more, release="pmnet"):
 
 def kubernetes(values, objects):
     """The schemas of Kubernetes, and the linter of Helm."""
-    run(tool("helm"), "lint", "--strict", CHART, "--values", values)
+    run(tool("helm"), "lint", "--strict", CHART, "--values", values, *FOR)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "all.yaml"
         path.write_text(yaml.safe_dump_all([one for one in objects if one["kind"] not in CUSTOM]))
@@ -99,7 +101,7 @@ def kubernetes(values, objects):
 def refused():
     for case in json.loads((HERE / "refused.json").read_text()):
         words = [word for one in case["set"] for word in ("--set", one)]
-        done = run(tool("helm"), "template", "pmnet", CHART, "--values", HERE / "values" / "usual.yaml", *words, right=False)
+        done = run(tool("helm"), "template", "pmnet", CHART, "--values", HERE / "values" / "usual.yaml", *FOR, *words, right=False)
         # A schema names a value with slashes or with dots.
         said = done.stdout.replace("/", ".")
         if done.returncode == 0 or case["says"].replace("/", ".") not in said:

@@ -128,14 +128,19 @@ fn each_vector_is_named_with_all_its_fields_or_refused_for_its_reason() {
     let datagrams: Vec<_> = all.iter().map(bytes).collect();
     let fields: Vec<String> = HEADER.iter().map(|name| format!("pmnet.{name}")).collect();
     let mut fields: Vec<&str> = fields.iter().map(String::as_str).collect();
-    fields.extend(["pmnet.reject", "_ws.expert.message", "_ws.malformed"]);
+    fields.extend(["pmnet.reject", "_ws.expert.message"]);
     let Some(rows) = shown("vectors", &datagrams, &fields) else {
         return;
     };
     let mut named = 0;
     for (vector, row) in all.iter().zip(rows) {
         let name = &vector["name"];
-        assert_eq!(row["_ws.malformed"], "", "{name}");
+        // A fault of the dissector itself. (What some vectors carry is no real payload, and it may say so.)
+        let said = &row["_ws.expert.message"];
+        assert!(
+            !said.contains("Lua") && !said.contains("Malformed"),
+            "{name}: {said}"
+        );
         match vector["reject"].as_str() {
             // Its MAC is not looked at.
             None | Some("key") => {
@@ -151,8 +156,6 @@ fn each_vector_is_named_with_all_its_fields_or_refused_for_its_reason() {
                         assert_eq!(shown, number(&value.to_string()), "{name}: {field}");
                     }
                 }
-                // What vectors carry besides is no real payload everywhere.
-                assert!(!row["_ws.expert.message"].contains("Lua"), "{name}");
             }
             Some("foreign") => assert_eq!(row["pmnet.name"], "", "{name}"),
             Some(reason) => assert_eq!(row["pmnet.reject"], reason, "{name}"),
