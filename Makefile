@@ -38,7 +38,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs attack page alerts fuzz soak dist dist-test image image-test upgrade
+.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test helm-test kernel kernels nvdimm powercut verbs attack page alerts fuzz soak dist dist-test image image-test upgrade
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -81,6 +81,7 @@ help:
 	@echo "make dist            packages of this machine's architecture, with library, archive and SBOM, in target/dist"
 	@echo "make dist-test       installs them in a new Debian, uses and purges them (root; mmdebstrap, lintian)"
 	@echo "make image           a container image of what make dist made (buildah); make image-test runs it with runc"
+	@echo "make helm-test       the Helm chart: lint, schemas of Kubernetes, refused values; its pods run as processes (Go, the first time for 25 minutes; root)"
 	@echo "make upgrade BEFORE=$(BEFORE)   one release (a tag or commit) and this tree, mixed under checked load, forth and back"
 	@echo "make python          the wheel of pmnet for Python, in target/wheels"
 	@echo "make build           the optimised binaries: the product, and the laboratory around it"
@@ -89,7 +90,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build lib python demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs attack page alerts fuzz soak dist upgrade: rust
+build lib python demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs attack page alerts fuzz soak dist upgrade helm-test: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -132,6 +133,14 @@ image:
 
 image-test:
 	@python3 dist/image.py --test
+
+# Not in make test: Helm is compiled for a quarter of an hour.
+helm-test:
+	@sh tests/setup.sh packages
+	@$(CARGO) build --release --locked -p pmnet
+	@python3 tests/helm/run.py tools
+	@python3 tests/helm/run.py
+	@python3 tests/helm/run.py pods
 
 # The release before is built apart, from a checkout of its own.
 upgrade:

@@ -42,3 +42,4 @@ mod status;
 mod three_boxes;
 mod upgrade;
 mod values;
+mod wireshark;

@@ -10,8 +10,24 @@ use std::path::{Path, PathBuf};
 
 /// Longest file of keys, in bytes. Several thousand refused fronts fit.
 const BYTES_MAX: u64 = 256 * 1024;
-/// Permissions of all users but the owner.
-const OTHERS: u32 = 0o077;
+/// Who besides the owner may read a file.
+#[derive(Clone, Copy)]
+pub enum Readers {
+    /// Nobody.
+    Nobody,
+    /// The process's group: a secret that a container's platform mounts has no owner but root.
+    Group,
+}
+
+impl Readers {
+    /// Permissions that a file must not have.
+    fn forbidden(self) -> u32 {
+        match self {
+            Readers::Nobody => 0o077,
+            Readers::Group => 0o037,
+        }
+    }
+}
 
 /// Number of the user that can read every file.
 const ROOT: u32 = 0;
@@ -83,11 +99,11 @@ impl KeyFileError {
 }
 
 /// Returns the text of a file. The mode is that of the file that was opened, not of its name.
-pub fn read(path: &Path) -> Result<String, KeyFileError> {
-    read_private(path).map_err(|wrong| KeyFileError::new(path, wrong))
+pub fn read(path: &Path, readers: Readers) -> Result<String, KeyFileError> {
+    read_private(path, readers).map_err(|wrong| KeyFileError::new(path, wrong))
 }
 
-fn read_private(path: &Path) -> Result<String, Wrong> {
+fn read_private(path: &Path, readers: Readers) -> Result<String, Wrong> {
     // A pipe would keep the process waiting until another one writes into it.
     let at_once = OFlags::NONBLOCK | OFlags::NOCTTY;
     let at_once = i32::try_from(at_once.bits()).expect("flags of open are an int");
@@ -98,7 +114,7 @@ fn read_private(path: &Path) -> Result<String, Wrong> {
     if !about.is_file() {
         return Err(Wrong::NoFile);
     }
-    is_private(about.mode(), about.uid(), geteuid().as_raw())?;
+    is_private(about.mode(), about.uid(), geteuid().as_raw(), readers)?;
     let mut bytes = Vec::new();
     file.take(BYTES_MAX + 1)
         .read_to_end(&mut bytes)
@@ -109,9 +125,9 @@ fn read_private(path: &Path) -> Result<String, Wrong> {
     String::from_utf8(bytes).map_err(|_| Wrong::Text("it is no text in UTF-8".into()))
 }
 
-/// Checks that only this process's user, `own`, and root can read or change a file.
-fn is_private(mode: u32, owner: u32, own: u32) -> Result<(), Wrong> {
-    if mode & OTHERS != 0 {
+/// Checks that only this process's user, `own`, root and `readers` can read a file, and only these two users change it.
+fn is_private(mode: u32, owner: u32, own: u32, readers: Readers) -> Result<(), Wrong> {
+    if mode & readers.forbidden() != 0 {
         let mode = mode & 0o7777;
         return Err(Wrong::Open { mode });
     }
@@ -147,6 +163,22 @@ pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
     })
 }
 
+/// Writes a file with this text in place of the one that is there, in one step.
+pub fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    // Of a copy that was broken off.
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(KeyFileError::new(&new, Wrong::System(error)));
+        }
+        _ => {}
+    }
+    create(&new, text)?;
+    std::fs::rename(&new, path).map_err(|error| KeyFileError::new(path, Wrong::System(error)))
+}
+
 fn folder_of(path: &Path) -> &Path {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
     folder.unwrap_or(Path::new("."))
@@ -165,12 +197,30 @@ mod tests {
             (1000, 0, false),
             (1001, 1000, false),
         ] {
-            let found = is_private(0o100_600, owner, own);
+            let found = is_private(0o100_600, owner, own, Readers::Nobody);
             assert_eq!(found.is_ok(), is_right, "{owner} {own}");
             if let Err(wrong) = found {
                 let says = format!("it belongs to user {owner}, and this process is user {own}");
                 assert!(wrong.to_string().contains(&says), "{wrong}");
             }
+        }
+    }
+
+    #[test]
+    fn a_group_may_read_only_where_that_is_asked_for() {
+        for (mode, nobody, group) in [
+            (0o600, true, true),
+            (0o400, true, true),
+            (0o440, false, true),
+            (0o640, false, true),
+            (0o460, false, false),
+            (0o450, false, false),
+            (0o444, false, false),
+            (0o602, false, false),
+        ] {
+            let is_right = |readers| is_private(0o100_000 | mode, 0, 1000, readers).is_ok();
+            assert_eq!(is_right(Readers::Nobody), nobody, "{mode:o}");
+            assert_eq!(is_right(Readers::Group), group, "{mode:o}");
         }
     }
 

@@ -2,7 +2,7 @@
 //! a program.
 //!
 //! Invariants: a file that other users can read is refused; a warning would not be enough. No error, and no
-//! `Debug`, shows a key. A file is never overwritten.
+//! `Debug`, shows a key. Only a copy overwrites a file.
 //! Not allowed here: knowing a role or a flag, making a MAC.
 
 mod file;
@@ -63,9 +63,18 @@ impl KeyFile {
     /// # Errors
     /// The file cannot be read, other users can read it, or it is no file of keys.
     pub fn read(path: &Path) -> Result<KeyFile, KeyFileError> {
-        file::read(path).and_then(|text| {
-            text::understand(&text).map_err(|wrong| KeyFileError::new(path, wrong))
-        })
+        understood(path, file::Readers::Nobody)
+    }
+
+    /// Copies a file to one that its owner alone can read, in place of what is there. The group of `from` may be able to read it.
+    /// Returns what is in both.
+    ///
+    /// # Errors
+    /// As [`KeyFile::read`] for users who are not of that group, or `to` cannot be written.
+    pub fn copy(from: &Path, to: &Path) -> Result<KeyFile, KeyFileError> {
+        let keys = understood(from, file::Readers::Group)?;
+        file::replace(to, &text::written(&keys))?;
+        Ok(keys)
     }
 
     /// Creates a file with these keys, which only its owner can read. When this returns, the file is durable.
@@ -75,6 +84,11 @@ impl KeyFile {
     pub fn create(&self, path: &Path) -> Result<(), KeyFileError> {
         file::create(path, &text::written(self))
     }
+}
+
+fn understood(path: &Path, readers: file::Readers) -> Result<KeyFile, KeyFileError> {
+    let text = file::read(path, readers)?;
+    text::understand(&text).map_err(|wrong| KeyFileError::new(path, wrong))
 }
 
 impl Cluster {

@@ -255,3 +255,34 @@ fn a_file_of_another_user_is_refused() {
         Err(error) => assert_ne!(own, 0, "{error}"),
     }
 }
+
+#[test]
+fn a_copy_of_what_a_group_can_read_is_for_its_owner_alone_and_takes_the_place_of_an_older_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mounted, own) = (folder.path().join("mounted"), folder.path().join("c.key"));
+    // One that was broken off.
+    std::fs::write(folder.path().join("c.key.new"), "half").unwrap();
+    for _ in 0..2 {
+        let cluster = Cluster::draw().unwrap();
+        let _ = std::fs::remove_file(&mounted);
+        KeyFile::Cluster(cluster.clone()).create(&mounted).unwrap();
+        set_permissions(&mounted, Permissions::from_mode(0o440)).unwrap();
+        assert!(Cluster::read(&mounted).is_err(), "used as it is");
+        KeyFile::copy(&mounted, &own).unwrap();
+        assert_eq!(Cluster::read(&own).unwrap().present, cluster.present);
+    }
+    let before = std::fs::read(&own).unwrap();
+    for (mode, text) in [(0o444, KEY), (0o440, "no keys")] {
+        set_permissions(&mounted, Permissions::from_mode(0o600)).unwrap();
+        std::fs::write(&mounted, text).unwrap();
+        set_permissions(&mounted, Permissions::from_mode(mode)).unwrap();
+        KeyFile::copy(&mounted, &own).unwrap_err();
+    }
+    assert_eq!(
+        std::fs::read(&own).unwrap(),
+        before,
+        "a bad one changes nothing"
+    );
+    let there = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(there, 2, "nothing else is left");
+}

@@ -16,6 +16,7 @@
 //! ```
 //! All fields in network byte order, naturally aligned. `header_crc` covers bytes 0..76 and 80..88.
 
+use crate::packet::Field;
 use core::fmt;
 
 /// Length of the header in bytes.
@@ -26,6 +27,31 @@ pub const MAGIC: u16 = 0x504D;
 pub const VERSION: u8 = 1;
 
 const _: () = assert!(HEADER_LEN.is_multiple_of(8));
+
+/// Every field of the header, in its order, under the names of the specification (`docs/spec/wire.md` §1).
+pub const FIELDS: &[Field] = &[
+    Field::new("magic", 0, 2),
+    Field::new("version", 2, 1),
+    Field::new("kind", 3, 1),
+    Field::new("flags", 4, 1),
+    Field::new("copies", 5, 1),
+    Field::new("header_len", 6, 2),
+    Field::new("shard", 8, 4),
+    Field::new("epoch", 12, 4),
+    Field::new("device", 16, 4),
+    Field::new("incarnation", 20, 4),
+    Field::new("session", 24, 8),
+    Field::new("seq", 32, 8),
+    Field::new("order", 40, 8),
+    Field::new("request", 48, 8),
+    Field::new("key_hash", 56, 8),
+    Field::new("fragment_index", 64, 2),
+    Field::new("fragment_count", 66, 2),
+    Field::new("payload_len", 68, 4),
+    Field::new("payload_crc", 72, 4),
+    Field::new("header_crc", 76, 4),
+    Field::new("tag", 80, 8),
+];
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $value:literal),* $(,)?) => {

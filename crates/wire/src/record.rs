@@ -1,6 +1,7 @@
 //! Payloads between hops: durable lists, recovery paths and recovery replies
 //! (`docs/spec/wire.md` §5). Fixed-size big-endian rows, bounded in number.
 
+use crate::packet::Field;
 use crate::{FragmentSize, FrontId};
 
 /// Most devices of one chain.
@@ -17,6 +18,32 @@ pub const KEYED_ROW_BYTES: usize = 32;
 const WITH_FRONTS: u32 = 1 << 31;
 /// Bytes in front of the session rows of a recovery reply.
 const REPLY_FIXED_BYTES: usize = 16;
+
+/// Fields of a [`DurableRow`].
+pub const DURABLE_ROW_FIELDS: &[Field] = &[
+    Field::new("device", 0, 4),
+    Field::new("incarnation", 4, 4),
+    Field::new("order", 8, 8),
+];
+/// Fields of a [`Member`].
+pub const MEMBER_FIELDS: &[Field] = &[
+    Field::new("device", 0, 4),
+    Field::new("incarnation", 4, 4),
+    Field::new("log_uuid", 8, 16),
+    Field::new("tail", 24, 8),
+    Field::new("applied", 32, 8),
+    Field::new("flags", 40, 4),
+    Field::new("word_epoch", 44, 4),
+    Field::new("served", 48, 4),
+    Field::new("size", 52, 4),
+];
+/// Fields of a [`SessionRow`]; the last one is in keyed rows only.
+pub const SESSION_ROW_FIELDS: &[Field] = &[
+    Field::new("session", 0, 8),
+    Field::new("last_seq", 8, 8),
+    Field::new("token", 16, 8),
+    Field::new("front", 24, 8),
+];
 
 const fn rows_beside_a_chain(bytes: usize, row: usize) -> usize {
     (bytes - REPLY_FIXED_BYTES - CHAIN_MAX * MEMBER_BYTES) / row
@@ -286,5 +313,85 @@ impl RecoverReply {
                 })
                 .collect::<Option<_>>()?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number in a field of a row.
+    fn number(row: &[u8], fields: &[Field], name: &str) -> u128 {
+        let field = fields.iter().find(|field| field.name == name);
+        let field = field.unwrap_or_else(|| panic!("no field {name}"));
+        let bytes = &row[field.offset..field.offset + field.bytes];
+        bytes
+            .iter()
+            .fold(0, |number, byte| number << 8 | u128::from(*byte))
+    }
+
+    fn cover(fields: &[Field], bytes: usize) {
+        let mut end = 0;
+        for field in fields {
+            assert_eq!(field.offset, end, "{}", field.name);
+            end += field.bytes;
+        }
+        assert_eq!(end, bytes);
+    }
+
+    #[test]
+    fn fields_of_rows_are_where_they_are_written() {
+        cover(DURABLE_ROW_FIELDS, DURABLE_ROW_BYTES);
+        cover(MEMBER_FIELDS, MEMBER_BYTES);
+        cover(SESSION_ROW_FIELDS, KEYED_ROW_BYTES);
+        let row = write_durable(&[DurableRow {
+            device: 1,
+            incarnation: 2,
+            order: 3,
+        }]);
+        let durable = |name| number(&row, DURABLE_ROW_FIELDS, name);
+        assert_eq!(["device", "incarnation", "order"].map(durable), [1, 2, 3]);
+        let member = Member {
+            device: 1,
+            incarnation: 2,
+            log_uuid: 3,
+            tail: 4,
+            applied: 5,
+            flags: 6,
+            word_epoch: 7,
+            served: 8,
+            size: FragmentSize::MIN,
+        };
+        let session = SessionRow {
+            session: 11,
+            last_seq: 12,
+            token: 13,
+            front: FrontId::new(14),
+        };
+        let reply = RecoverReply {
+            shard_token: 9,
+            members: vec![member],
+            sessions: vec![session],
+        };
+        let bytes = reply.write();
+        let (members, sessions) = bytes[REPLY_FIXED_BYTES..].split_at(MEMBER_BYTES);
+        for (name, value) in [
+            ("device", 1),
+            ("incarnation", 2),
+            ("log_uuid", 3),
+            ("tail", 4),
+            ("applied", 5),
+            ("flags", 6),
+            ("word_epoch", 7),
+            ("served", 8),
+            ("size", FragmentSize::MIN.bytes() as u128),
+        ] {
+            assert_eq!(number(members, MEMBER_FIELDS, name), value, "{name}");
+        }
+        let row = |name| number(sessions, SESSION_ROW_FIELDS, name);
+        assert_eq!(
+            ["session", "last_seq", "token", "front"].map(row),
+            [11, 12, 13, 14]
+        );
     }
 }

@@ -37,7 +37,7 @@ pub use response::{Progress, Response};
 pub use retrans::Retrans;
 pub use update::{End, Update};
 
-use crate::{Header, Kind};
+use crate::{Flags, Header, Kind};
 
 /// Who sends it: what a sender writes into all its packets to one receiver (`docs/spec/wire.md` §1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Stamp {
     }
 }
 
-/// Where a field of a view stands in the header.
+/// Where a field of a view stands in the header, or one of a row in that row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Its name in this kind.
@@ -97,6 +97,25 @@ pub struct Field {
     pub bytes: usize,
 }
 
+impl Field {
+    pub(crate) const fn new(name: &'static str, offset: usize, bytes: usize) -> Field {
+        Field {
+            name,
+            offset,
+            bytes,
+        }
+    }
+}
+
+/// A flag of a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlagName {
+    /// Its name in this kind.
+    pub name: &'static str,
+    /// Its bit.
+    pub bit: Flags,
+}
+
 /// The fields of one view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -104,8 +123,12 @@ pub struct Layout {
     pub name: &'static str,
     /// The kind of packet that it is about.
     pub kind: Kind,
+    /// Flags by which it is known from other views of this kind: all of them are set.
+    pub always: Flags,
     /// Its fields, in the order in which the view lists them; flags are not among them.
     pub fields: &'static [Field],
+    /// Its other flags.
+    pub flags: &'static [FlagName],
 }
 
 /// Makes a view: `Name = Kind, flags that are always set { field: place, … } flags { field: FLAG, … }`.
@@ -129,11 +152,16 @@ macro_rules! view {
             pub const LAYOUT: $crate::packet::Layout = $crate::packet::Layout {
                 name: stringify!($name),
                 kind: $crate::Kind::$kind,
+                always: $crate::Flags(0)$(.with($crate::Flags::$always))?,
                 fields: &[$($crate::packet::Field {
                     name: stringify!($field),
                     offset: $crate::packet::place::$place::OFFSET,
                     bytes: $crate::packet::place::$place::BYTES,
                 }),*],
+                flags: &[$($($crate::packet::FlagName {
+                    name: stringify!($flag),
+                    bit: $crate::Flags::$bit,
+                }),*)?],
             };
 
             /// The fields of a header of this kind. The caller has checked the kind.
