@@ -11,6 +11,7 @@ pub use pmnet_client::{
     CROWDED, CallId, ClientCounters, Closed, Event, LinkCounters, Outcome, ReadAnswer, Refused,
     SessionHandle, SocketCounters,
 };
+use pmnet_wire::FrontId;
 
 /// Events of the endpoint so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -154,6 +155,11 @@ pub trait Upstream: Calls {
 
     /// Whom it asks, in words for the log.
     fn peer(&self) -> String;
+
+    /// Id of the key with which it asks; `None`: it has none.
+    fn key(&self) -> Option<FrontId> {
+        None
+    }
 
     /// Returns the events of the endpoint so far.
     fn counters(&self) -> UpstreamCounters {
