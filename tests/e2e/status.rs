@@ -61,10 +61,10 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
 
 /// Metrics of one process at one moment: each line but the comments.
 #[derive(Clone, Debug, Default)]
-struct Metrics(BTreeMap<String, f64>);
+pub struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
-    fn of(address: SocketAddr) -> Metrics {
+    pub fn of(address: SocketAddr) -> Metrics {
         let (status, text) = get(address, "/metrics");
         assert_eq!(status, 200, "{text}");
         let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -76,7 +76,7 @@ impl Metrics {
     }
 
     /// Returns the sum of all values of a metric whose labels include these (`key="value"`, each).
-    fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+    pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let is = |line: &str| {
             let (found, rest) = line.split_once('{').unwrap_or((line, ""));
             found == name && labels.iter().all(|label| rest.contains(label))
@@ -96,7 +96,7 @@ impl Metrics {
     }
 
     /// Returns how much a counter has grown since then.
-    fn since(&self, before: &Metrics, name: &str, labels: &[&str]) -> u64 {
+    pub fn since(&self, before: &Metrics, name: &str, labels: &[&str]) -> u64 {
         let grown = self.sum(name, labels) - before.sum(name, labels);
         assert!(grown >= 0.0, "{name}: {grown}");
         // Counts below 2^53 are exact.
