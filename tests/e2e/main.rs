@@ -38,6 +38,7 @@ mod run;
 mod sentinel;
 mod sessions;
 mod sharding;
+mod shares;
 mod status;
 mod three_boxes;
 mod upgrade;

@@ -61,10 +61,10 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
 
 /// Metrics of one process at one moment: each line but the comments.
 #[derive(Clone, Debug, Default)]
-struct Metrics(BTreeMap<String, f64>);
+pub struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
-    fn of(address: SocketAddr) -> Metrics {
+    pub fn of(address: SocketAddr) -> Metrics {
         let (status, text) = get(address, "/metrics");
         assert_eq!(status, 200, "{text}");
         let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -76,7 +76,7 @@ impl Metrics {
     }
 
     /// Returns the sum of all values of a metric whose labels include these (`key="value"`, each).
-    fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+    pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let is = |line: &str| {
             let (found, rest) = line.split_once('{').unwrap_or((line, ""));
             found == name && labels.iter().all(|label| rest.contains(label))
@@ -96,7 +96,7 @@ impl Metrics {
     }
 
     /// Returns how much a counter has grown since then.
-    fn since(&self, before: &Metrics, name: &str, labels: &[&str]) -> u64 {
+    pub fn since(&self, before: &Metrics, name: &str, labels: &[&str]) -> u64 {
         let grown = self.sum(name, labels) - before.sum(name, labels);
         assert!(grown >= 0.0, "{name}: {grown}");
         // Counts below 2^53 are exact.
@@ -408,6 +408,7 @@ const MAY_STAY: &[&str] = &[
     r#"pmnet_device_dropped_total reason="kind""#,
     r#"pmnet_device_dropped_total reason="misled""#,
     r#"pmnet_device_dropped_total reason="no_route""#,
+    r#"pmnet_device_dropped_total reason="other_epoch""#,
     r#"pmnet_device_dropped_total reason="silenced""#,
     r#"pmnet_device_dropped_total reason="stale_epoch""#,
     r#"pmnet_device_dropped_total reason="unexpected""#,
@@ -415,12 +416,14 @@ const MAY_STAY: &[&str] = &[
     r#"pmnet_device_duplicates_total"#,
     r#"pmnet_device_opens_refused_total"#,
     r#"pmnet_device_other_mode_total"#,
+    r#"pmnet_device_over_share_total"#,
     r#"pmnet_device_retransmissions_total"#,
     r#"pmnet_device_send_problems_total problem="fragmented""#,
     r#"pmnet_device_send_problems_total problem="send_dropped""#,
     r#"pmnet_device_send_problems_total problem="send_errors""#,
     r#"pmnet_device_sessions_ended_total reason="crowded_out""#,
     r#"pmnet_device_sessions_ended_total reason="expired""#,
+    r#"pmnet_device_sessions_ended_total reason="over_share""#,
     r#"pmnet_device_sessions_ended_total reason="succeeded""#,
     r#"pmnet_front_clients_closed_unread_total"#,
     r#"pmnet_front_dropped_total reason="forged""#,
@@ -441,6 +444,7 @@ const MAY_STAY: &[&str] = &[
     r#"pmnet_server_dropped_total reason="forged""#,
     r#"pmnet_server_dropped_total reason="from_nowhere""#,
     r#"pmnet_server_dropped_total reason="misled""#,
+    r#"pmnet_server_dropped_total reason="other_epoch""#,
     r#"pmnet_server_expired_total"#,
     r#"pmnet_server_fallbacks_total"#,
     r#"pmnet_server_other_mode_total"#,

@@ -5,6 +5,7 @@ use std::io;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use pmnet_client::{ClientConfig, ClientNode};
+use pmnet_wire::FrontId;
 
 use crate::upstream::{
     Call, CallId, Calls, Event, Refused, SessionHandle, Submit, Time, Upstream, UpstreamCounters,
@@ -116,6 +117,10 @@ impl Upstream for ClientNode {
             socket: self.socket_counters(),
             link: self.link_counters().unwrap_or_default(),
         }
+    }
+
+    fn key(&self) -> Option<FrontId> {
+        self.config().keys.map(|key| key.id())
     }
 
     fn peer(&self) -> String {

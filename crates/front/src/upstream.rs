@@ -10,6 +10,7 @@ pub use pmnet_client::{
     CROWDED, CallId, ClientCounters, Closed, Event, LinkCounters, Outcome, ReadAnswer, Refused,
     SessionHandle, SocketCounters,
 };
+use pmnet_wire::FrontId;
 
 /// Counts of events of the endpoint so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -155,6 +156,11 @@ pub trait Upstream: Calls {
 
     /// Returns the addresses that the endpoint sends to, as text for the log.
     fn peer(&self) -> String;
+
+    /// Id of the key with which it asks; `None`: it has none.
+    fn key(&self) -> Option<FrontId> {
+        None
+    }
 
     /// Returns the events of the endpoint so far.
     fn counters(&self) -> UpstreamCounters {

@@ -143,6 +143,10 @@ struct Listening {
     asks_again: bool,
     /// When the silence was last logged.
     said: Option<Time>,
+    /// Something has come back since the start.
+    heard: bool,
+    /// A call was given up before anything came back.
+    gave_up: bool,
     /// It was logged that the chain is too short, and no call has been answered since.
     said_short: bool,
     /// Number of calls that were not sent because the device could take no further session.
@@ -160,6 +164,7 @@ impl Listening {
     /// Notes an answer. Returns whether the silence had been logged before.
     fn hear(&mut self) -> bool {
         self.asked = None;
+        self.heard = true;
         self.said.take().is_some()
     }
 
@@ -167,6 +172,9 @@ impl Listening {
     fn due(&self) -> Option<Time> {
         let silent = self.asked.filter(|_| self.asks_again)?;
         let again = self.said.map_or(0, |said| said.saturating_add(AGAIN_AFTER));
+        if self.said.is_none() && self.gave_up && !self.heard {
+            return Some(silent);
+        }
         Some(silent.saturating_add(SILENCE).max(again))
     }
 
@@ -296,6 +304,10 @@ impl<U: Upstream> Upstream for Watched<U> {
                     );
                 }
             }
+            Event::Done {
+                outcome: Outcome::Unknown | Outcome::Failed(_),
+                ..
+            } => self.listening.gave_up = true,
             _ => {}
         }
         Some(event)
@@ -318,10 +330,20 @@ impl<U: Upstream> Upstream for Watched<U> {
         self.now = now;
         self.up.flush(now);
         if let Some(seconds) = self.listening.say(now) {
+            let peer = self.up.peer();
+            if let Some(key) = self.up.key().filter(|_| !self.listening.heard) {
+                let (id, print) = (key.get(), key.get() >> 32);
+                tracing::warn!(
+                    "PM3213 no device has answered for {seconds} s, by way of {peer}. A device does not answer a key that it does not know. Look whether this \
+                     front's key (id {id:016x}, of the cluster {print:08x}) is of the devices' cluster (`pmnet key show`), and not refused: the device's \
+                     log says so (PM1117, PM1118, PM1115). If it says nothing, check that --via is the first device of the chain and --shard its shard, \
+                     that this device's log says `serving`, and that the server runs"
+                );
+                return;
+            }
             tracing::warn!(
-                "PM3201 no answer for {seconds} s by way of {}. Check that --via is the first device of the chain and \
-                 --shard its shard, that this device's log says `serving`, and that the server runs",
-                self.up.peer()
+                "PM3201 no answer for {seconds} s by way of {peer}. Check that --via is the first device of the chain and \
+                 --shard its shard, that this device's log says `serving`, and that the server runs"
             );
         }
     }
@@ -368,6 +390,20 @@ mod tests {
         listening.ask(begin + 40 * SECOND);
         assert_eq!(listening.due(), Some(begin + 45 * SECOND));
         assert!(!listening.hear());
+    }
+
+    /// A front whose key no device knows hears nothing from its start on: its first call that is given up says so.
+    #[test]
+    fn silence_from_the_start_is_said_when_a_call_is_given_up() {
+        let mut listening = Listening::default();
+        listening.ask(SECOND);
+        listening.gave_up = true;
+        assert_eq!(listening.say(2 * SECOND), Some(1));
+        listening.ask(3 * SECOND);
+        assert_eq!(listening.say(4 * SECOND), None, "less often from then on");
+        listening.hear();
+        listening.ask(40 * SECOND);
+        assert_eq!(listening.say(41 * SECOND), None, "a call can be slow");
     }
 
     #[test]

@@ -35,6 +35,8 @@ numbers! {
             forged,
             /// With keys: sealed for another hop.
             misled,
+            /// With keys: of another epoch, and more of them came at once than are verified.
+            other_epoch,
             /// Malformed or damaged.
             malformed,
             /// From port 0, which nobody can answer.
@@ -237,6 +239,7 @@ fn numbers<S: Store>(node: &ServerNode<S>, socket: SocketCounters) -> ServerNumb
         dropped,
         forged,
         misled,
+        other_epoch,
         other_mode,
     } = *machine.counters();
     let SocketCounters {
@@ -260,6 +263,7 @@ fn numbers<S: Store>(node: &ServerNode<S>, socket: SocketCounters) -> ServerNumb
         refused: dropped,
         forged,
         misled,
+        other_epoch,
         other_mode,
         malformed: node.rejected_packets(),
         from_nowhere,

@@ -2,6 +2,7 @@
 //! (`docs/spec/protocol.md` §2 rules 2, 4 and 8).
 
 use super::session::Session;
+use super::shares::Opens;
 use super::{Acknowledger, Device, Phase, RETRANS_GUARD, Room, Verdict};
 use crate::keys::Seal;
 use crate::rules::Rule;
@@ -53,7 +54,14 @@ impl Device {
         let short = self.short && header.kind == Kind::Update;
         // An update that is acknowledged already would wait for room, and with it all bypasses after it, of which one may make room.
         let short = short && self.config.acknowledger == Acknowledger::Device;
+        // What it would get of the log, others need: it goes on at the server's pace (§4, "Shares").
+        let over_share = header.kind == Kind::Update && self.table.shares.is_over(session.share);
+        if over_share {
+            self.counters.over_share += 1;
+            self.table.shares.refused(session.share);
+        }
         if short
+            || over_share
             || !room.fits(packet.payload)
             || session.unapplied >= self.config.session_entries_max
         {
@@ -131,14 +139,24 @@ impl Device {
             return Verdict::Done;
         }
         self.note_client(from, said.front, (open.client, open.start));
-        let crowded = self.table.sessions.len() >= self.config.sessions_max;
-        if crowded {
+        let share = self.table.shares.row_of(now, said.front);
+        let opens = self.may_open(now, share, room);
+        let over_share = matches!(opens, Opens::TableShare | Opens::LogShare);
+        let no_place = self.table.sessions.len() >= self.config.sessions_max;
+        if over_share {
+            self.counters.over_share_opens += 1;
+            self.table.shares.refused(share);
+        } else if no_place {
             self.counters.crowded_opens += 1;
+            self.claim(now, share);
         }
-        if crowded || self.full {
+        if (no_place && !over_share) || self.full {
             self.make_room(now);
         }
-        if self.full || !room.admits_sessions() || !room.fits(packet.payload) || crowded {
+        let crowded = no_place || opens == Opens::TableShare;
+        let log_admits = room.admits_sessions() || opens == Opens::Ahead;
+        if self.full || over_share || !log_admits || !room.fits(packet.payload) || crowded {
+            self.table.shares.waits(now, share);
             self.counters.not_logged += 1;
             let reply = NotLogged {
                 session: 0,

@@ -1,9 +1,11 @@
 //! Sessions that the head ends by itself (`docs/spec/protocol.md` §4, "Sessions that end by themselves").
 //!
 //! A session whose client is gone without a word takes a place until it has been silent for long. It goes earlier if its client says that it was
-//! started again, or if there is no place for another session and it is silent. A session that is used is never ended here. A mark (reads.md §5) goes
+//! started again, or if there is no place for another session and it is silent. A session that is used is ended only if its front has more than its
+//! share, and another one finds no place. A mark (reads.md §5) goes
 //! only when it has been silent for long: what its client passed to the store may be executed after that client's end.
 
+use super::session::Session;
 use super::{Device, Room};
 use crate::time::{Nanos, SECOND};
 use crate::{Peer, Time};
@@ -141,14 +143,15 @@ impl Device {
         let idle = self.config.session_idle;
         let crowded = std::mem::take(&mut self.leaving.crowded);
         let quiet = if crowded { self.quiet() } else { idle };
-        let mut late: Vec<(Time, u64)> = self
-            .table
-            .sessions
-            .iter()
+        let quiet = |session: &Session| {
+            // A command under a mark may still be executed in the store, long after its client is gone.
+            if is_mark(session.token) { idle } else { quiet }
+        };
+        let living = |session: &Session| !session.ended;
+        let sessions = self.table.sessions.iter();
+        let mut late: Vec<(Time, u64)> = sessions
             .filter(|(_, session)| {
-                // A command under a mark may still be executed in the store, long after its client is gone.
-                let quiet = if is_mark(session.token) { idle } else { quiet };
-                !session.ended && now.since(session.seen) >= quiet
+                living(session) && now.since(session.seen) >= quiet(session)
             })
             .map(|(&id, session)| (session.seen, id))
             .collect();
@@ -168,9 +171,49 @@ impl Device {
             .queue
             .retain(|(_, why)| *why == LetGo::Succeeded);
         self.leaving.queue.extend(all.take(most));
+        let claims = std::mem::take(&mut self.table.shares.claims);
+        if crowded && late.len() < claims {
+            let claims = (claims - late.len()).min(MADE_ROOM_MAX);
+            self.let_go_beyond_shares(now, claims);
+        }
         // With no session left there is nothing to wake up for; the next OPEN starts it again.
         let some = !self.table.sessions.is_empty();
         self.phase.serving().next_expiry = some.then(|| now + idle / 4);
+    }
+
+    /// A front found no place for a session though it has less than its share: one of a front that has more is to go for it.
+    pub(super) fn claim(&mut self, now: Time, share: u8) {
+        let most = self.config.sessions_max;
+        let is_below = self.table.shares.is_below_in_table(now, share, most);
+        self.table.shares.claims += usize::from(is_below);
+    }
+
+    /// Lets this many sessions go of fronts that have more than their share of the table: those that were silent for longest. A mark stays, and one of
+    /// which an update is with the server by itself: what its seq says is not decided before that is answered.
+    fn let_go_beyond_shares(&mut self, now: Time, claims: usize) {
+        let (shares, most) = (&self.table.shares, self.config.sessions_max);
+        let mut beyond = shares.beyond_in_table(now, most);
+        let sessions = self.table.sessions.iter();
+        let mut silent: Vec<(Time, u64, u8)> = sessions
+            .filter(|(_, session)| {
+                let has_more = beyond.get(usize::from(session.share));
+                let has_more = has_more.is_some_and(|&more| more > 0);
+                has_more
+                    && !session.ended
+                    && !is_mark(session.token)
+                    && !session.outstanding.falls_back()
+            })
+            .map(|(&id, session)| (session.seen, id, session.share))
+            .collect();
+        silent.sort_unstable();
+        let mut left = claims;
+        for (_, id, share) in silent {
+            let more = &mut beyond[usize::from(share)];
+            if left > 0 && *more > 0 {
+                (left, *more) = (left - 1, *more - 1);
+                self.leaving.queue.push_back((id, LetGo::OverShare));
+            }
+        }
     }
 
     /// A session that has been silent for so long may go if there is no room: its client has missed some of its signs of life.
@@ -197,7 +240,7 @@ impl Device {
             let quiet = match why {
                 LetGo::Silent => self.config.session_idle,
                 LetGo::Crowded => self.quiet(),
-                LetGo::Succeeded => 0,
+                LetGo::Succeeded | LetGo::OverShare => 0,
             };
             let Some(session) = self.table.sessions.get_mut(&id) else {
                 continue;
@@ -207,13 +250,15 @@ impl Device {
                 continue;
             }
             // It may have been heard of, or have ended, since it was found.
-            if session.ended || now.since(session.seen) < quiet {
+            let settles = why == LetGo::OverShare && session.outstanding.falls_back();
+            if session.ended || settles || now.since(session.seen) < quiet {
                 continue;
             }
             session.let_go = Some(why);
             match why {
                 LetGo::Silent => self.counters.expired_sessions += 1,
                 LetGo::Crowded => self.counters.crowded_out_sessions += 1,
+                LetGo::OverShare => self.counters.over_share_sessions += 1,
                 LetGo::Succeeded => self.counters.succeeded_sessions += 1,
             }
             let end = End {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pmnet_proto::Random;
 use pmnet_proto::client::{ClientConfig, Closed, Event, Refused};
 use pmnet_proto::device::{DeviceConfig, LogState, Verdict};
-use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
+use pmnet_proto::keys::{ClusterKeys, DeviceKeys, Unserved};
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::packet::Identity;
@@ -23,7 +23,7 @@ const LIFE: Life = Life {
     token: SHARD_TOKEN,
 };
 
-fn front_named(name: &str) -> FrontKey {
+pub fn front_named(name: &str) -> FrontKey {
     let id = CLUSTER.front_id(name.as_bytes());
     CLUSTER.front(id).expect("an id of this cluster")
 }
@@ -54,11 +54,11 @@ fn life_of(reply: &Sent) -> Life {
     }
 }
 
-fn hop_key(sender: u32) -> MacKey {
+pub fn hop_key(sender: u32) -> MacKey {
     CLUSTER.hop(LIFE, EPOCH, sender)
 }
 
-fn sealed(key: MacKey, header: &Header, payload: &[u8]) -> Header {
+pub fn sealed(key: MacKey, header: &Header, payload: &[u8]) -> Header {
     key.seal(&header.for_payload(payload), payload)
 }
 
@@ -70,7 +70,7 @@ fn is_sealed(sent: &Sent, key: MacKey) {
     assert!(key.verifies(&packet), "{}", sent.header);
 }
 
-fn keyed(chain: u32, id: u32) -> DeviceConfig {
+pub fn keyed(chain: u32, id: u32) -> DeviceConfig {
     let next = if id == chain { 0 } else { id + 1 };
     DeviceConfig {
         keys: Some(DeviceKeys {
@@ -86,7 +86,7 @@ fn serving(chain: u32, id: u32, rows: &[SessionRow]) -> Bench {
     serving_with(chain, keyed(chain, id), rows)
 }
 
-fn serving_with(chain: u32, config: DeviceConfig, rows: &[SessionRow]) -> Bench {
+pub fn serving_with(chain: u32, config: DeviceConfig, rows: &[SessionRow]) -> Bench {
     let id = config.id;
     let keys = config.keys.as_ref().expect("with keys");
     let present = keys.cluster.present;
@@ -727,7 +727,7 @@ fn what_was_stored_before_other_keys_came_is_sealed_anew() {
     let server = CLUSTER.hop(LIFE, EPOCH, 0);
     bench.give(hop(1, 2), &applied(server, 1), &[]);
     assert_eq!(bench.device.cursors().3, 1);
-    // The last step: the key before is forgotten, and the session goes on.
+    // The last step: the key before is forgotten.
     bench.device.rekey(ClusterKeys {
         other: None,
         ..next.clone()
@@ -737,8 +737,70 @@ fn what_was_stored_before_other_keys_came_is_sealed_anew() {
     let server = next.present.hop(LIFE, EPOCH, 0);
     bench.give(hop(1, 2), &applied(server, 2), &[]);
     assert_eq!(bench.device.cursors().3, 2);
-    let second = sealed(session().to_head, &update(2), b"payload");
-    bench.admit(&second, b"payload");
+}
+
+/// A session that was opened under a key of the cluster that is forgotten is served no more: whoever stole that key has no use of it. What was
+/// acknowledged is in the log, goes on to the server, and is reclaimed when that has applied it.
+#[test]
+fn the_session_of_a_forgotten_key_is_served_no_more() {
+    let mut bench = head();
+    let next = next_cluster();
+    bench.device.rekey(next.clone());
+    let first = sealed(session().to_head, &update(1), b"payload");
+    bench.admit(&first, b"payload");
+    bench.device.persisted(2);
+    assert_eq!(kinds(&bench.finish()), [Kind::Ack], "still served");
+    bench.device.rekey(ClusterKeys::new(next.present));
+    for (packets, seq) in [(1, 1), (2, 2)] {
+        let packet = sealed(session().to_head, &update(seq), b"payload");
+        assert_eq!(bench.answer(client(), &packet, b"payload"), []);
+        assert_eq!(bench.device.counters().unknown_key, packets);
+    }
+    let why = Some((front().id(), Unserved::OfAnotherCluster, 2));
+    assert_eq!(bench.device.unserved(), why);
+    assert_eq!(kinds(&bench.forwards()), [Kind::Append; 2]);
+    let server = next.present.hop(LIFE, EPOCH, 0);
+    let applied = Header {
+        order: 2,
+        tag: 0,
+        ..from_hop(Kind::Applied, 0)
+    };
+    bench.give(hop(1, 2), &sealed(server, &applied, &[]), &[]);
+    assert_eq!(bench.device.cursors().3, 2);
+    // Nobody can end it, so it ends by its silence, as any other.
+    bench.tick_after(config(1, hop(1, 2)).session_idle);
+    let end = bench.device.poll_own_entry(bench.now, bench.room);
+    assert_eq!(end.expect("an END").session, SESSION);
+}
+
+/// Packets of another epoch cost many MACs each. So only some of them are verified in a burst; a genuine one comes again.
+#[test]
+fn of_a_flood_of_another_epoch_little_is_verified() {
+    let mut bench = serving(2, 2, &[]);
+    let of_epoch = |epoch| Header {
+        epoch,
+        tag: 0,
+        ..from_hop(Kind::Ping, 1)
+    };
+    let forged = sealed(
+        ClusterKey::new([9; 16]).hop(LIFE, EPOCH - 1, 1),
+        &of_epoch(EPOCH - 1),
+        &[],
+    );
+    for _ in 0..1000 {
+        assert_eq!(bench.answer(hop(2, 1), &forged, &[]), []);
+    }
+    let counters = *bench.device.counters();
+    assert_eq!((counters.forged - 1, counters.other_epoch), (8, 992));
+    let genuine = CLUSTER.hop(LIFE, EPOCH - 1, 1);
+    let genuine = sealed(genuine, &of_epoch(EPOCH - 1), &[]);
+    assert_eq!(bench.answer(hop(2, 1), &genuine, &[]), [], "none is left");
+    // Those of its own epoch are taken in meanwhile.
+    let present = sealed(hop_key(1), &of_epoch(EPOCH), &[]);
+    bench.answer(hop(2, 1), &present, &[]);
+    assert_eq!(bench.finish().len(), 2, "DURABLE and APPLIED");
+    let stale = only(bench.answer(hop(2, 1), &genuine, &[]));
+    assert_eq!(stale.header.kind, Kind::StaleEpoch, "in the next burst");
 }
 
 #[test]
@@ -924,6 +986,15 @@ fn a_server_with_other_keys_takes_entries_under_both_and_sends_under_the_new_one
         (bench.server.received(), bench.server.counters().forged),
         (2, 1)
     );
+    // Of a flood of another epoch little is verified.
+    let mut of_another = append(3, CLUSTER);
+    of_another.epoch = 7;
+    for _ in 0..100 {
+        let none = bench.try_give(&of_another, &identity());
+        assert_eq!(none, Ok(vec![]));
+    }
+    let counters = bench.server.counters();
+    assert_eq!((counters.forged, counters.other_epoch), (9, 92));
 }
 
 /// What comes from a process of the other mode is counted, as far as it can be told, and has no effect.
