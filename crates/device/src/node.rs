@@ -457,7 +457,7 @@ impl<M: Media> DeviceNode<M> {
             self.machine.refresh(now, |id| fast.path.heard(id));
         }
         self.machine.tick(now, &mut self.out);
-        if self.machine.has_own_entries() {
+        if self.machine.own_entries() > 0 {
             self.hold(now)?;
         }
         while let Some(header) = self.machine.poll_own_entry(now, self.room()) {

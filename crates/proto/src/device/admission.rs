@@ -138,7 +138,7 @@ impl Device {
             out.seal(self.answers, from, &reply, &[]);
             return Verdict::Done;
         }
-        self.note_client(from, said.front, (open.client, open.start));
+        self.note_client(now, from, said.front, (open.client, open.start));
         let share = self.table.shares.row_of(now, said.front);
         let opens = self.may_open(now, share, room);
         let over_share = matches!(opens, Opens::TableShare | Opens::LogShare);
@@ -325,7 +325,7 @@ impl Device {
             {
                 session.client = (client, start);
                 let front = session.front;
-                self.note_client(from, front, (client, start));
+                self.note_client(now, from, front, (client, start));
             }
             let pong = Pong {
                 session: header.session,

@@ -274,10 +274,14 @@ impl Device {
         self.reads.tell(&mut tell)
     }
 
-    /// Whether [`Device::poll_own_entry`] may have something to append.
+    /// How many entries [`Device::poll_own_entry`] may have to append: at most one for each session.
     #[must_use]
-    pub fn has_own_entries(&self) -> bool {
-        self.is_head() && !self.leaving.is_empty()
+    pub fn own_entries(&self) -> usize {
+        if self.is_head() {
+            self.leaving.len()
+        } else {
+            0
+        }
     }
 
     /// To be called before idle sessions are looked for: the fast path says which sessions it has heard from

@@ -13,6 +13,7 @@ use pmnet_wire::packet::{End, Identity, LetGo, Nack, Stamp, is_mark};
 use pmnet_wire::{FrontId, Header};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 /// Sessions that were ended and are remembered, for clients that ask.
 const GONE_MAX: usize = 65_536;
@@ -22,8 +23,8 @@ const CLIENTS_MAX: usize = 4096;
 const MADE_ROOM_MAX: usize = 1024;
 /// Sessions that are ended in one burst: then those that are used have their turn.
 const ENDED_MAX: usize = 256;
-/// Room is made so often at most: to look at all sessions takes a while.
-const MADE_ROOM_EVERY: Nanos = SECOND;
+/// All sessions are looked at at most once in this time for each reason: it takes a while, and clients choose when they ask for it.
+const LOOKED_EVERY: Nanos = SECOND;
 
 /// A session that the head has ended.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +46,11 @@ pub(super) struct Leaving {
     /// There was no place for a session.
     crowded: bool,
     crowded_at: Option<Time>,
-    /// The last start of each client.
-    clients: FxHashMap<(Option<FrontId>, u64), u64>,
+    /// The last start of each client, by its front, its name and its host: another machine that says the same name is a copy, and no successor.
+    clients: FxHashMap<(Option<FrontId>, u64, IpAddr), u64>,
+    /// A client was started again: sessions of its earlier starts are to be looked for.
+    started: bool,
+    started_at: Option<Time>,
     gone: FxHashMap<u64, Gone>,
     gone_in_order: VecDeque<u64>,
 }
@@ -55,7 +59,7 @@ impl Leaving {
     /// The device begins to serve: who was to go is found again.
     pub(super) fn begin(&mut self) {
         self.queue.clear();
-        (self.crowded, self.more) = (false, false);
+        (self.crowded, self.more, self.started) = (false, false, false);
         self.clients.clear();
     }
 
@@ -69,8 +73,8 @@ impl Leaving {
         self.more
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
     }
 
     fn remember(&mut self, session: u64, gone: Gone) {
@@ -90,6 +94,7 @@ impl Device {
     /// With keys a name counts within a front: no front ends the sessions of another one.
     pub(super) fn note_client(
         &mut self,
+        now: Time,
         from: Peer,
         front: Option<FrontId>,
         (client, start): (u64, u64),
@@ -97,7 +102,7 @@ impl Device {
         if client == 0 {
             return;
         }
-        let name = (front, client);
+        let name = (front, client, from.ip());
         if self.leaving.clients.len() >= CLIENTS_MAX && !self.leaving.clients.contains_key(&name) {
             self.leaving.clients.clear();
         }
@@ -106,28 +111,39 @@ impl Device {
             return;
         }
         self.leaving.clients.insert(name, start);
-        let mut before: Vec<u64> = self
-            .table
-            .sessions
-            .iter()
-            .filter(|(_, session)| {
-                // Another machine that says the same name is a copy, and no successor.
-                let same = session.address.is_some_and(|at| at.ip() == from.ip());
-                let former = (session.front, session.client.0) == name;
-                let former = former && session.client.1 < start;
-                !session.ended && same && former && !is_mark(session.token)
-            })
-            .map(|(&id, _)| id)
-            .collect();
-        before.sort_unstable();
-        let all = before.into_iter().map(|id| (id, LetGo::Succeeded));
-        self.leaving.queue.extend(all);
+        self.leaving.started = true;
+        let earliest = self.leaving.started_at.map(|at| at + LOOKED_EVERY);
+        let look = earliest.map_or(now, |earliest| earliest.max(now));
+        let due = &mut self.phase.serving().next_expiry;
+        *due = Some(due.map_or(look, |due| due.min(look)));
+    }
+
+    /// The sessions of earlier starts of clients are to be ended, in place of those that were found before.
+    fn let_go_of_earlier_starts(&mut self, now: Time) {
+        self.leaving.started = false;
+        self.leaving.started_at = Some(now);
+        let clients = &self.leaving.clients;
+        let is_former = |session: &Session| {
+            let (client, start) = session.client;
+            let name = session.address.map(|at| (session.front, client, at.ip()));
+            let last = name.and_then(|name| clients.get(&name));
+            last.is_some_and(|last| start < *last)
+        };
+        let sessions =
+            self.table.sessions.iter().filter(|(_, session)| {
+                !session.ended && !is_mark(session.token) && is_former(session)
+            });
+        let mut former: Vec<u64> = sessions.map(|(&id, _)| id).collect();
+        former.sort_unstable();
+        let queue = &mut self.leaving.queue;
+        queue.retain(|(_, why)| *why != LetGo::Succeeded);
+        queue.extend(former.into_iter().map(|id| (id, LetGo::Succeeded)));
     }
 
     /// There are as many sessions as there may be. Those that are silent make room: they are looked for when it is known of whom the fast path
     /// has heard.
     pub(super) fn make_room(&mut self, now: Time) {
-        let lately = |at: Time| now.since(at) < MADE_ROOM_EVERY;
+        let lately = |at: Time| now.since(at) < LOOKED_EVERY;
         if !self.leaving.crowded_at.is_some_and(lately) {
             self.leaving.crowded_at = Some(now);
             self.leaving.crowded = true;
@@ -140,6 +156,10 @@ impl Device {
         if self.chain.position != 0 || serving.next_expiry.is_none_or(|due| now < due) {
             return;
         }
+        let lately = |at: Time| now.since(at) < LOOKED_EVERY;
+        if self.leaving.started && !self.leaving.started_at.is_some_and(lately) {
+            self.let_go_of_earlier_starts(now);
+        }
         let idle = self.config.session_idle;
         let crowded = std::mem::take(&mut self.leaving.crowded);
         let quiet = if crowded { self.quiet() } else { idle };
@@ -150,9 +170,7 @@ impl Device {
         let living = |session: &Session| !session.ended;
         let sessions = self.table.sessions.iter();
         let mut late: Vec<(Time, u64)> = sessions
-            .filter(|(_, session)| {
-                living(session) && now.since(session.seen) >= quiet(session)
-            })
+            .filter(|(_, session)| living(session) && now.since(session.seen) >= quiet(session))
             .map(|(&id, session)| (session.seen, id))
             .collect();
         if crowded {
@@ -178,7 +196,12 @@ impl Device {
         }
         // With no session left there is nothing to wake up for; the next OPEN starts it again.
         let some = !self.table.sessions.is_empty();
-        self.phase.serving().next_expiry = some.then(|| now + idle / 4);
+        let mut next = some.then(|| now + idle / 4);
+        if let (true, Some(at)) = (self.leaving.started, self.leaving.started_at) {
+            let look = at + LOOKED_EVERY;
+            next = Some(next.map_or(look, |next| next.min(look)));
+        }
+        self.phase.serving().next_expiry = next;
     }
 
     /// A front found no place for a session though it has less than its share: one of a front that has more is to go for it.
@@ -228,7 +251,7 @@ impl Device {
             return None;
         }
         if self.leaving.ended == ENDED_MAX {
-            self.leaving.more = !self.leaving.is_empty();
+            self.leaving.more = self.leaving.len() > 0;
             return None;
         }
         while let Some(&(id, why)) = self.leaving.queue.front() {

@@ -33,7 +33,9 @@ use let_go::Leaving;
 use link::Link;
 use pmnet_wire::packet::{EntryKind, Identity, StaleEpoch, Stamp};
 use pmnet_wire::record::{DurableRow, Member};
-use pmnet_wire::{ClusterKey, FragmentSize, FrontId, HEADER_LEN, Header, Kind, Life, Packet, SessionKeys};
+use pmnet_wire::{
+    ClusterKey, FragmentSize, FrontId, HEADER_LEN, Header, Kind, Life, Packet, SessionKeys,
+};
 use reads::Reads;
 use recover::{Recovering, Relayed};
 use rustc_hash::FxHashMap;
@@ -804,7 +806,8 @@ impl Device {
             {
                 self.probe(now, out);
             }
-            Kind::Bypass if header.tag != self.chain.shard_token => {
+            // Not by its token: a client that has seen the shard's token can draw the same for its session.
+            Kind::Bypass if keys::is_of_a_client(header) => {
                 self.on_client_bypass(now, from, packet, out)
             }
             Kind::Read => return self.on_read(now, from, packet, out),

@@ -424,9 +424,11 @@ fn names_of_clients_count_within_a_front() {
     bench.admit(&first, &payload);
     let (other, payload) = named(&front_named("other"), 22, 2);
     bench.admit(&other, &payload);
+    bench.tick_after(SECOND);
     assert!(bench.device.poll_own_entry(bench.now, bench.room).is_none());
     let (again, payload) = named(&front(), 24, 2);
     bench.admit(&again, &payload);
+    bench.tick_after(SECOND);
     let end = bench.device.poll_own_entry(bench.now, bench.room);
     assert_eq!(end.map(|end| end.session), Some(2), "the first one's");
 }
@@ -771,6 +773,47 @@ fn the_session_of_a_forgotten_key_is_served_no_more() {
     bench.tick_after(config(1, hop(1, 2)).session_idle);
     let end = bench.device.poll_own_entry(bench.now, bench.room);
     assert_eq!(end.expect("an END").session, SESSION);
+}
+
+/// The token of a shard is no secret: a hop's PING says it. A session that had it for its own was taken for a hop: its bypass of a later epoch made the head
+/// ask the server, out of service each time, and one of the present epoch led the answers of the next hop to the client.
+#[test]
+fn a_session_with_the_token_of_the_shard_is_no_hop() {
+    let said = Identity {
+        token: SHARD_TOKEN,
+        front: Some(front().id()),
+    };
+    let row = SessionRow {
+        session: SESSION,
+        last_seq: 0,
+        token: SHARD_TOKEN,
+        front: said.front,
+    };
+    let key = front().session(SHARD, SHARD_TOKEN).to_head;
+    for id in [1, 2] {
+        let mut bench = serving(2, id, &[row]);
+        if id == 2 {
+            let present = Header {
+                tag: 0,
+                ..from_hop(Kind::Ping, 1)
+            };
+            bench.answer(hop(2, 1), &sealed(hop_key(1), &present, &[]), &[]);
+            bench.finish();
+        }
+        for epoch in [EPOCH, EPOCH + 1, EPOCH - 1] {
+            let bypass = Header {
+                epoch,
+                tag: 0,
+                request: raw(1),
+                ..from_client(Kind::Bypass, 0)
+            };
+            bench.answer(client(), &sealed(key, &bypass, b"payload"), b"payload");
+            bench.tick();
+            assert!(bench.device.is_serving(), "{id}, {epoch}");
+            let to_client = |sent: &Sent| sent.to == client();
+            assert!(!bench.finish().iter().any(to_client), "{id}, {epoch}");
+        }
+    }
 }
 
 /// Packets of another epoch cost many MACs each. So only some of them are verified in a burst; a genuine one comes again.
