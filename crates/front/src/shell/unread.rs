@@ -49,6 +49,10 @@ impl UnreadOfAll {
         }
     }
 
+    pub(super) const fn set_bytes_max(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+    }
+
     /// Whether there is too much, if there was until now or not.
     fn is_over(&self, was_over: bool) -> bool {
         let bound = if was_over {

@@ -47,12 +47,13 @@ const REPLIES: ReplyLimits = ReplyLimits {
     reply_bytes: BATCH_REPLY_BYTES_MAX + FRAMING_BYTES,
 };
 
-/// Who reads: a client's place, its connection and batch.
+/// Who reads: a client's place, its connection and batch, and when it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reader {
     pub(crate) client: usize,
     pub(crate) connection: u64,
     pub(crate) batch: u64,
+    pub(crate) since: Time,
 }
 
 /// What a client is told.
@@ -85,6 +86,7 @@ impl Queued {
             client: self.client,
             connection: self.read.connection,
             batch: self.read.batch,
+            since: self.since,
         }
     }
 }

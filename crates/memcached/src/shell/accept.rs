@@ -108,6 +108,11 @@ impl Door {
         let _ = stream.write(TOO_MANY);
     }
 
+    /// Checks clients that come later after this much silence.
+    pub(super) const fn set_keepalive(&mut self, keepalive: Option<Duration>) {
+        self.keepalive = keepalive;
+    }
+
     /// Makes a client's socket ready to be served.
     pub(super) fn welcome(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
