@@ -24,6 +24,7 @@ packages() {
     command -v memcached >/dev/null 2>&1 || missing="$missing memcached"
     command -v memccapable >/dev/null 2>&1 || missing="$missing libmemcached-tools"
     command -v strace >/dev/null 2>&1 || missing="$missing strace"
+    command -v tmux >/dev/null 2>&1 || missing="$missing tmux"
     command -v ethtool >/dev/null 2>&1 || missing="$missing ethtool"
     command -v tshark >/dev/null 2>&1 || missing="$missing tshark"
     # For the programs in bpf/.

@@ -123,10 +123,20 @@ fn all(cluster: &Cluster) -> BTreeMap<Role, Metrics> {
 
 /// Acknowledged operations of checked load, by kind.
 pub fn load(cluster: &Cluster) -> (Ledger, BTreeMap<Op, u64>) {
-    let mut options = Options::new(cluster.endpoint().unwrap());
+    let never = AtomicBool::new(false);
+    load_until(cluster.endpoint().unwrap(), Some(4_000), &never)
+}
+
+/// The same, of at most so many operations, or until `over` is set.
+pub fn load_until(
+    endpoint: SocketAddr,
+    operations: Option<u64>,
+    over: &AtomicBool,
+) -> (Ledger, BTreeMap<Op, u64>) {
+    let mut options = Options::new(endpoint);
     options.clients = CLIENTS;
-    options.operations = Some(4_000);
-    options.duration = Duration::from_secs(60);
+    options.operations = operations;
+    options.duration = Duration::from_secs(120);
     options.workload = Workload::Checked(CheckedOptions {
         prefix: "s:".into(),
         ring: 50,
@@ -144,7 +154,7 @@ pub fn load(cluster: &Cluster) -> (Ledger, BTreeMap<Op, u64>) {
         record: Some(&mut record),
         progress: None,
     };
-    let summary = run(&options, hooks, &AtomicBool::new(false)).unwrap();
+    let summary = run(&options, hooks, over).unwrap();
     assert_eq!((summary.failed, summary.unknown), (0, 0));
     (ledger, done)
 }
@@ -353,7 +363,7 @@ fn a_role_is_ready_while_it_serves() {
 }
 
 /// Returns whether `pmnet status` says that all is well, and its text.
-fn ask(args: &[&str]) -> (bool, String) {
+pub fn ask(args: &[&str]) -> (bool, String) {
     let mut command = std::process::Command::new(common::pmnet());
     let output = command.arg("status").args(args).output().unwrap();
     (
@@ -398,6 +408,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("pmnet_kernel_", "needs root and a network of namespaces"),
     ("pmnet_controller_", "needs etcd"),
     ("pmnet_memcached_", "another front"),
+    ("pmnet_router_", "needs many shards: sharding"),
     ("pmnet_device_lease_seconds_left", "needs etcd"),
 ];
 

@@ -37,8 +37,8 @@ pub use pmnet_proto::client::{
     Refused, SessionHandle,
 };
 pub use pmnet_udp::{
-    Clock, Latest, Pulse, STOP_TOKEN, SocketCounters, Spin, Stop, StopTrigger, owner_of_port,
-    path_mtu,
+    Clock, Latest, Latter, Pulse, STOP_TOKEN, SocketCounters, Spin, Stop, StopTrigger,
+    owner_of_port, path_mtu,
 };
 pub use pmnet_verbs::LinkCounters;
 pub use session::{Answer, Finished, Session, SessionError};

@@ -21,7 +21,7 @@ mod users;
 
 pub use client::ReadFrom;
 pub use shell::{
-    Cache, Class, DirectMover, Entrance, Front, FrontConfig, FrontError, FrontTurn, Stopper,
-    clients_within,
+    Cache, Class, DirectMover, Entrance, Front, FrontConfig, FrontError, FrontTurn, Limits,
+    Stopper, clients_within,
 };
 pub use users::{Access, Secret};

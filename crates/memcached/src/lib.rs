@@ -22,4 +22,4 @@ pub mod request;
 pub mod shell;
 pub mod stats;
 
-pub use shell::{Front, FrontConfig, FrontError, FrontTurn, Stopper};
+pub use shell::{Front, FrontConfig, FrontError, FrontTurn, Limits, Stopper};

@@ -17,10 +17,12 @@ use crate::upstream::{Seen, Time};
 
 /// Arguments of INFO that ask for the section.
 const WORDS: [&str; 4] = ["default", "all", "everything", "pmnet"];
+/// Title of the section.
+const TITLE: &[u8] = b"# Pmnet\r\n";
 const MILLISECOND: Time = 1_000_000;
 
 /// Whether this command is an INFO that asks for the section.
-pub(super) fn wants_section(arguments: &Arguments<'_>) -> bool {
+pub(crate) fn wants_section(arguments: &Arguments<'_>) -> bool {
     let is_word = |at| WORDS.iter().any(|word| arguments.is(at, word));
     arguments.is(0, "INFO") && (arguments.len() == 1 || (1..arguments.len()).any(is_word))
 }
@@ -77,6 +79,21 @@ pub(super) fn with_section(reply: Bytes, section: &str) -> Bytes {
     }
 }
 
+/// Returns a reply with the section, and these lines at its end. One without the section stays as it is.
+pub(crate) fn with_lines(reply: Bytes, lines: &str) -> Bytes {
+    match read::bulk(&reply) {
+        Some(text) if text.windows(TITLE.len()).any(|part| part == TITLE) => {
+            let text = [text, lines.as_bytes()].concat();
+            if reply.starts_with(b"=") {
+                reply::verbatim(&text)
+            } else {
+                reply::bulk(&text)
+            }
+        }
+        _ => reply,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use pmnet_resp::{Parser, Status};
@@ -121,6 +138,13 @@ mod tests {
         );
         assert_eq!(with(b"=4\r\ntxt:\r\n"), "=18\r\ntxt:# Pmnet\r\na:1\r\n\r\n");
         assert_eq!(with(b"$0\r\n\r\n"), "$14\r\n# Pmnet\r\na:1\r\n\r\n");
+        let reply = Bytes::from_static(b"$14\r\n# Pmnet\r\na:1\r\n\r\n");
+        let other = Bytes::from_static(b"$3\r\n# S\r\n");
+        assert_eq!(
+            with_lines(reply, "b:2\r\n"),
+            "$19\r\n# Pmnet\r\na:1\r\nb:2\r\n\r\n"
+        );
+        assert_eq!(with_lines(other.clone(), "b:2\r\n"), other);
         for other in [&b"-NOPERM no\r\n"[..], b"$-1\r\n", b"_\r\n"] {
             assert_eq!(with(other), other);
         }

@@ -24,7 +24,7 @@ mod face;
 mod gates;
 mod guard;
 mod hold;
-mod info;
+pub(crate) mod info;
 pub(crate) mod input;
 mod local;
 mod mode;

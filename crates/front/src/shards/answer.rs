@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::client::Client;
+use super::client::{Client, Common};
 use super::end::{How, When};
 use super::link::Owed;
 use super::replies::{Slot, Wait};
@@ -11,19 +11,20 @@ use super::state::{Gained, Outcome};
 use super::subscribe::{Change, Subscriptions};
 use super::trust::Trust;
 use crate::client::Replying;
+use crate::client::info::with_lines;
 
 const LOST: &[u8] = b"-ERR pmnet: the front of the shard closed the connection\r\n";
 
 impl Client {
     /// Hands on everything that has come and is next in order. Returns whether there was anything.
-    pub(super) fn pump(&mut self) -> bool {
+    pub(super) fn pump(&mut self, common: &Common) -> bool {
         let mut any = false;
         loop {
             let mut moved = false;
             for shard in 0..self.backs.len() {
                 moved |= self.sweep(shard);
             }
-            moved |= self.answer();
+            moved |= self.answer(common);
             self.note_lost();
             any |= moved;
             if !moved {
@@ -121,23 +122,24 @@ impl Client {
     }
 
     /// Sends the replies that have come, in order.
-    fn answer(&mut self) -> bool {
+    fn answer(&mut self, common: &Common) -> bool {
         let mut moved = false;
         while !self.replies.is_congested() {
             let Some(mut slot) = self.replies.next() else {
                 break;
             };
-            let Some(reply) = self.reply_to(&mut slot) else {
+            let Some(reply) = self.reply_to(&mut slot, common) else {
                 self.replies.put_back(slot);
                 break;
             };
             moved = true;
+            common.tally.answered(&slot.wait, slot.taken);
             self.replies.answered(&slot, &reply);
         }
         moved
     }
 
-    fn reply_to(&mut self, slot: &mut Slot) -> Option<Bytes> {
+    fn reply_to(&mut self, slot: &mut Slot, common: &Common) -> Option<Bytes> {
         match &mut slot.wait {
             Wait::Ready(reply) => Some(std::mem::take(reply)),
             Wait::One(shard) => self.last_reply_of(*shard),
@@ -152,6 +154,10 @@ impl Client {
                 let shards = self.backs.len();
                 let reply = self.last_reply_of(*shard)?;
                 Some(scan::with_shard(&reply, *shard, shards))
+            }
+            Wait::Info(shard) => {
+                let reply = self.last_reply_of(*shard)?;
+                Some(with_lines(reply, &common.lines()))
             }
             Wait::All(merge, parts) => {
                 for (shard, part) in parts.iter_mut().enumerate() {

@@ -10,6 +10,7 @@ use super::end::{End, How, When};
 use super::replies::Replies;
 use super::slot::SlotMap;
 use super::subscribe::Subscriptions;
+use super::tally::{RouterCounters, Tally};
 use super::transaction::Transactions;
 use super::trust::Trust;
 use crate::client::input::{Input, Sender};
@@ -34,6 +35,36 @@ pub(super) struct Common {
     pub(super) trusting: bool,
     /// The Redis servers of all shards are masters of one Redis Cluster.
     pub(super) cluster: bool,
+    pub(super) tally: Tally,
+}
+
+impl Common {
+    /// Returns the router's lines of INFO.
+    pub(super) fn lines(&self) -> String {
+        let RouterCounters {
+            one,
+            all,
+            cross_slot,
+            cluster_down,
+            try_again,
+            ..
+        } = self.tally.counters();
+        let lines = [
+            (
+                "shards",
+                u64::try_from(self.map.shards()).unwrap_or(u64::MAX),
+            ),
+            (
+                "slots_unserved",
+                u64::try_from(self.map.unserved()).unwrap_or(u64::MAX),
+            ),
+            ("commands_one", one),
+            ("commands_all", all),
+            ("commands_refused", cross_slot + cluster_down + try_again),
+        ];
+        let lines = lines.map(|(name, value)| format!("pmnet_router_{name}:{value}\r\n"));
+        lines.concat()
+    }
 }
 
 pub(super) struct Client {
@@ -168,7 +199,7 @@ impl Client {
         }
         let (mut budget, mut went_on) = (COMMANDS_PER_TURN, false);
         loop {
-            let moved = self.pump();
+            let moved = self.pump(common);
             let taken = self.take_commands(&mut budget, common);
             if !moved && !taken {
                 break;

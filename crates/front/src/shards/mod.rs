@@ -20,6 +20,7 @@
 //! | `transaction` | MULTI, WATCH |
 //! | `subscribe` | subscriptions |
 //! | `cluster` | CLUSTER |
+//! | `tally` | counters and times |
 //!
 //! Invariants: a client's commands for one shard reach its front in their order, each once. Between shards
 //! nothing is promised. Every buffer and table is bounded. The outstanding commands of a client are bounded
@@ -41,6 +42,7 @@ pub mod slot;
 mod state;
 mod subscribe;
 mod take;
+mod tally;
 mod transaction;
 mod trust;
 
@@ -54,16 +56,20 @@ use mio::{Events, Poll, Token, Waker};
 use pmnet_tls::ServerTls;
 
 use crate::shell::accept::{Door, HANDSHAKES_MAX, welcome};
+use crate::shell::limiting::Limiting;
 use crate::shell::pace::Pace;
 use crate::shell::seats::Seats;
 use crate::shell::stopper::Ending;
 use crate::shell::wire::Seen;
-use crate::shell::{Entrance, FrontError, Stopper};
+use crate::shell::{Entrance, FrontConfig, FrontError, Limits, Stopper};
 use crate::table::Table;
 use crate::upstream::Time;
 use backs::{Fronts, Who};
 use client::{Client, Common, Turn};
+use pmnet_client::{Latest, Pulse};
 use slot::SlotMap;
+use tally::Tally;
+pub use tally::{RouterClass, RouterCounters, RouterTurn};
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -96,6 +102,8 @@ pub struct RouterConfig {
     /// Whether the Redis servers of all shards are masters of one Redis Cluster, which forwards messages to
     /// all of them.
     pub cluster: bool,
+    /// Sign that the loop lives.
+    pub pulse: Arc<Pulse>,
 }
 
 /// Gives a running router another map.
@@ -132,10 +140,14 @@ pub struct Router {
     pace: Pace,
     now: Time,
     connections_max: usize,
+    limiting: Limiting,
+    pulse: Arc<Pulse>,
     tls: Option<ServerTls>,
     keepalive: Option<Duration>,
     clients: Seats<Client>,
     clients_ever: u64,
+    /// How many slots no shard serves, and how many are moving.
+    slots: (usize, usize),
     /// Time of the next check of the clients with a deadline; `None`: no client has one.
     next_look: Option<Time>,
     scratch: Vec<u8>,
@@ -170,6 +182,7 @@ impl Router {
                 }),
                 trusting: config.anyone,
                 cluster: config.cluster,
+                tally: Tally::default(),
             },
             poll,
             door,
@@ -179,10 +192,17 @@ impl Router {
             now: 0,
             pace: Pace::new(config.spin_micros),
             connections_max: config.connections_max,
+            limiting: Limiting::new(Limits {
+                connections_max: config.connections_max,
+                keepalive: config.keepalive,
+                ..FrontConfig::new(config.listen).limits()
+            }),
+            pulse: Arc::clone(&config.pulse),
             tls: config.tls.clone(),
             keepalive: config.keepalive,
             clients: Seats::new(),
             clients_ever: 0,
+            slots: (config.map.unserved(), config.map.moving_count()),
             next_look: None,
             scratch: vec![0; SCRATCH_BYTES],
         })
@@ -211,19 +231,61 @@ impl Router {
         }
     }
 
+    /// A handle that gives a running router other limits: of them it has `connections_max` and `keepalive`.
+    #[must_use]
+    pub fn limits(&self) -> Latest<Limits> {
+        self.limiting.newest()
+    }
+
     /// Serves until stopped. Returns the number of clients served.
     ///
     /// # Errors
     /// [`FrontError::Loop`] if the operating system's event queue fails.
-    pub fn run(mut self) -> Result<u64, FrontError> {
+    pub fn run(self) -> Result<u64, FrontError> {
+        self.run_turns(|_| ())
+    }
+
+    /// Returns the same. `observe` is called once a turn, after all that the turn does. Commands are timed for it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_observed(
+        self,
+        mut observe: impl FnMut(&mut RouterTurn<'_>),
+    ) -> Result<u64, FrontError> {
+        self.common.tally.time();
+        self.run_turns(|router| router.observed(&mut observe))
+    }
+
+    /// Shows the turn to `observe`.
+    fn observed(&self, observe: &mut impl FnMut(&mut RouterTurn<'_>)) {
+        let mut took = self.common.tally.take_took();
+        observe(&mut RouterTurn {
+            counters: self.common.tally.counters(),
+            clients: self.clients.count(),
+            clients_ever: self.clients_ever,
+            unserved: self.slots.0,
+            moving: self.slots.1,
+            before_map: self.taken_before.unwrap_or(0),
+            took: &mut took.drain(..),
+        });
+        self.common.tally.put_back(took);
+    }
+
+    /// Takes turns until it is stopped. `after_each` is called at the end of each.
+    fn run_turns(mut self, mut after_each: impl FnMut(&mut Router)) -> Result<u64, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         while !self.stopper.0.is_asked() {
             let work = self.door.is_due(self.now) || self.clients.turns() > 0;
             let waits = self.pace.waits(self.now, work, || self.sleep());
-            let Some(now) = self.pace.wait(&mut self.poll, &mut events, waits)? else {
+            self.pulse.rests();
+            let waited = self.pace.wait(&mut self.poll, &mut events, waits);
+            self.pulse.works();
+            let Some(now) = waited? else {
                 continue;
             };
             self.now = now;
+            self.common.tally.begin(now);
             for event in &events {
                 match event.token() {
                     LISTENER => self.door.ready = true,
@@ -231,6 +293,7 @@ impl Router {
                     _ => self.note(event),
                 }
             }
+            self.take_limits();
             self.change_map();
             self.learn_commands();
             self.accept();
@@ -240,6 +303,7 @@ impl Router {
                 }
             }
             self.look_for_late();
+            after_each(&mut self);
         }
         Ok(self.clients_ever)
     }
@@ -265,6 +329,8 @@ impl Router {
                 elsewhere.push(index);
             }
         }
+        self.slots = (map.unserved(), map.moving_count());
+        self.common.tally.count(|counters| counters.maps += 1);
         tracing::info!(
             to_others = moved,
             moving,
@@ -277,6 +343,14 @@ impl Router {
             self.close(index);
         }
         self.note_taken(0);
+    }
+
+    /// Takes other limits, if there are some.
+    fn take_limits(&mut self) {
+        if let Some(limits) = self.limiting.take() {
+            self.connections_max = limits.connections_max;
+            self.keepalive = limits.keepalive;
+        }
     }
 
     /// Takes the commands that fronts have learned of their stores. The stores of all shards are assumed to
@@ -370,6 +444,7 @@ impl Router {
             .filter_map(|(index, client)| is_late(client).then_some(index))
             .collect();
         for index in late {
+            self.common.tally.count(|counters| counters.late += 1);
             self.close(index);
         }
         let timed = self.clients.iter().any(|(_, client)| client.is_timed());
@@ -386,6 +461,7 @@ impl Router {
 
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
         if self.clients.count() >= self.connections_max {
+            self.common.tally.count(|counters| counters.refused += 1);
             return self
                 .door
                 .refuse(stream, peer, self.connections_max, self.now);

@@ -9,6 +9,7 @@ use super::merge::Merge;
 use super::subscribe::Change;
 use crate::client::SLOTS_MAX;
 use crate::shell::socket::{Ended, Socket};
+use crate::upstream::Time;
 
 /// Limit of one client's unread output, in bytes. Above this, no further replies are taken from the links.
 const OUT_BYTES_SOFT_MAX: usize = 1024 * 1024;
@@ -23,6 +24,8 @@ pub(super) enum Wait {
     Multi(usize, u64),
     /// The next reply of this link, to a SCAN: the shard is added to its cursor.
     Scan(usize),
+    /// The same, to an INFO: the router's lines come after those of the front.
+    Info(usize),
     /// One reply of each link.
     All(Merge, Vec<Option<Bytes>>),
     /// The confirmations of a change of subscriptions.
@@ -36,7 +39,9 @@ impl Wait {
     fn is_for(&self, shard: usize) -> bool {
         match self {
             Wait::Ready(_) => false,
-            Wait::One(own) | Wait::Multi(own, _) | Wait::Scan(own) => *own == shard,
+            Wait::One(own) | Wait::Multi(own, _) | Wait::Scan(own) | Wait::Info(own) => {
+                *own == shard
+            }
             Wait::All(_, parts) => parts.get(shard).is_some_and(Option::is_none),
             Wait::Subscribe(change) => change.concerns(shard),
             Wait::State(_) => true,
@@ -49,6 +54,8 @@ pub(super) struct Slot {
     pub(super) wait: Wait,
     /// The command's reply is not sent (CLIENT REPLY).
     pub(super) silent: bool,
+    /// When it was taken.
+    pub(super) taken: Time,
 }
 
 impl Slot {

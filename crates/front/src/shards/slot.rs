@@ -150,6 +150,18 @@ impl SlotMap {
         joined((0..SLOTS).filter(|slot| self.shard(*slot).is_some()))
     }
 
+    /// How many slots no shard serves.
+    #[must_use]
+    pub fn unserved(&self) -> usize {
+        self.shards.iter().filter(|shard| **shard == 0).count()
+    }
+
+    /// How many slots are being moved.
+    #[must_use]
+    pub fn moving_count(&self) -> usize {
+        self.moving.len()
+    }
+
     /// Returns the slots that no shard serves, as text; `None` if all are served.
     #[must_use]
     pub fn gaps(&self) -> Option<String> {

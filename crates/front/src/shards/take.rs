@@ -15,6 +15,7 @@ use super::state::Effect;
 use super::subscribe::home_of_message;
 use super::trust::Trust;
 use crate::client::SYNTAX;
+use crate::client::info::wants_section;
 use crate::client::input::Input;
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
@@ -30,7 +31,7 @@ impl Client {
                 Ok(Status::Complete) => {}
                 Ok(Status::Incomplete) => break,
                 Err(error) => {
-                    self.not_taken(error, &mut input);
+                    self.not_taken(error, &mut input, common);
                     break;
                 }
             }
@@ -53,7 +54,7 @@ impl Client {
     }
 
     /// Handles input that is no command, or that is larger than its client may send before its login.
-    fn not_taken(&mut self, error: ProtocolError, input: &mut Input) {
+    fn not_taken(&mut self, error: ProtocolError, input: &mut Input, common: &Common) {
         let strange = matches!(
             error,
             ProtocolError::StrangerBulk | ProtocolError::StrangerMultibulk
@@ -71,6 +72,7 @@ impl Client {
         self.replies.expect(Slot {
             wait,
             silent: false,
+            taken: common.tally.now(),
         });
         self.end.comes(When::Answered, How::Lingering);
         input.clear();
@@ -88,6 +90,7 @@ impl Client {
             Err(Stop::Own(answer)) => self.own(answer).map(Some),
             done => done,
         };
+        common.tally.note(&done);
         let wait = match done {
             Ok(wait) => wait,
             Err(Stop::Answered(answer) | Stop::Own(answer)) => Some(Wait::Ready(answer)),
@@ -96,7 +99,12 @@ impl Client {
         // RESET ends CLIENT REPLY OFF, so its reply is sent.
         let silent = self.replying.is_silent() && !arguments.is(0, "RESET");
         if let Some(wait) = wait {
-            self.replies.expect(Slot { wait, silent });
+            let taken = common.tally.now();
+            self.replies.expect(Slot {
+                wait,
+                silent,
+                taken,
+            });
         }
         self.replying.command_over();
         Some(())
@@ -121,6 +129,9 @@ impl Client {
             return Ok(Some(wait));
         }
         let wait = match kind {
+            Kind::Keys | Kind::Home if wants_section(arguments) => {
+                backs.forward(HOME, frame).map(|_| Wait::Info(HOME))
+            }
             Kind::Keys => self.by_keys(command),
             Kind::Home | Kind::Exec | Kind::Discard => backs.forward(HOME, frame),
             Kind::All(merge) => backs.forward_to_all(frame, merge),

@@ -95,6 +95,10 @@ impl Patience {
         Patience { pause_max, ..self }
     }
 
+    pub(super) const fn set_silence(&mut self, silence: Time) {
+        self.silence = silence;
+    }
+
     pub(super) fn silence(&self) -> Time {
         self.silence
     }

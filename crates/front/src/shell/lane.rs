@@ -86,16 +86,24 @@ impl From<Ended> for Broken {
     }
 }
 
+fn silence(call_timeout: Time) -> Time {
+    (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX)
+}
+
 impl Lane {
     pub(super) fn new(token: Token, call_timeout: Time) -> Lane {
-        let silence = (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX);
         Lane {
             token,
             open: None,
             queue: VecDeque::new(),
-            patience: Patience::new(silence),
+            patience: Patience::new(silence(call_timeout)),
             broken: None,
         }
+    }
+
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        self.patience.set_silence(silence(call_timeout));
     }
 
     pub(super) fn waits(&self) -> bool {

@@ -16,6 +16,7 @@ mod direct;
 mod entrance;
 mod lane;
 mod learning;
+pub(crate) mod limiting;
 pub(crate) mod lingering;
 mod marks;
 mod moving;
@@ -64,6 +65,8 @@ pub use entrance::Entrance;
 pub(crate) use entrance::Handed;
 use entrance::Shelf;
 use learning::Learning;
+use limiting::Limiting;
+pub use limiting::Limits;
 use marks::Marks;
 pub use moving::DirectMover;
 pub use observed::FrontTurn;
@@ -118,6 +121,7 @@ pub struct Front<U> {
     fixed: bool,
     pace: Pace,
     connections_max: usize,
+    limiting: Limiting,
     clients: Seats<Client>,
     sessions: FxHashMap<SessionHandle, usize>,
     dirty: Vec<usize>,
@@ -219,6 +223,7 @@ impl<U: Upstream> Front<U> {
             fixed,
             pace: Pace::new(config.spin_micros),
             connections_max: config.connections_max,
+            limiting: Limiting::new(config.limits()),
             clients: Seats::new(),
             sessions: FxHashMap::default(),
             dirty: Vec::new(),
@@ -335,6 +340,7 @@ impl<U: Upstream> Front<U> {
                     _ => self.note(event),
                 }
             }
+            self.take_limits();
             self.accept();
             self.take_handed();
             self.expire_connecting();

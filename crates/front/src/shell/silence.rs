@@ -69,6 +69,13 @@ impl<U: Upstream> Watched<U> {
         }
     }
 
+    /// Something that is no call of this endpoint has ended, after this time.
+    pub(super) fn took(&mut self, class: Class, took: Time) {
+        if let Some(under_way) = &mut self.under_way {
+            under_way.took.push((class, took));
+        }
+    }
+
     fn end_call(&mut self, call: CallId) {
         if let Some(under_way) = &mut self.under_way {
             under_way.end(call, self.now);
@@ -87,6 +94,8 @@ pub enum Class {
     Read,
     /// A READ that the head answers.
     Head,
+    /// Read from the store, directly.
+    Store,
 }
 
 impl Class {

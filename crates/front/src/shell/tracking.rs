@@ -33,14 +33,22 @@ pub(super) struct TrackingWire {
     next_poke: Time,
 }
 
+fn silence(call_timeout: Time) -> Time {
+    (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX)
+}
+
 impl TrackingWire {
     pub(super) fn new(call_timeout: Time) -> TrackingWire {
-        let silence = (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX);
         TrackingWire {
             open: None,
-            patience: Patience::new(silence),
+            patience: Patience::new(silence(call_timeout)),
             next_poke: 0,
         }
+    }
+
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        self.patience.set_silence(silence(call_timeout));
     }
 
     /// Notes an event of the connection.

@@ -51,6 +51,10 @@ impl UnreadOfAll {
         }
     }
 
+    pub(super) const fn set_bytes_max(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+    }
+
     /// Whether the unread bytes exceed their bound. `was_over`: they exceeded it at the last call; then a
     /// lower bound counts.
     fn is_over(&self, was_over: bool) -> bool {

@@ -43,6 +43,12 @@ impl UserLinks {
         }
     }
 
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        self.rights.set_call_timeout(call_timeout);
+        self.logins.set_call_timeout(call_timeout);
+    }
+
     /// Reads and writes after an event of a connection.
     pub(super) fn note(&mut self, event: &Event, scratch: &mut [u8], shared: &Shared) {
         for lane in [&mut self.rights, &mut self.logins] {

@@ -51,11 +51,19 @@ pub(super) struct Vigil {
     pub(super) doubts_name: bool,
 }
 
+fn look_every(call_timeout: Time) -> Time {
+    (call_timeout / LOOKS_PER_TIMEOUT).clamp(1, LOOK_EVERY_MAX)
+}
+
+fn beat_every(call_timeout: Time) -> Time {
+    (call_timeout / BEATS_PER_TIMEOUT).clamp(1, BEAT_EVERY_MAX)
+}
+
 impl Vigil {
     pub(super) fn new(call_timeout: Time) -> Vigil {
         Vigil {
-            look_every: (call_timeout / LOOKS_PER_TIMEOUT).clamp(1, LOOK_EVERY_MAX),
-            beat_every: (call_timeout / BEATS_PER_TIMEOUT).clamp(1, BEAT_EVERY_MAX),
+            look_every: look_every(call_timeout),
+            beat_every: beat_every(call_timeout),
             next_look: None,
             next_beat: 0,
             waited: None,
@@ -67,6 +75,12 @@ impl Vigil {
             wants_name: false,
             doubts_name: false,
         }
+    }
+
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        self.look_every = look_every(call_timeout);
+        self.beat_every = beat_every(call_timeout);
     }
 
     /// Begins the checks of clients, because one has a deadline.

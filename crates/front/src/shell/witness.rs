@@ -73,6 +73,14 @@ impl Witnesses {
         }
     }
 
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        self.call_timeout = call_timeout;
+        for witness in self.places.iter_mut().flatten() {
+            witness.lane.set_call_timeout(call_timeout);
+        }
+    }
+
     /// Whether this token belongs to a witness.
     pub(super) fn own(&self, token: Token) -> bool {
         (self.first_token..self.first_token + WITNESSES_MAX).contains(&token.0)

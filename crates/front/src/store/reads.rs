@@ -51,12 +51,13 @@ const REPLIES: ReplyLimits = ReplyLimits {
     reply_bytes: BATCH_REPLY_BYTES_MAX + FRAMING_BYTES,
 };
 
-/// The client that reads: its index, its connection, and the number of its batch.
+/// The client that reads: its index, its connection, the number of its batch, and when it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reader {
     pub(crate) client: usize,
     pub(crate) connection: u64,
     pub(crate) batch: u64,
+    pub(crate) since: Time,
 }
 
 /// A result for a client.
@@ -89,6 +90,7 @@ impl Queued {
             client: self.client,
             connection: self.read.connection,
             batch: self.read.batch,
+            since: self.since,
         }
     }
 }

@@ -36,6 +36,11 @@ impl Secret {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = bytes.into();
     }
 
+    /// The same with those of another one.
+    pub fn replace_by(&self, other: &Secret) {
+        self.replace(&other.bytes());
+    }
+
     pub(crate) fn bytes(&self) -> Arc<[u8]> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -85,5 +90,7 @@ mod tests {
         let same = secret.clone();
         secret.replace(b"other");
         assert!(same.is(b"other") && !same.is(b"open sesame"));
+        secret.replace_by(&Secret::new(b"third"));
+        assert!(same.is(b"third"));
     }
 }

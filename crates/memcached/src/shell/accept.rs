@@ -108,6 +108,11 @@ impl Door {
         let _ = stream.write(TOO_MANY);
     }
 
+    /// Checks clients that come later after this much silence.
+    pub(super) const fn set_keepalive(&mut self, keepalive: Option<Duration>) {
+        self.keepalive = keepalive;
+    }
+
     /// Prepares a client's socket.
     pub(super) fn welcome(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;

@@ -43,6 +43,11 @@ impl Calls {
         }
     }
 
+    /// Calls take this long at most from now on, in nanoseconds.
+    pub(super) const fn set_timeout(&mut self, timeout: u64) {
+        self.timeout = timeout;
+    }
+
     /// Submits a call in a guest's own session.
     pub(super) fn submit_own(
         &mut self,

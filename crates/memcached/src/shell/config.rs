@@ -33,7 +33,28 @@ pub struct FrontConfig {
     pub pulse: Arc<Pulse>,
 }
 
+/// Limits that can be others while the front runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// For clients that connect later.
+    pub connections_max: usize,
+    /// For calls that are made later.
+    pub call_timeout: Duration,
+    /// Of connections that are accepted later.
+    pub keepalive: Option<Duration>,
+}
+
 impl FrontConfig {
+    /// Returns the limits that can be changed later.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits {
+            connections_max: self.connections_max,
+            call_timeout: self.call_timeout,
+            keepalive: self.keepalive,
+        }
+    }
+
     /// Returns the default configuration with the address `listen`.
     #[must_use]
     pub fn new(listen: SocketAddr) -> FrontConfig {

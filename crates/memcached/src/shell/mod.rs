@@ -22,8 +22,8 @@ use mio::net::{TcpStream, UdpSocket};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use pmnet_client::{
-    ClientCounters, ClientNode, Clock, Closed, Event, Pulse, Refused, STOP_TOKEN, SessionHandle,
-    SocketCounters, Spin, Stop, StopTrigger, Time,
+    ClientCounters, ClientNode, Clock, Closed, Event, Latest, Latter, Pulse, Refused, STOP_TOKEN,
+    SessionHandle, SocketCounters, Spin, Stop, StopTrigger, Time,
 };
 
 use crate::connection::{Call, Connection, Shared};
@@ -31,7 +31,7 @@ use crate::datagram::{self, Received};
 use crate::stats::Counters;
 use accept::Door;
 use calls::{Calls, Name, Owner};
-pub use config::{FrontConfig, FrontError};
+pub use config::{FrontConfig, FrontError, Limits};
 use guest::{Edge, Guest, Tcp, Transfer};
 
 const LISTENER: Token = Token(0);
@@ -71,6 +71,8 @@ pub struct Front {
     /// Bytes of these requests.
     exchange_bytes: usize,
     clients: usize,
+    limits: Latest<Limits>,
+    newest_limits: Latter<Limits>,
     clock: Clock,
     spin: Spin,
     guests: Vec<Option<Box<Guest>>>,
@@ -121,6 +123,10 @@ impl FrontTurn<'_> {
     }
 }
 
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Front {
     /// Opens the front's addresses. Nothing is served before [`Front::run`].
     ///
@@ -152,7 +158,8 @@ impl Front {
         let (stop, stopper) = Stop::new()?;
         stop.register(poll.registry())?;
         register(&poll, &mut node)?;
-        let timeout = u64::try_from(config.call_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let limits = Latest::new(config.limits());
+        let (_, newest_limits) = limits.follow();
         let mut shared = Shared::new(
             config.database,
             config.item_max,
@@ -162,7 +169,7 @@ impl Front {
         shared.unix_millis = unix_millis();
         shared.counters.began = shared.unix_millis;
         let front = Front {
-            calls: Calls::new(node, timeout),
+            calls: Calls::new(node, nanos(config.call_timeout)),
             shared,
             poll,
             _stop: stop,
@@ -172,6 +179,8 @@ impl Front {
             exchanges: 0,
             exchange_bytes: 0,
             clients: 0,
+            limits,
+            newest_limits,
             clock: Clock::start(),
             spin: Spin::new(config.spin_micros),
             guests: Vec::new(),
@@ -184,6 +193,21 @@ impl Front {
             pulse: Arc::clone(&config.pulse),
         };
         Ok((front, stopper))
+    }
+
+    /// A handle that gives a running front other limits.
+    #[must_use]
+    pub fn limits(&self) -> Latest<Limits> {
+        self.limits.clone()
+    }
+
+    /// Takes other limits, if there are some.
+    fn take_limits(&mut self) {
+        if let Some(limits) = self.newest_limits.take() {
+            self.shared.connections_max = limits.connections_max;
+            self.calls.set_timeout(nanos(limits.call_timeout));
+            self.door.set_keepalive(limits.keepalive);
+        }
     }
 
     /// Returns the address to which clients connect (the chosen port, if port 0 was configured).
@@ -255,6 +279,7 @@ impl Front {
                 }
             }
             more_from_endpoint = endpoint_ready && self.receive();
+            self.take_limits();
             self.accept();
             self.take_datagrams();
             self.flush_if_due();

@@ -47,6 +47,18 @@ pub(super) struct Lane {
     patience: Patience,
 }
 
+/// Returns how long the store may be silent, and how long a read may wait.
+fn times(replica: Option<SocketAddr>, call_timeout: Time) -> (Time, Time) {
+    let (silence_max, wait_max) = match replica {
+        None => (SILENCE_MAX, Time::MAX),
+        Some(_) => (REPLICA_WAIT_MAX, REPLICA_WAIT_MAX),
+    };
+    (
+        (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, silence_max),
+        (call_timeout / WAITS_PER_TIMEOUT).clamp(1, wait_max),
+    )
+}
+
 impl Lane {
     /// Makes a lane without a connection. `replica`: the lane is for this replica, not for the store itself.
     pub(super) fn new(
@@ -55,20 +67,23 @@ impl Lane {
         replica: Option<SocketAddr>,
         call_timeout: Time,
     ) -> Lane {
-        let (silence_max, wait_max) = match replica {
-            None => (SILENCE_MAX, Time::MAX),
-            Some(_) => (REPLICA_WAIT_MAX, REPLICA_WAIT_MAX),
-        };
-        let silence = (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, silence_max);
+        let (silence, wait) = times(replica, call_timeout);
         Lane {
             protocol,
             token,
             replica,
             open: None,
             waiting: VecDeque::new(),
-            wait: (call_timeout / WAITS_PER_TIMEOUT).clamp(1, wait_max),
+            wait,
             patience: Patience::new(silence).with_pause_max(PAUSE_MAX),
         }
+    }
+
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        let (silence, wait) = times(self.replica, call_timeout);
+        self.wait = wait;
+        self.patience.set_silence(silence);
     }
 
     /// Returns the replica that this lane is for.

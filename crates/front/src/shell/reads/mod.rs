@@ -15,7 +15,7 @@ use mio::Token;
 use mio::event::Event;
 use pmnet_wire::command::Protocol;
 
-use super::Front;
+use super::{Class, Front};
 use crate::client::{Shared, StoreRead, Unread};
 use crate::store::reads::{Reader, Told};
 use crate::upstream::{Time, Upstream};
@@ -58,6 +58,14 @@ impl StoreReads {
             told: Vec::new(),
             call_timeout,
             ask_name_after: 0,
+        }
+    }
+
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        self.call_timeout = call_timeout;
+        for lane in self.all_mut() {
+            lane.set_call_timeout(call_timeout);
         }
     }
 
@@ -111,6 +119,7 @@ impl StoreReads {
             client,
             connection: read.connection,
             batch: read.batch,
+            since: shared.now,
         };
         self.told.push(Told::Unread(reader, Unread::Unfit));
     }
@@ -231,6 +240,8 @@ impl<U: Upstream> Front<U> {
                     );
                 }
                 Told::Reply(reader, reply) => {
+                    let took = self.shared.now.saturating_sub(reader.since);
+                    self.up.took(Class::Store, took);
                     client
                         .connection
                         .store_replied(reader.batch, reply, &mut self.shared);

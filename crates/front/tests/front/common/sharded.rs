@@ -71,6 +71,7 @@ pub fn start_with(
         anyone: matches!(config.access, Access::Anyone),
         map,
         cluster: false,
+        pulse: std::sync::Arc::default(),
     };
     change_router(&mut router_config);
     let router = Router::bind(&router_config, entrances).expect("router");
