@@ -141,7 +141,8 @@ impl Replies {
         };
     }
 
-    /// Adds a GET that gets this reply if the update of this call is committed.
+    /// Adds a GET of a value that an update under way sets. `call`: the update. `reply`: the reply to the GET
+    /// if the update is committed.
     pub(super) fn await_update(&mut self, call: CallId, reply: Bytes) {
         self.flight_bytes += reply.len();
         self.slots.push_back(Slot::OwnWrite { call, reply });

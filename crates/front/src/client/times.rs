@@ -70,7 +70,7 @@ impl Times {
         self.made_way = true;
     }
 
-    /// Notes that a passed command has failed. If it `blocked`, the commands after it have waited for it.
+    /// Notes that a passed command has failed. If the command `blocked`, later commands have waited for it.
     pub(super) fn give_up(&mut self, blocked: bool) {
         self.made_way = blocked;
         self.fail();

@@ -330,7 +330,7 @@ impl Transaction {
         }
     }
 
-    /// Queues a command that the front answers. Returns the reply to it.
+    /// Queues a command that the front answers. Returns the reply to the client.
     pub(super) fn add_own(&mut self, own: Own) -> Bytes {
         let bytes = match &own {
             Own::Command(bytes) => bytes.len(),

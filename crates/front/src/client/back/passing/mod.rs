@@ -171,8 +171,8 @@ impl Passing {
         })
     }
 
-    /// Returns the number of the change of subscriptions that is under way. The numbers count from the
-    /// client's connection.
+    /// Returns the number of the change of subscriptions that is under way. Changes are numbered from the
+    /// beginning of the client's connection.
     pub(in crate::client) fn changes_subscriptions(&self) -> Option<u64> {
         let passage = self.passage.as_ref()?;
         let changes = passage.is_about_subscriptions() && passage.name != "PING";
