@@ -64,7 +64,7 @@ impl Transaction {
     }
 
     /// Returns the database after the queued commands, if they select one. As with Valkey, a failed
-    /// transaction selects none.
+    /// transaction selects no database.
     pub(super) fn database(&self) -> Option<u32> {
         self.database.filter(|_| !self.failed)
     }
