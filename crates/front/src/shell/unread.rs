@@ -1,11 +1,11 @@
 //! Replies that clients do not read: their amount, and what happens to clients that read nothing.
 //!
 //! A client may write all its commands before it reads the first reply. So commands are taken from a client
-//! that reads nothing, up to one bound for each client and one for all together. Above the bound no more is
-//! taken from it; if it reads, it continues. If it has sent more and reads nothing for [`PATIENCE`], its
-//! connection ends with an error. If all clients together have too many unread bytes, no further commands are
-//! taken from clients that have unread bytes. After [`PATIENCE_WITH_ALL`] the client with the most unread
-//! bytes that reads nothing is closed.
+//! that reads nothing, up to one bound for each client and one for all together. Above the bound no further
+//! commands are taken from the client until it reads. If it has sent more commands and reads nothing for
+//! [`PATIENCE`], its connection ends with an error. If all clients together have too many unread bytes, no
+//! further commands are taken from clients that have unread bytes. After [`PATIENCE_WITH_ALL`] the client
+//! with the most unread bytes that reads nothing is closed.
 
 use super::Front;
 use super::client::Client;
