@@ -112,7 +112,7 @@ pub struct Storage {
     pub is_full: bool,
 }
 
-/// The quota of an etcd without a configured one.
+/// The quota of an etcd for which none is configured.
 const QUOTA_USUAL: u64 = 2 << 30;
 
 impl Storage {

@@ -66,7 +66,7 @@ pub(crate) struct Tracking {
     keys: HashMap<Box<[u8]>, FxHashSet<u64>>,
     items: usize,
     name_bytes: usize,
-    /// Messages and their receivers, oldest first. Emptied in each turn.
+    /// Messages and their receivers, oldest first. The list is emptied in each turn.
     outbox: Vec<(u64, Told)>,
     link: LinkState,
     /// The state of the link has changed: the clients that wait for it must continue.

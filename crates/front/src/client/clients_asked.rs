@@ -100,7 +100,7 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     }
 }
 
-/// Whether the command has a condition on a local address. A second one would not count.
+/// Whether the command has a condition on a local address. A second such condition would not count.
 fn names_address(arguments: &Arguments<'_>) -> bool {
     (2..arguments.len()).any(|at| arguments.is(at, "LADDR") || arguments.is(at, "NOT-LADDR"))
 }

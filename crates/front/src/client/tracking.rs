@@ -249,7 +249,7 @@ impl Tracks {
     }
 
     /// Tells the client about keys: its own, or those of a client that has named it in REDIRECT
-    /// (`redirected`). Returns whether it takes such messages.
+    /// (`redirected`). Returns whether the client takes such messages.
     pub(super) fn tell(
         &mut self,
         told: &Told,

@@ -411,7 +411,7 @@ fn a_subscriber_needs_no_other_right() {
             for line in &lines {
                 client.send(&command(line));
             }
-            // RESP3 has one message more.
+            // With RESP3 there is one more message.
             let count = lines.len() + usize::from(protocol == 3);
             (0..count).map(|_| client.text()).collect::<Vec<_>>()
         });
