@@ -98,8 +98,8 @@ pub trait Calls {
 
     /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2).
     /// With no hashes, or more than the head accepts, the question is about all keys. `replicas`: the answer
-    /// may also say how fresh a replica of the store must be (§11). The call ends as [`Event::Read`].
-    /// Everything that its caller has sent must be committed or answered.
+    /// may also say how fresh a replica of the store must be (§11). The call ends as [`Event::Read`]. All
+    /// calls that the caller has sent must have been committed or answered.
     ///
     /// # Errors
     /// [`Refused`]. Nothing was sent.

@@ -13,7 +13,8 @@ const CHAIN_MAX: u32 = 16;
 pub(super) struct Change {
     /// Number of the change among those of all clients.
     pub(super) number: u64,
-    /// How many changes of its client directly followed the first one, and count as the same change.
+    /// Number of further changes by the same client that directly followed the first change, and count as a
+    /// part of it.
     chain: u32,
 }
 
