@@ -25,7 +25,7 @@ pub struct DeviceDoorConfig {
     pub id: u32,
     /// The next hop on its command line.
     pub next: SocketAddr,
-    /// The id of that next hop, if the command line has it.
+    /// The id of the next hop, if the command line has it.
     pub next_id: Option<u32>,
     /// The device's flags decide how it starts (`--shrink-chain`, `--declare-data-loss`), so they count.
     pub by_hand: bool,

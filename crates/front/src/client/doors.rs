@@ -192,7 +192,7 @@ impl Connection {
         self.back.passing.target()
     }
 
-    /// Returns the TLS settings of that connection, if it uses TLS.
+    /// Returns the TLS settings of the client's own connection to the store, if it uses TLS.
     #[must_use]
     pub fn direct_tls(&self) -> Option<&ClientTls> {
         self.back.passing.tls()

@@ -24,9 +24,9 @@ use crate::store::rights::Ask;
 use crate::upstream::{Time, Upstream};
 use crate::users::{Credentials, DEFAULT};
 
-/// Most users with such a connection. Each has one.
+/// Most users with a witness. Each of them has one.
 pub(super) const WITNESSES_MAX: usize = 256;
-/// Interval of the signs of life on such a connection, in nanoseconds. It is less than the shortest time
+/// Interval of the signs of life on a witness's connection, in nanoseconds. It is less than the shortest time
 /// after which Redis closes an idle connection (`timeout`).
 const POKE_EVERY: Time = 1_000_000_000;
 

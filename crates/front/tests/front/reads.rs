@@ -361,7 +361,7 @@ fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
     let mut plain = redis.client();
     for line in [
         "HSET pmnet:{0} watermark 7",
-        // A replica of the server's store has such records.
+        // If the store is a replica of the server's store, its record names another store.
         "HSET pmnet:{0} store another",
         "HDEL pmnet:{0} watermark",
         "DEL pmnet:{0}",

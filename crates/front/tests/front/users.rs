@@ -40,7 +40,7 @@ pub fn front(redis: &Redis) -> Running {
     front_with(redis, |_| {})
 }
 
-/// Starts such a front with changed settings.
+/// Starts a front as [`front`] does, with changed settings.
 pub fn front_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
     let direct = format!("redis://front:front@{}", redis.address);
     Running::start_as(redis, Knobs::logged_in("front front"), |config| {

@@ -63,7 +63,7 @@ pub(super) struct Direct {
     tried: usize,
     /// The connection is logged in as the client.
     is_client: bool,
-    /// Place of the server's records in that store, once the store was asked about them.
+    /// Place of the server's records in the connected store, once the store was asked about them.
     records: String,
     /// A command has set a state of this connection, as far as is known.
     pub(super) has_state: bool,

@@ -108,7 +108,7 @@ impl Passing {
         Some((direct.serial, direct.line.address))
     }
 
-    /// Returns the TLS settings of that connection, if it uses TLS.
+    /// Returns the TLS settings of the client's own connection to the store, if it uses TLS.
     pub(in crate::client) fn tls(&self) -> Option<&ClientTls> {
         self.direct.as_ref()?.tls.as_ref()
     }
