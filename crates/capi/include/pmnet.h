@@ -388,7 +388,7 @@ struct pmnet_item {
          */
         const void *payload;
         /**
-         * Number of these bytes.
+         * Length of the payload in bytes.
          */
         size_t len;
 };

@@ -59,7 +59,7 @@ pub(crate) enum LinkState {
 pub(crate) struct Tracking {
     /// Clients with CLIENT TRACKING ON, by their number.
     clients: FxHashMap<u64, Tracker>,
-    /// Number of these clients in the mode BCAST.
+    /// Number of clients with CLIENT TRACKING ON in the mode BCAST.
     broadcasts: usize,
     /// The clients that must be told when a key changes. The names of the keys come from clients, so the hash
     /// has a secret.

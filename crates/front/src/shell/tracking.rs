@@ -18,7 +18,7 @@ use crate::upstream::{Time, Upstream};
 const POKE_EVERY: Time = 1_000_000_000;
 /// Divisor of a command's time that gives the longest silence of Redis.
 const SILENCES_PER_TIMEOUT: Time = 3;
-/// Upper bound of this silence, in nanoseconds.
+/// Upper bound of the silence of Redis, in nanoseconds.
 const SILENCE_MAX: Time = 3_000_000_000;
 /// Most bytes read from the connection before the clients get their turn.
 const READ_BYTES_PER_TURN: usize = 1024 * 1024;

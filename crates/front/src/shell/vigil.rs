@@ -18,7 +18,7 @@ use crate::upstream::{Call, CallId, Calls, Outcome, SessionHandle, Submit, Time,
 
 /// Divisor of a command's time that gives the interval of the checks of clients.
 const LOOKS_PER_TIMEOUT: Time = 16;
-/// Longest interval of these checks, in nanoseconds.
+/// Longest interval of the checks of clients, in nanoseconds.
 const LOOK_EVERY_MAX: Time = 100_000_000;
 /// Divisor of a command's time that gives the interval of the questions to store and server.
 const BEATS_PER_TIMEOUT: Time = 4;
