@@ -119,8 +119,8 @@ pub trait Calls {
 
 /// The client endpoint.
 pub trait Upstream: Calls {
-    /// Opens a *mark*: a session that, while it is open, tells the head that a command which passes no device
-    /// may change the store (`docs/spec/reads.md` §5). The mark counts from [`Event::Marked`] on.
+    /// Opens a *mark*. A mark is a session. While it is open, the head knows that a command which passes no
+    /// device may change the store (`docs/spec/reads.md` §5). The mark counts from [`Event::Marked`] on.
     ///
     /// # Errors
     /// [`Refused::Sessions`] if no further session is possible.

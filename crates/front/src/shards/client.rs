@@ -55,8 +55,8 @@ enum Phase {
     Agrees(Time),
     /// Commands are taken, and answered.
     Serves,
-    /// The client has closed its sending side, and its next command waits for a reply to an earlier one: the
-    /// client's connection is closed at this time.
+    /// The client has closed its sending side, and its next command waits for the reply to an earlier one. At
+    /// this time the client's connection is closed.
     Stuck(Time),
     /// The client got the reason why it is closed.
     Lingers(Lingering),

@@ -14,8 +14,8 @@ use crate::upstream::{Time, Upstream};
 /// How long a client may read nothing while the front waits for it, in nanoseconds.
 const PATIENCE: Time = 1_000_000_000;
 /// If all clients together leave too many bytes unread for this time, in nanoseconds, one client is closed.
-/// This time is longer than [`PATIENCE`], so that a client that read something just before can be found idle,
-/// too, and the one with the most unread bytes is closed first.
+/// This time is longer than [`PATIENCE`]. So a client that read something just before can be found idle, too,
+/// and the client with the most unread bytes is closed first.
 const PATIENCE_WITH_ALL: Time = 2 * PATIENCE;
 /// Interval of the log messages about clients that were closed, in nanoseconds.
 const SAY_EVERY: Time = 10_000_000_000;

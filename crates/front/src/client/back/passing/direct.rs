@@ -150,9 +150,9 @@ impl Direct {
     }
 
     /// Returns whether the next added command runs as the client. If not, logs in as the client as soon as
-    /// all earlier questions are answered (some Redis versions report no wrong password while an answer is
-    /// still to be sent). The answer must be awaited: a command that follows a failed login would run as the
-    /// front.
+    /// all earlier questions are answered, because some Redis versions report no wrong password while an
+    /// answer is still to be sent. The answer must be awaited: a command that follows a failed login would
+    /// run as the front.
     pub(super) fn acts_as_client(&mut self) -> bool {
         if self.client.is_empty() || self.is_client {
             return true;

@@ -29,9 +29,10 @@
 //!
 //! Invariants: before each command a barrier travels through the log, so that all acknowledged writes are
 //! applied when the store gets the command (protocol.md §2 rule 8). Two kinds of commands cannot depend on
-//! these writes and go without a barrier: commands between MULTI and EXEC, and those of a RESP2 client that
-//! is subscribed. If the connection to the store is lost with state on it (a watch, a subscription), the
-//! front closes the client's connection too. A Redis that fails would have the same effect.
+//! these writes, and go without a barrier. These are commands between MULTI and EXEC, and commands of a RESP2
+//! client that is subscribed. If the connection to the store is lost with state on it (a watch, a
+//! subscription), the front closes the client's connection too. A Redis that fails would have the same
+//! effect.
 
 mod advance;
 mod begin;
