@@ -4,8 +4,9 @@
 use super::Front;
 use crate::upstream::Upstream;
 
-/// Most further changes of one client that count as one with the first. A further change counts so if it was
-/// under way when the one before it ended. A command that waits for the first waits for all of them.
+/// Most further changes of one client that count as one change with the first. This holds for a further
+/// change that was under way when the previous one ended. A command that waits for the first change waits for
+/// all of them.
 const CHAIN_MAX: u32 = 16;
 
 /// A change of a client's subscriptions that is under way.
