@@ -94,8 +94,8 @@ impl Replies {
         }
     }
 
-    /// Returns the place of a message that comes now: before the reply to the command that may have caused
-    /// it. `None`: the last place.
+    /// Returns the place of a message that comes now. The place is before the reply to the command that may
+    /// have caused the message. `None`: the last place.
     pub(super) fn message_place(&self) -> Option<usize> {
         self.slots.iter().position(|slot| {
             matches!(

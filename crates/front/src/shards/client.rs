@@ -138,7 +138,8 @@ impl Client {
         self.replies.taken_before()
     }
 
-    /// Whether the client is subscribed at a shard that will send nothing more once `new` has replaced `old`.
+    /// Whether a channel of the client's subscriptions may belong to another shard in `new` than in `old`.
+    /// The shard in `old` would send no further messages.
     pub(super) fn listens_elsewhere(&self, old: &SlotMap, new: &SlotMap) -> bool {
         (self.replies.change_subscriptions() && old.differing(new).is_some())
             || self.subscriptions.move_with(old, new)
