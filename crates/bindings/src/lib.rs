@@ -214,8 +214,8 @@ pub struct Reading<'a> {
     pub payload: Option<&'a [u8]>,
     /// The epoch of the chain.
     pub epoch: u32,
-    /// The order of that update; without an update, the order that a server must have applied to know the
-    /// key.
+    /// The order of the newest update; without an update, the order that a server must have applied to know
+    /// the key.
     pub order: u64,
 }
 

@@ -7,11 +7,11 @@
  * PMNET_E_ codes. pmnet_error_text() returns a text for each code, and pmnet_last_error() a text about
  * the last failure in this thread.
  *
- * Threads: a client or a server is used by one thread at a time; a second one gets PMNET_E_THREAD.
- * Two objects have nothing to do with each other. No function calls back into the program.
+ * Threads: one thread at a time may use a client or a server; a second thread gets PMNET_E_THREAD.
+ * Different objects may be used at once. No function calls back into the program.
  *
- * fork(): objects that were opened before belong to the parent. In the child every function refuses
- * them with PMNET_E_FORK. The child may open its own.
+ * fork(): objects that were opened before belong to the parent process. In the child every function
+ * refuses them with PMNET_E_FORK. The child may open objects of its own.
  *
  * Memory: results belong to the library, and are valid as long as their comments say. Only a
  * struct pmnet_bytes belongs to the caller, who frees it with pmnet_bytes_free(). Arguments are copied,
@@ -388,7 +388,7 @@ struct pmnet_item {
          */
         const void *payload;
         /**
-         * Number of these bytes.
+         * Length of the payload in bytes.
          */
         size_t len;
 };

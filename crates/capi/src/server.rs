@@ -90,7 +90,7 @@ pub struct pmnet_item {
     /// The client's bytes. They belong to the library, and are valid until the batch is confirmed or given
     /// back.
     pub payload: *const c_void,
-    /// Number of these bytes.
+    /// Length of the payload in bytes.
     pub len: usize,
 }
 

@@ -241,7 +241,7 @@ impl Session {
         }
     }
 
-    /// Starts an update with the name `token`. It ends by [`Session::next`].
+    /// Starts an update with the name `token`. Its result comes from [`Session::next`].
     ///
     /// # Errors
     /// [`SessionError::Refused`], [`SessionError::Closed`] or [`SessionError::Io`]: the update was not
@@ -258,7 +258,7 @@ impl Session {
         Ok(())
     }
 
-    /// Starts a bypass with the name `token`. It ends by [`Session::next`].
+    /// Starts a bypass with the name `token`. Its result comes from [`Session::next`].
     ///
     /// # Errors
     /// [`SessionError::Refused`], [`SessionError::Closed`] or [`SessionError::Io`]: the bypass was not

@@ -1,7 +1,7 @@
 //! A controller: reads the state of one shard in etcd, and takes the next step (`docs/spec/protocol.md` §14).
 //!
-//! Its only state is when it saw leases disappear. Any number of controllers may run: each step is one
-//! transaction, which is done only if the state from which it was decided is unchanged.
+//! Its only state is the times at which it saw leases disappear. Any number of controllers may run: each step
+//! is one transaction, which is done only if the state from which it was decided is unchanged.
 
 use std::time::Duration;
 

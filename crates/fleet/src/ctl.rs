@@ -1,8 +1,8 @@
 //! Wishes of an operator about a shard's chain, and whether they can be met now: pure functions of the state
 //! in etcd (`docs/spec/protocol.md` §14).
 //!
-//! The wish is written into etcd. It weakens no rule: the device returns its lease, and controllers treat it
-//! like any device without a lease, under the same conditions.
+//! The wish is written into etcd. A wish weakens no rule: the device returns its lease, and controllers treat
+//! it like any device without a lease, under the same conditions.
 
 use crate::etcd::{Etcd, Put};
 use crate::heal::{is_settled, may_leave};

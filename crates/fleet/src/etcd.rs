@@ -3,9 +3,9 @@
 //!
 //! A lease needs four calls: read a range (linearizable), grant a lease, revoke one, and a transaction that
 //! compares revisions and puts keys. In all of them, etcd's members agree on the result. This does not hold
-//! for etcd's keep-alive: a member that believes to be the leader renews alone. So keep-alive is used only
-//! for keys that are information for users ([`Etcd::keep_alive`]). The other calls are about the data that
-//! etcd keeps ([`History`](crate::History)).
+//! for etcd's keep-alive: a member that believes that it is the leader renews a lease alone. So keep-alive is
+//! used only for keys that are information for users ([`Etcd::keep_alive`]). The other calls are about the
+//! data that etcd keeps ([`History`](crate::History)).
 
 mod http;
 mod members;
@@ -112,7 +112,7 @@ pub struct Storage {
     pub is_full: bool,
 }
 
-/// The quota of an etcd without a configured one.
+/// The quota of an etcd for which none is configured.
 const QUOTA_USUAL: u64 = 2 << 30;
 
 impl Storage {

@@ -42,7 +42,7 @@ pub struct Plan {
 pub struct Order {
     /// The device's next hop.
     pub next: SocketAddr,
-    /// The id of that next hop, 0 for the server (`docs/spec/keys.md` §5); `None`: unknown to the sender of
+    /// The id of the next hop, 0 for the server (`docs/spec/keys.md` §5); `None`: unknown to the sender of
     /// the order.
     pub next_id: Option<u32>,
     /// The device states that those members of this epoch's chain which are not on its path are stopped.

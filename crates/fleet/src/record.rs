@@ -93,7 +93,7 @@ pub struct MemberRecord {
     pub address: SocketAddr,
     /// Identity of the device's log, in hexadecimal digits.
     pub log: String,
-    /// Incarnation of that log.
+    /// Incarnation of the device's log.
     pub incarnation: u32,
     /// The epoch that the device served; 0: it did not serve, and the lease only shows that it is running.
     pub epoch: u32,
@@ -102,10 +102,10 @@ pub struct MemberRecord {
     /// The device's next hop.
     #[serde(default)]
     pub next: Option<SocketAddr>,
-    /// The devices of that epoch's chain, head first; empty if the device does not serve.
+    /// The devices of the chain of `epoch`, head first; empty if the device does not serve.
     #[serde(default)]
     pub chain: Vec<u32>,
-    /// The device holds everything that was acknowledged before that epoch and is not applied.
+    /// The device holds everything that was acknowledged before `epoch` and is not applied.
     #[serde(default)]
     pub whole: bool,
     /// The device may be taken for a chain that is shorter than it shall be.
@@ -123,7 +123,7 @@ pub struct ServerRecord {
     pub address: SocketAddr,
     /// The epoch that its store has on record; 0: the server has not read the store yet, or there is none.
     pub epoch: u32,
-    /// The devices of that epoch's chain, head first.
+    /// The devices of the chain of `epoch`, head first.
     pub chain: Vec<u32>,
     /// Length of the leases that show that the server is running, in seconds.
     pub seconds: u64,

@@ -48,22 +48,22 @@ pub struct Shard {
     pub rows: BTreeMap<u32, Row>,
     /// The chain as it shall be; `None`: no controller has written one yet.
     pub plan: Option<Plan>,
-    /// Revision of that record; 0: there is none.
+    /// Revision of the record with the plan; 0: there is none.
     pub(crate) plans: u64,
     /// Record of the server; `None`: no server of this shard uses the fleet.
     pub server: Option<ServerRecord>,
-    /// Revision of that record; 0: there is none.
+    /// Revision of the server's record; 0: there is none.
     pub(crate) servers: u64,
     /// Revision of the key that shows that the server is running; 0: it is not running, or does not reach
     /// etcd.
     pub(crate) server_alive: u64,
-    /// The process of that server.
+    /// The process of the running server.
     pub(crate) server_process: Vec<u8>,
-    /// etcd's number of that key's lease.
+    /// etcd's number of the lease that shows that the server is running.
     pub(crate) server_lease: i64,
     /// Number of devices that an operator wants in the chain; `None`: no operator has set one.
     pub copies: Option<usize>,
-    /// Revision of that number; 0: there is none.
+    /// Revision of the wanted number; 0: there is none.
     pub(crate) copies_at: u64,
 }
 

@@ -66,7 +66,7 @@ pub const OPAQUE: u32 = 1 << 14;
 /// Flag of learned [`Facts`]: this program does not know the command by name.
 pub const NEW: u32 = 1 << 15;
 
-/// Longest command name that is looked up, in bytes. A longer one is unknown.
+/// Longest command name that is looked up, in bytes. A command with a longer name is unknown.
 const NAME_BYTES_MAX: usize = 64;
 
 /// Redis's description of a command.

@@ -59,14 +59,14 @@ pub(crate) enum LinkState {
 pub(crate) struct Tracking {
     /// Clients with CLIENT TRACKING ON, by their number.
     clients: FxHashMap<u64, Tracker>,
-    /// Number of these clients in the mode BCAST.
+    /// Number of clients with CLIENT TRACKING ON in the mode BCAST.
     broadcasts: usize,
     /// The clients that must be told when a key changes. The names of the keys come from clients, so the hash
     /// has a secret.
     keys: HashMap<Box<[u8]>, FxHashSet<u64>>,
     items: usize,
     name_bytes: usize,
-    /// Messages and their receivers, oldest first. Emptied in each turn.
+    /// Messages and their receivers, oldest first. The list is emptied in each turn.
     outbox: Vec<(u64, Told)>,
     link: LinkState,
     /// The state of the link has changed: the clients that wait for it must continue.

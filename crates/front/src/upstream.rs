@@ -99,8 +99,8 @@ pub trait Calls {
 
     /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2).
     /// With no hashes, or more than the head accepts, the question is about all keys. `replicas`: the answer
-    /// may also say how fresh a replica of the store must be (§11). The call ends as [`Event::Read`].
-    /// Everything that its caller has sent must be committed or answered.
+    /// may also say how fresh a replica of the store must be (§11). The call ends as [`Event::Read`]. All
+    /// calls that the caller has sent must have been committed or answered.
     ///
     /// # Errors
     /// [`Refused`]. Nothing was sent.
@@ -120,8 +120,8 @@ pub trait Calls {
 
 /// The client endpoint.
 pub trait Upstream: Calls {
-    /// Opens a *mark*: a session that, while it is open, tells the head that a command which passes no device
-    /// may change the store (`docs/spec/reads.md` §5). The mark counts from [`Event::Marked`] on.
+    /// Opens a *mark*. A mark is a session. While it is open, the head knows that a command which passes no
+    /// device may change the store (`docs/spec/reads.md` §5). The mark counts from [`Event::Marked`] on.
     ///
     /// # Errors
     /// [`Refused::Sessions`] if no further session is possible.

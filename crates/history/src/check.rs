@@ -101,7 +101,7 @@ pub struct KeyReport {
     pub model: Option<Model>,
     /// Number of operations on the key.
     pub operations: usize,
-    /// Number of these operations whose outcome is unknown.
+    /// Number of operations on the key whose outcome is unknown.
     pub unknown: usize,
     /// The verdict on the key.
     pub verdict: Verdict,

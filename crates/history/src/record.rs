@@ -1,7 +1,7 @@
 //! The format of histories: JSON lines.
 //!
-//! The file has one object a line. An object is written when its operation ends, so they are ordered by
-//! return time:
+//! The file has one object a line. An object is written when its operation ends, so the objects are ordered
+//! by return time:
 //!
 //! | field | meaning |
 //! |---|---|

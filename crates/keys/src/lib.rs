@@ -1,5 +1,5 @@
-//! Files of keys (`docs/spec/keys.md` §2): that of a cluster, for devices and servers, and that of a front or
-//! a program.
+//! Files of keys (`docs/spec/keys.md` §2): the file of a cluster, for devices and servers, and the file of a
+//! front or a program.
 //!
 //! Invariants: a file that other users can read is refused; a warning would not be enough. No error, and no
 //! `Debug`, shows a key. Only a copy overwrites a file.

@@ -350,8 +350,8 @@ pub(crate) struct Reading {
     payload: Option<Py<PyBytes>>,
     /// The epoch of the chain.
     epoch: u32,
-    /// The order of that update; without an update, the order that a server must have applied to know the
-    /// key.
+    /// The order of the newest update; without an update, the order that a server must have applied to know
+    /// the key.
     order: u64,
 }
 

@@ -8,7 +8,7 @@ pub const INLINE_BYTES_MAX: usize = 64 * 1024;
 pub const LENGTH_BYTES_MAX: usize = 32;
 /// Most arguments of one command of a client that still has to log in, as in Redis.
 pub const STRANGER_ARGUMENTS_MAX: usize = 10;
-/// Largest argument of such a client, in bytes, as in Redis.
+/// Largest argument of a client that still has to log in, in bytes, as in Redis.
 pub const STRANGER_BULK_BYTES_MAX: usize = 16 * 1024;
 /// Largest argument that Redis accepts from any client, in bytes.
 pub(crate) const REDIS_BULK_BYTES_MAX: usize = 512 * 1024 * 1024;

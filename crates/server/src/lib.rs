@@ -1,7 +1,7 @@
 //! Server: applies the ordered log to a store. Defines the trait [`Store`].
 //!
-//! A server stands at the end of a chain of devices. It gets the shard's log in order and applies it exactly
-//! once, because the store keeps the effects, and the order up to which they are applied, in one step. A
+//! A server stands at the end of a chain of devices. It gets the shard's log in order, and applies it exactly
+//! once. For this, the store keeps the effects, and the order up to which they are applied, in one step. A
 //! store can have one of two forms:
 //!
 //! - [`Store`]: the server calls `load`, `apply` and `execute`. The crate `pmnet-store` implements it for

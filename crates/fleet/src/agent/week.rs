@@ -185,7 +185,8 @@ impl Fleet {
         }
     }
 
-    /// Changes the chain, with the other values that such a change writes: words about a device, and wishes.
+    /// Changes the chain, and the other values that a change of the chain writes: the words and the wishes
+    /// about devices.
     fn change(&mut self) {
         for (name, value) in [
             ("words/9", r#"{"left-out":1}"#),

@@ -25,7 +25,7 @@ pub struct DeviceDoorConfig {
     pub id: u32,
     /// The next hop on its command line.
     pub next: SocketAddr,
-    /// The id of that next hop, if the command line has it.
+    /// The id of the next hop, if the command line has it.
     pub next_id: Option<u32>,
     /// The device's flags decide how it starts (`--shrink-chain`, `--declare-data-loss`), so they count.
     pub by_hand: bool,
@@ -154,7 +154,8 @@ impl DeviceDoor {
     /// Notes that **the device has ended**: it acknowledges nothing any more. The command that asked for its
     /// end is told.
     pub fn left(self) {
-        // The device stays on record until the others are wired without it. A spare no longer has that place.
+        // The device stays on record until the others are wired without it, so its next hop is kept. If it
+        // starts again as a spare, that next hop no longer counts.
         let order = self.shared.state().order;
         if let Some(Order { next, next_id, .. }) = order
             && let Err(error) = self.shared.memory.keep((next, next_id), true)

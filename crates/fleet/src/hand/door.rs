@@ -173,7 +173,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
                 self.take();
             }
             let now = Instant::now();
-            // All callers are checked, because those that were greeted are not in the order of their times.
+            // All callers are checked, because the callers that were greeted are not sorted by their times.
             self.callers.retain(|caller| now < caller.until);
         }
         for waiting in self.waiting.drain(..) {

@@ -18,7 +18,7 @@ const NEEDS_KEY: &str = "PM5127 this process has keys, and answers only a caller
 /// Text of a door without keys for a caller with one.
 pub(super) const HAS_NO_KEY: &str =
     "PM5128 this process has no keys: leave --key out here, or start the process with its key";
-/// Text of a door whose key is another one.
+/// Text of a door for a caller with another key.
 const WRONG_KEY: &str = "PM5129 the question was made with another key than this process has, or was changed on its way: compare the key files \
                          (pmnet key show). Nothing has changed";
 

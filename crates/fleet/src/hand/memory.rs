@@ -24,7 +24,7 @@ struct Record {
     flag: SocketAddr,
     /// Next hop that `pmnet ctl` set later.
     next: SocketAddr,
-    /// The id of that next hop, if `pmnet ctl` gave it.
+    /// The id of the next hop, if `pmnet ctl` gave it.
     #[serde(default)]
     next_id: Option<u32>,
     /// After that, an operator ended the device. It may still be on record, so the next hop counts, unless

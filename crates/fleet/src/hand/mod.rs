@@ -38,7 +38,7 @@ pub enum Asked {
         to: Meant,
         /// The device's next hop.
         next: SocketAddr,
-        /// The id of that next hop; 0 for the server.
+        /// The id of the next hop; 0 for the server.
         #[serde(default)]
         next_id: Option<u32>,
         /// The device states that those members of this epoch's chain which are not on its path are stopped.
@@ -88,7 +88,7 @@ pub struct DeviceSaid {
     pub flag: SocketAddr,
     /// Its present next hop.
     pub next: SocketAddr,
-    /// The id of that next hop, 0 for the server, if the device knows it.
+    /// The id of the present next hop, 0 for the server, if the device knows it.
     #[serde(default)]
     pub next_id: Option<u32>,
     /// The epoch for which it states that the members that are not on its path are stopped.
@@ -97,7 +97,7 @@ pub struct DeviceSaid {
     pub ends: bool,
     /// The epoch that the device serves; 0: it does not serve.
     pub epoch: u32,
-    /// The devices of that epoch's chain, head first.
+    /// The devices of the chain of `epoch`, head first.
     pub chain: Vec<u32>,
     /// The device holds everything that a head must hold.
     pub whole: bool,
@@ -130,7 +130,7 @@ pub struct ServerSaid {
     pub listen: SocketAddr,
     /// The epoch that its store has on record; 0: there is none, or the store has not been read yet.
     pub epoch: u32,
-    /// The devices of that epoch's chain, head first.
+    /// The devices of the chain of `epoch`, head first.
     pub chain: Vec<u32>,
 }
 

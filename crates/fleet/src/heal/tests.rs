@@ -33,7 +33,7 @@ fn serving(id: u16, epoch: u32, chain: &[u16]) -> Row {
     }
 }
 
-/// Returns such a device without a lease.
+/// Returns a device like that of [`serving`], but without a lease.
 fn gone(id: u16, epoch: u32, chain: &[u16]) -> Row {
     Row {
         alive: 0,

@@ -10,7 +10,8 @@ const KEPT_PLACES_MAX: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Output {
-    /// The pieces, oldest first. Only the last may have free space. None is empty, except a single one.
+    /// The pieces, oldest first. Only the last piece may have free space. No piece is empty, unless it is the
+    /// only one.
     pieces: VecDeque<Vec<u8>>,
     /// Bytes of the first piece that are already written.
     written: usize,

@@ -1,8 +1,8 @@
 //! Which of the front's clients a CLIENT LIST or CLIENT KILL selects.
 //!
-//! Server versions differ in the conditions that they know. The front understands all of them. If a condition
-//! is newer than Redis 7.0 or is not understood, the store is asked, and its answer is the reply to a wrong
-//! condition ([`Parsed::Asked`]).
+//! Server versions differ in the conditions that they know. The front knows the conditions of all versions
+//! that it supports. If a condition is newer than Redis 7.0, or is unknown to the front, the store is asked,
+//! and its answer is the reply to a wrong condition ([`Parsed::Asked`]).
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, parse_integer, write_command};
@@ -100,7 +100,7 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     }
 }
 
-/// Whether the command has a condition on a local address. A second one would not count.
+/// Whether the command has a condition on a local address. A second such condition would not count.
 fn names_address(arguments: &Arguments<'_>) -> bool {
     (2..arguments.len()).any(|at| arguments.is(at, "LADDR") || arguments.is(at, "NOT-LADDR"))
 }

@@ -85,7 +85,7 @@ impl Connection {
     }
 
     /// Tells the client about changed keys: its own, or those of a client that has named it in REDIRECT
-    /// (`redirected`). Returns whether it takes such messages.
+    /// (`redirected`). Returns whether the client takes such messages.
     pub(crate) fn told_of_keys(&mut self, told: &Told, redirected: bool) -> bool {
         let (protocol, passing) = (self.face.protocol(), &self.back.passing);
         let listens = self.tracks.tell(told, redirected, protocol, passing);
@@ -192,7 +192,7 @@ impl Connection {
         self.back.passing.target()
     }
 
-    /// Returns the TLS settings of that connection, if it uses TLS.
+    /// Returns the TLS settings of the client's own connection to the store, if it uses TLS.
     #[must_use]
     pub fn direct_tls(&self) -> Option<&ClientTls> {
         self.back.passing.tls()

@@ -20,9 +20,9 @@ use crate::upstream::CallId;
 /// The commands that were taken from a client and have no reply yet.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// The replies to these commands, in their order.
+    /// The replies to the taken commands, in their order.
     pub(super) replies: Replies,
-    /// The deadlines of these commands.
+    /// The deadlines of the taken commands.
     pub(super) times: Times,
     /// The reason why the next command is not taken yet.
     pub(super) hold: Hold,

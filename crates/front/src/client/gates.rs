@@ -130,7 +130,8 @@ impl Connection {
         Err(Stop::Answered)
     }
 
-    /// Makes a command wait during CLIENT PAUSE. An error about the number of arguments does not wait.
+    /// Makes a command wait during CLIENT PAUSE. A command with a wrong number of arguments does not wait: it
+    /// gets its error at once.
     fn wait_in_pause(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let Command {
             arguments, verdict, ..

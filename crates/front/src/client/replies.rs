@@ -94,8 +94,8 @@ impl Replies {
         }
     }
 
-    /// Returns the place of a message that comes now: before the reply to the command that may have caused
-    /// it. `None`: the last place.
+    /// Returns the place of a message that comes now. The place is before the reply to the command that may
+    /// have caused the message. `None`: the last place.
     pub(super) fn message_place(&self) -> Option<usize> {
         self.slots.iter().position(|slot| {
             matches!(
@@ -141,7 +141,8 @@ impl Replies {
         };
     }
 
-    /// Adds a GET that gets this reply if the update of this call is committed.
+    /// Adds a GET of a value that an update under way sets. `call`: the update. `reply`: the reply to the GET
+    /// if the update is committed.
     pub(super) fn await_update(&mut self, call: CallId, reply: Bytes) {
         self.flight_bytes += reply.len();
         self.slots.push_back(Slot::OwnWrite { call, reply });

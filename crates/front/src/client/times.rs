@@ -15,8 +15,8 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Takes commands again. Their wait until `now` does not count if they waited for a command that blocked,
-    /// or for a client that was `congested` and is no longer.
+    /// Takes commands again. The wait of these commands until `now` does not count if they waited for a
+    /// command that blocked, or for a client that was congested. `congested`: the client is still congested.
     pub(super) fn resume(&mut self, congested: bool, now: Time) {
         if std::mem::take(&mut self.made_way) || (self.paused && !congested) {
             self.answered = now;
@@ -70,7 +70,7 @@ impl Times {
         self.made_way = true;
     }
 
-    /// Notes that a passed command has failed. If it `blocked`, the commands after it have waited for it.
+    /// Notes that a passed command has failed. If the command `blocked`, later commands have waited for it.
     pub(super) fn give_up(&mut self, blocked: bool) {
         self.made_way = blocked;
         self.fail();

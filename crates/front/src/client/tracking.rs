@@ -2,9 +2,9 @@
 //! messages about changed keys have their place among the replies ([`crate::tracking`]).
 //!
 //! Invariant: a message about a changed key comes after the replies to all commands that were taken before
-//! it. So a client never caches an old value because the reply with that value came after the message. (A
-//! command that blocks does not delay such a message: as from Redis, the message comes before the reply to
-//! that command.)
+//! it. Otherwise a reply with an old value could come after the message, and the client would cache that
+//! value. (A command that blocks does not delay such a message: as from Redis, the message comes before the
+//! reply to that command.)
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply, write_bulk, write_null};
@@ -249,7 +249,7 @@ impl Tracks {
     }
 
     /// Tells the client about keys: its own, or those of a client that has named it in REDIRECT
-    /// (`redirected`). Returns whether it takes such messages.
+    /// (`redirected`). Returns whether the client takes such messages.
     pub(super) fn tell(
         &mut self,
         told: &Told,

@@ -64,7 +64,7 @@ impl Transaction {
     }
 
     /// Returns the database after the queued commands, if they select one. As with Valkey, a failed
-    /// transaction selects none.
+    /// transaction selects no database.
     pub(super) fn database(&self) -> Option<u32> {
         self.database.filter(|_| !self.failed)
     }
@@ -330,7 +330,7 @@ impl Transaction {
         }
     }
 
-    /// Queues a command that the front answers. Returns the reply to it.
+    /// Queues a command that the front answers. Returns the reply to the client.
     pub(super) fn add_own(&mut self, own: Own) -> Bytes {
         let bytes = match &own {
             Own::Command(bytes) => bytes.len(),

@@ -86,8 +86,8 @@ enum Phase {
     Agrees(Time),
     /// Commands are taken, and answered.
     Serves,
-    /// The client has closed its sending side, and its next command waits for a reply to an earlier one: the
-    /// client's connection is closed at this time.
+    /// The client has closed its sending side, and its next command waits for the reply to an earlier one. At
+    /// this time the client's connection is closed.
     Stuck(Time),
     /// The client got the reason why it is closed.
     Lingers(Lingering),
@@ -169,7 +169,8 @@ impl Client {
         self.replies.taken_before()
     }
 
-    /// Whether the client is subscribed at a shard that will send nothing more once `new` has replaced `old`.
+    /// Whether a channel of the client's subscriptions may belong to another shard in `new` than in `old`.
+    /// The shard in `old` would send no further messages.
     pub(super) fn listens_elsewhere(&self, old: &SlotMap, new: &SlotMap) -> bool {
         (self.replies.change_subscriptions() && old.differing(new).is_some())
             || self.subscriptions.move_with(old, new)

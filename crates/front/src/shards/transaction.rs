@@ -16,7 +16,7 @@ use crate::table::Sub;
 
 /// Most commands without keys before the first key of a transaction.
 const EARLY_MAX: usize = 1024;
-/// Most bytes of these commands.
+/// Most bytes of commands without keys before the first key of a transaction.
 const EARLY_BYTES_MAX: usize = 1024 * 1024;
 
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";

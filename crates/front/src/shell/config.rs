@@ -29,7 +29,7 @@ pub struct FrontConfig {
     pub call_timeout: Duration,
     /// Address of the store for pass-through connections; `None`: the server names it.
     pub direct: Option<String>,
-    /// Password for `direct`. It replaces a password in that address.
+    /// Password for `direct`. It replaces a password in the address.
     pub direct_password: Option<Secret>,
     /// Further commands to acknowledge early (`--assume-ok`).
     pub assume_ok: Vec<String>,

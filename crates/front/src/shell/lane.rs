@@ -20,7 +20,7 @@ use crate::upstream::Time;
 
 /// Divisor of a command's time that gives the longest silence of Redis while a question is outstanding.
 const SILENCES_PER_TIMEOUT: Time = 8;
-/// Upper bound of this silence, in nanoseconds.
+/// Upper bound of the silence of Redis while a question is outstanding, in nanoseconds.
 const SILENCE_MAX: Time = 1_000_000_000;
 
 pub(super) struct Lane {

@@ -10,7 +10,7 @@ const BYTES_MAX: usize = 512 * 1024 * 1024;
 /// How long a client may continue to send, in nanoseconds.
 const TIMEOUT: Time = 10_000_000_000;
 
-/// The bytes and the time that such a client has left.
+/// The bytes and the time that a lingering client has left.
 pub(crate) struct Lingering {
     left: usize,
     until: Time,

@@ -227,7 +227,7 @@ impl<U: Upstream> Front<U> {
         self.shared.mark_open = false;
     }
 
-    /// Ends all commands that pass under the mark. None may begin without a new one.
+    /// Ends all commands that pass under the mark. No such command may begin without a new mark.
     fn lose_mark(&mut self) {
         self.forget_mark();
         for index in self.clients.indices() {

@@ -281,8 +281,8 @@ impl<U: Upstream> Front<U> {
     }
 
     /// Serves as [`Front::run`] does, with an observer. `observe` is called once a turn, at the end of the
-    /// turn. Calls are timed for it. Devices that do not answer are asked again, even without requests of
-    /// clients, so the observer sees when they answer again.
+    /// turn. For the observer, calls are timed. Devices that do not answer are asked again, even without
+    /// requests of clients, so the observer sees when they answer again.
     ///
     /// # Errors
     /// The errors of [`Front::run`].

@@ -24,8 +24,8 @@ impl DirectMover {
         }
     }
 
-    /// Notes the present addresses of the name. If the front uses another address, it changes to the first of
-    /// these. Connections to the old address are closed at their next use.
+    /// Notes the present addresses of the name. If the front uses another address, it changes to the first
+    /// address of the list. Connections to the old address are closed at their next use.
     pub fn moved(&self, addresses: Vec<SocketAddr>) {
         *self.places.lock().unwrap_or_else(PoisonError::into_inner) = addresses;
         // Fails only if the front has already ended.

@@ -1,7 +1,7 @@
 //! Logs that no answer comes from the device, or that the device accepts no calls.
 //!
 //! Each call returns an error to its client. But these errors do not tell the operator that no client at all
-//! is answered: because of a wrong address, a wrong shard, or a chain that is too short.
+//! is answered, for example because of a wrong address, a wrong shard, or a chain that is too short.
 
 use crate::upstream::{
     CROWDED, Call, CallId, Calls, Closed, Event, Outcome, Refused, Seen, SessionHandle, Submit,

@@ -1,7 +1,7 @@
 //! A socket that is read and written as far as possible without blocking.
 //!
 //! Edge-triggered: a socket counts as ready until it returns "would block". A connection that is still being
-//! made returns that too.
+//! made returns "would block", too.
 
 use std::io::{self, ErrorKind, Read, Write};
 

@@ -2,9 +2,9 @@
 //!
 //! The loop checks a flag and sleeps; another thread sets the flag and wakes the loop. Invariant: the flag is
 //! set before the wake-up is sent, and a wake-up of a loop that does not sleep is kept for the next sleep. So
-//! a loop that checked too early is woken and checks again. In the other order the loop could continue to
-//! sleep until something else happens. The code uses traits, so that the tests run exactly this code under a
-//! scheduler that tries the interleavings.
+//! a loop that checked too early is woken and checks again. If the flag were set after the wake-up, the loop
+//! could continue to sleep until something else happens. The code uses traits, so that the tests run exactly
+//! this code under a scheduler that tries the interleavings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,8 +4,9 @@
 use super::Front;
 use crate::upstream::Upstream;
 
-/// Most further changes of one client that count as one with the first. A further change counts so if it was
-/// under way when the one before it ended. A command that waits for the first waits for all of them.
+/// Most further changes of one client that count as one change with the first. This holds for a further
+/// change that was under way when the previous one ended. A command that waits for the first change waits for
+/// all of them.
 const CHAIN_MAX: u32 = 16;
 
 /// A change of a client's subscriptions that is under way.
@@ -13,7 +14,8 @@ const CHAIN_MAX: u32 = 16;
 pub(super) struct Change {
     /// Number of the change among those of all clients.
     pub(super) number: u64,
-    /// How many changes of its client directly followed the first one, and count as the same change.
+    /// Number of further changes by the same client that directly followed the first change, and count as a
+    /// part of it.
     chain: u32,
 }
 

@@ -18,11 +18,11 @@ use crate::upstream::{Time, Upstream};
 const POKE_EVERY: Time = 1_000_000_000;
 /// Divisor of a command's time that gives the longest silence of Redis.
 const SILENCES_PER_TIMEOUT: Time = 3;
-/// Upper bound of this silence, in nanoseconds.
+/// Upper bound of the silence of Redis, in nanoseconds.
 const SILENCE_MAX: Time = 3_000_000_000;
 /// Most bytes read from the connection before the clients get their turn.
 const READ_BYTES_PER_TURN: usize = 1024 * 1024;
-/// A client that gets a message is closed if it has left more than this many times `--unread-max` unread.
+/// A client that gets a message is closed if its unread bytes exceed this many times `--unread-max`.
 const UNREAD_TIMES_MAX: usize = 2;
 const NO_REDIS: &str = "the store is no Redis, and does not tell of changed keys";
 

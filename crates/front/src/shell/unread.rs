@@ -1,11 +1,11 @@
 //! Replies that clients do not read: their amount, and what happens to clients that read nothing.
 //!
 //! A client may write all its commands before it reads the first reply. So commands are taken from a client
-//! that reads nothing, up to one bound for each client and one for all together. Above the bound no more is
-//! taken from it; if it reads, it continues. If it has sent more and reads nothing for [`PATIENCE`], its
-//! connection ends with an error. If all together have too much unread, nothing is taken from clients with
-//! any unread bytes. After [`PATIENCE_WITH_ALL`] the client with the most unread bytes that reads nothing is
-//! closed.
+//! that reads nothing, up to one bound for each client and one for all together. Above the bound no further
+//! commands are taken from the client until it reads. If it has sent more commands and reads nothing for
+//! [`PATIENCE`], its connection ends with an error. If all clients together have too many unread bytes, no
+//! further commands are taken from clients that have unread bytes. After [`PATIENCE_WITH_ALL`] the client
+//! with the most unread bytes that reads nothing is closed.
 
 use super::Front;
 use super::client::Client;
@@ -14,8 +14,8 @@ use crate::upstream::{Time, Upstream};
 /// How long a client may read nothing while the front waits for it, in nanoseconds.
 const PATIENCE: Time = 1_000_000_000;
 /// If all clients together leave too many bytes unread for this time, in nanoseconds, one client is closed.
-/// This time is longer than [`PATIENCE`], so that a client that read something just before can be found idle,
-/// too, and the one with the most unread bytes is closed first.
+/// This time is longer than [`PATIENCE`]. So a client that read something just before can be found idle, too,
+/// and the client with the most unread bytes is closed first.
 const PATIENCE_WITH_ALL: Time = 2 * PATIENCE;
 /// Interval of the log messages about clients that were closed, in nanoseconds.
 const SAY_EVERY: Time = 10_000_000_000;

@@ -18,16 +18,16 @@ use crate::upstream::{Call, CallId, Calls, Outcome, SessionHandle, Submit, Time,
 
 /// Divisor of a command's time that gives the interval of the checks of clients.
 const LOOKS_PER_TIMEOUT: Time = 16;
-/// Longest interval of these checks, in nanoseconds.
+/// Longest interval of the checks of clients, in nanoseconds.
 const LOOK_EVERY_MAX: Time = 100_000_000;
 /// Divisor of a command's time that gives the interval of the questions to store and server.
 const BEATS_PER_TIMEOUT: Time = 4;
-/// Longest interval of these questions, in nanoseconds.
+/// Longest interval of the questions to store and server, in nanoseconds.
 const BEAT_EVERY_MAX: Time = 1_000_000_000;
-/// Number of such intervals without a waiting client after which the questions end.
+/// Number of intervals without a waiting client after which the questions end.
 const QUIET_BEATS: Time = 3;
 
-/// The state of these questions.
+/// The state of the checks and of the questions.
 pub(super) struct Vigil {
     look_every: Time,
     beat_every: Time,

@@ -5,9 +5,9 @@
 //! ACL LOAD.) So the front logs in once as each user that it serves. If Redis closes that connection, the
 //! front closes the connections of the user's clients, as Redis would have done.
 //! Invariants: a connection that ends together with the Redis process, or because of the front, proves
-//! nothing about its user. Only clients that logged in before it was closed are closed.
-//! Bounded: the first [`WITNESSES_MAX`] users. For other users, a deletion is noticed only if a list does not
-//! name them.
+//! nothing about its user. Only clients that logged in before their user's witness was closed are closed.
+//! Only the first [`WITNESSES_MAX`] users have a witness. For other users, a deletion is noticed only if a
+//! list of users does not name them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::store::rights::Ask;
 use crate::upstream::{Time, Upstream};
 use crate::users::{Credentials, DEFAULT};
 
-/// Most users with such a connection. Each has one.
+/// Most users with a witness. Each of them has one.
 pub(super) const WITNESSES_MAX: usize = 256;
-/// Interval of the signs of life on such a connection, in nanoseconds. It is less than the shortest time
+/// Interval of the signs of life on a witness's connection, in nanoseconds. It is less than the shortest time
 /// after which Redis closes an idle connection (`timeout`).
 const POKE_EVERY: Time = 1_000_000_000;
 

@@ -1,9 +1,9 @@
 //! The identity of the store at the other end of a connection.
 //!
-//! An address may belong to another process than the Redis that the pmnet server uses: after a failover,
-//! after a restart of Redis, or because the address means something else on this machine. So the front asks
-//! which store is at the other end of a connection. It sends no client's command on the connection before the
-//! answer matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
+//! An address may belong to another process than the Redis that the pmnet server uses. This happens after a
+//! failover, after a restart of Redis, or if the address means something else on this machine. So the front
+//! asks which store is at the other end of a connection. It sends no client's command on the connection
+//! before the answer matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
 
 use pmnet_resp::{read, reply};
 use pmnet_wire::StoreName;

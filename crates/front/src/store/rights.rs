@@ -2,8 +2,8 @@
 //!
 //! First the front logs in as itself and asks which store is at the other end: only the Redis that the pmnet
 //! server uses knows the users. Then it asks one question after the other. There are two such connections.
-//! Passwords are checked on the second one, because a connection that is logged in as a client has only that
-//! client's rights.
+//! Passwords are checked on the second connection, because a connection that is logged in as a client has
+//! only that client's rights.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

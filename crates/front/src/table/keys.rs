@@ -1,7 +1,7 @@
 //! Finds the keys among the arguments of a command. No other code finds keys.
 //!
-//! The result is that of Redis for its cluster (`COMMAND GETKEYS`). For invalid arguments it has no keys, or
-//! fewer; the store's error then says what is wrong.
+//! The result is that of Redis for its cluster (`COMMAND GETKEYS`). For invalid arguments the result has no
+//! keys, or too few; the store's error then says what is wrong.
 
 use pmnet_resp::{Arguments, parse_integer};
 

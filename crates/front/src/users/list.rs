@@ -81,7 +81,8 @@ impl Selector {
     }
 }
 
-/// Whether a pattern may match [`PROBE_KEY`]. It cannot if a part of it only matches other bytes.
+/// Whether a pattern may match [`PROBE_KEY`]. A pattern cannot match it if a part of the pattern only matches
+/// other bytes.
 fn may_match_probe(pattern: &[u8]) -> bool {
     let mut rest = pattern;
     while let [first, behind @ ..] = rest {

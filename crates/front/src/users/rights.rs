@@ -575,7 +575,8 @@ mod tests {
         }
         assert!(matches!(place(first, "GET a"), Place::Arguments(_)));
         assert_eq!(place(all, "NOSUCH a"), Place::Nowhere);
-        // Values do not matter, options do.
+        // Commands that differ only in values have the same place; with other options the place is another
+        // one.
         assert_eq!(place(some, "SET a v"), place(some, "SET a w"));
         assert_ne!(place(some, "SET a v"), place(some, "SET b v"));
         assert_ne!(place(some, "SET a v"), place(some, "SET a v GET"));

@@ -18,8 +18,8 @@ fn until(direct: &mut Client, text: &str) {
     eventually(text, || direct.ask("INFO clients").contains(text));
 }
 
-/// After an error the client's connection continues, except after WATCH: the client would believe that its
-/// keys are watched.
+/// After an error the client's connection continues. It ends only after WATCH, because the client would
+/// believe that its keys are watched.
 fn goes_on(client: &mut Client, line: &str) {
     if line.starts_with("WATCH") {
         assert_eq!(client.next(), None, "{line}");

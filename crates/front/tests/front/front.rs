@@ -330,7 +330,7 @@ fn a_transaction_is_one_call_and_a_read_if_it_only_reads() {
     let Some(redis) = Redis::start() else { return };
     let front = Running::start(&redis);
     let mut client = front.client();
-    // Directly after each other, the two would travel together.
+    // If the two commands came directly after each other, they would travel together.
     replies(&mut client, &["MULTI", "GET a", "PING", "EXEC"]);
     replies(&mut client, &["MULTI", "GET a", "SET a 1", "EXEC"]);
     assert_eq!(

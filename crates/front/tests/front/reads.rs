@@ -361,7 +361,7 @@ fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
     let mut plain = redis.client();
     for line in [
         "HSET pmnet:{0} watermark 7",
-        // A replica of the server's store has such records.
+        // If the store is a replica of the server's store, its record names another store.
         "HSET pmnet:{0} store another",
         "HDEL pmnet:{0} watermark",
         "DEL pmnet:{0}",
@@ -686,7 +686,7 @@ fn errors_of_the_store_are_the_bypasses_to_give() {
     assert!(replies[1].starts_with("-WRONGTYPE"), "{replies:?}");
     assert_eq!(replies[2], bulk("v"));
     assert_eq!(replies[3], "*1\r\n$1\r\nx\r\n");
-    // From the first read that fails, all of the rest.
+    // The first read that fails becomes a bypass, and so do all later reads.
     assert_eq!(bypassed(&front), [(true, Form::Pipeline, 3)]);
     let counters = front.stop();
     assert_eq!((counters.direct_reads, counters.bypassed_reads), (1, 3));

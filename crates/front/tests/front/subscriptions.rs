@@ -90,7 +90,7 @@ fn subscribe_and_publish(redis: &Redis, front: &Running, time: u8) {
     let [direct, through] = [redis.client(), front.client()].map(|mut client| {
         client.ask("HELLO 3");
         client.send(&all);
-        // Three of the commands cause one message more.
+        // Three of the commands cause one more message each.
         (0..lines.len() + 3)
             .map(|_| client.text())
             .collect::<Vec<String>>()

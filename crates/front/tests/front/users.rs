@@ -40,7 +40,7 @@ pub fn front(redis: &Redis) -> Running {
     front_with(redis, |_| {})
 }
 
-/// Starts such a front with changed settings.
+/// Starts a front as [`front`] does, with changed settings.
 pub fn front_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
     let direct = format!("redis://front:front@{}", redis.address);
     Running::start_as(redis, Knobs::logged_in("front front"), |config| {
@@ -411,7 +411,7 @@ fn a_subscriber_needs_no_other_right() {
             for line in &lines {
                 client.send(&command(line));
             }
-            // RESP3 has one message more.
+            // With RESP3 there is one more message.
             let count = lines.len() + usize::from(protocol == 3);
             (0..count).map(|_| client.text()).collect::<Vec<_>>()
         });

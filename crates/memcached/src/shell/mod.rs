@@ -68,7 +68,7 @@ pub struct Front {
     udp_ready: bool,
     /// Number of UDP requests that are not answered.
     exchanges: usize,
-    /// Bytes of these requests.
+    /// Bytes of UDP requests that are not answered.
     exchange_bytes: usize,
     clients: usize,
     limits: Latest<Limits>,

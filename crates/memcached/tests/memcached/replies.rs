@@ -190,7 +190,7 @@ fn nothing_is_promised_to_a_store_that_does_not_serve() {
         let said = String::from_utf8(bench.take()).unwrap();
         assert!(said.starts_with(&format!("SERVER_ERROR {error}")), "{said}");
         assert!(bench.calls.iter().all(|call| call.way == Way::Read));
-        // The store is not asked for each command, but again after a second. Changes are refused, too.
+        // The store is not asked again for each command, but only after a second. Changes are refused, too.
         bench.calls.clear();
         bench.shared.unix_millis += 999;
         for command in [SET, b"incr k 1\r\n"] {

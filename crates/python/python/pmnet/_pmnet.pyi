@@ -74,7 +74,7 @@ class Reading:
 
     @property
     def order(self) -> int:
-        """The order of that update; without an update, the order that a server must have applied to know the key."""
+        """Order of the newest update; without an update, the order that a server must have applied to know the key."""
 
 @final
 class Server:

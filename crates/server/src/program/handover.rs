@@ -35,8 +35,8 @@ pub(super) struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) items: Vec<Item>,
-    /// One slot for each bypass, in order. Bypasses with an answer are included; the others are among the
-    /// items.
+    /// One slot for each bypass, in order. This includes bypasses that already have an answer; the program
+    /// gets only the others, as items.
     pub(super) slots: Vec<Slot>,
     /// Changes of records, besides the replies.
     pub(super) records: Vec<RecordChange>,

@@ -4,7 +4,7 @@
 //! The loop, the machine and the rules are those of every server: [`serve`] runs on a thread of its own, with
 //! a store whose steps the program carries out. Invariants: one batch at a time. Nothing is confirmed to a
 //! device or a client before the program has confirmed it. The program stores its own data and the rows of
-//! the batch in one transaction; the next start needs exactly these.
+//! the batch in one transaction; the next start needs exactly these rows.
 //!
 //! ```no_run
 //! # use pmnet_server::program::{Kind, Program};

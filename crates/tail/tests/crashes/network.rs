@@ -56,7 +56,7 @@ pub struct Network {
     arrived: Vec<Range<usize>>,
     lent: Vec<u32>,
     back: Vec<u32>,
-    /// Number of turns left. It bounds the run.
+    /// Number of turns left, which bounds the run.
     turns: u64,
 }
 

@@ -19,7 +19,7 @@ use crate::client::replies::Slot;
 use crate::upstream::{Call, Outcome, Submit};
 
 /// Returns whether the outcome of the call at `index` requires that its commands are sent one by one. If so,
-/// replaces the call by them.
+/// replaces the call by its commands.
 pub(in crate::client) fn unpack(
     pending: &mut Pending,
     index: usize,

@@ -33,7 +33,7 @@ pub(in crate::client) struct Batch {
     pub(super) store_failed: bool,
     /// Different hashes of the commands' keys: at most [`READ_KEYS_MAX`] and one more.
     hashes: Vec<u64>,
-    /// The key, if every command is a GET of it.
+    /// If all commands are GETs of one key: this key.
     pub(super) key: Option<Vec<u8>>,
     /// The commands that list the keys of database 0, by index.
     pub(super) listings: Vec<(usize, Listing)>,

@@ -34,7 +34,7 @@ use crate::client::{Shared, lane};
 use crate::table::{Facts, NONDETERMINISTIC};
 use crate::upstream::{CallId, ReadAnswer, Time};
 
-/// Longest read command that may join a batch, in bytes. A longer one is a bypass.
+/// Longest read command that may join a batch, in bytes. A longer command is a bypass.
 const READ_BYTES_MAX: usize = 16 * 1024;
 /// Time without listings from the store after one could not be read from it, in nanoseconds.
 const LISTING_PAUSE: Time = 10_000_000;

@@ -317,8 +317,8 @@ impl Rights {
         matches!(self.standing(shared), Standing::Gone)
     }
 
-    /// Makes the client's command wait for this. A question that is under way goes on: a client has one
-    /// question at a time.
+    /// Makes the client's command wait for the answer to a question. A question that is under way continues:
+    /// a client has one question at a time.
     pub(super) fn ask(&mut self, stage: Asking) {
         if !matches!(self.stage, Asking::Asked | Asking::New(_)) {
             self.stage = stage;

@@ -19,7 +19,7 @@ use crate::upstream::Time;
 
 /// Divisor of a command's time that gives the longest silence of the store while a read waits.
 const SILENCES_PER_TIMEOUT: Time = 8;
-/// Upper bound of this silence, in nanoseconds.
+/// Upper bound of the store's silence while a read waits, in nanoseconds.
 const SILENCE_MAX: Time = 1_000_000_000;
 /// Longest time that a read waits for a replica, in nanoseconds, even if the replica sends something. After
 /// it the master can be asked.

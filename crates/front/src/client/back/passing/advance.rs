@@ -148,7 +148,7 @@ impl Passing {
         }
     }
 
-    /// Returns whether `call` belonged to the passage. If so, advances the passage with its outcome.
+    /// Returns whether `call` belonged to the passage. If so, advances the passage with the call's outcome.
     pub(in crate::client) fn done(
         &mut self,
         face: &mut Face,

@@ -1,9 +1,9 @@
 //! A second barrier that confirms the reply to a command that passed through (`docs/spec/reads.md` §5).
 //!
 //! If the server waits for replicas or for a sync, the store's own reply is weaker than a reply of the
-//! server: the effect can be lost with the store. So the reply waits for a second barrier, which the server
-//! records like a write. The barrier's answer is as durable as configured, and so is everything that the same
-//! store did before. If the answer names another store, the outcome of the command is unknown.
+//! server, because the effect can be lost with the store. So the reply waits for a second barrier, which the
+//! server records like a write. The barrier's answer is as durable as configured, and so is everything that
+//! the same store did before. If the answer names another store, the outcome of the command is unknown.
 
 use bytes::Bytes;
 

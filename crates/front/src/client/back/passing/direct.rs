@@ -63,7 +63,7 @@ pub(super) struct Direct {
     tried: usize,
     /// The connection is logged in as the client.
     is_client: bool,
-    /// Place of the server's records in that store, once the store was asked about them.
+    /// Place of the server's records in the connected store, once the store was asked about them.
     records: String,
     /// A command has set a state of this connection, as far as is known.
     pub(super) has_state: bool,
@@ -150,9 +150,9 @@ impl Direct {
     }
 
     /// Returns whether the next added command runs as the client. If not, logs in as the client as soon as
-    /// all earlier questions are answered (some Redis versions report no wrong password while an answer is
-    /// still to be sent). The answer must be awaited: a command that follows a failed login would run as the
-    /// front.
+    /// all earlier questions are answered, because some Redis versions report no wrong password while an
+    /// answer is still to be sent. The answer must be awaited: a command that follows a failed login would
+    /// run as the front.
     pub(super) fn acts_as_client(&mut self) -> bool {
         if self.client.is_empty() || self.is_client {
             return true;

@@ -232,7 +232,8 @@ impl Passing {
         Ok(())
     }
 
-    /// Returns whether `call` belonged to such a command. If so, advances the command with its outcome.
+    /// Returns whether `call` belonged to a command at an embedded store. If so, advances the command with
+    /// its outcome.
     pub(super) fn embedded_answered(
         &mut self,
         face: &mut Face,

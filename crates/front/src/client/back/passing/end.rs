@@ -149,7 +149,8 @@ impl Passing {
             self.passage = None;
             face.pending.times.make_way();
             if self.has_state() {
-                // The subscription is lost as well. Only the end of its connection tells the client.
+                // The subscription is lost as well. The client learns this only from the end of its
+                // connection.
                 face.end.cut_off();
             }
             self.drop_direct();

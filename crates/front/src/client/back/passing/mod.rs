@@ -29,9 +29,10 @@
 //!
 //! Invariants: before each command a barrier travels through the log, so that all acknowledged writes are
 //! applied when the store gets the command (protocol.md §2 rule 8). Two kinds of commands cannot depend on
-//! these writes and go without a barrier: commands between MULTI and EXEC, and those of a RESP2 client that
-//! is subscribed. If the connection to the store is lost with state on it (a watch, a subscription), the
-//! front closes the client's connection too. A Redis that fails would have the same effect.
+//! these writes, and go without a barrier. These are commands between MULTI and EXEC, and commands of a RESP2
+//! client that is subscribed. If the connection to the store is lost with state on it (a watch, a
+//! subscription), the front closes the client's connection too. A Redis that fails would have the same
+//! effect.
 
 mod advance;
 mod begin;
@@ -108,7 +109,7 @@ impl Passing {
         Some((direct.serial, direct.line.address))
     }
 
-    /// Returns the TLS settings of that connection, if it uses TLS.
+    /// Returns the TLS settings of the client's own connection to the store, if it uses TLS.
     pub(in crate::client) fn tls(&self) -> Option<&ClientTls> {
         self.direct.as_ref()?.tls.as_ref()
     }
@@ -171,8 +172,8 @@ impl Passing {
         })
     }
 
-    /// Returns the number of the change of subscriptions that is under way. The numbers count from the
-    /// client's connection.
+    /// Returns the number of the change of subscriptions that is under way. Changes are numbered from the
+    /// beginning of the client's connection.
     pub(in crate::client) fn changes_subscriptions(&self) -> Option<u64> {
         let passage = self.passage.as_ref()?;
         let changes = passage.is_about_subscriptions() && passage.name != "PING";

@@ -59,13 +59,13 @@ impl Marks {
 
 /// The stages of a passed command, in the usual order.
 pub(super) enum Stage {
-    /// Needs the store's name. The call, once made, asks for it.
+    /// Needs the store's name. `Some`: the call that asks for it.
     Address(Option<CallId>),
     /// Needs only a connection to the store's address: a busy store would not give its name.
     Kill,
     /// Needs the front's mark to be open.
     Mark,
-    /// Needs a barrier: all acknowledged writes must be applied. The call, once made, asks for that.
+    /// Needs a barrier: all acknowledged writes must be applied. `Some`: the call with the barrier.
     Barrier(Option<CallId>),
     /// Needs a connection that leads to the store with this name.
     Connection(StoreName),
@@ -73,7 +73,8 @@ pub(super) enum Stage {
     Login,
     /// Sent to the store.
     Sent,
-    /// The store has answered, and the server must confirm the reply. The call, once made, asks for that.
+    /// The store has answered, and the server must confirm the reply. `call`: asks for the confirmation, once
+    /// it is made.
     Confirm {
         call: Option<CallId>,
         answer: Answer,
