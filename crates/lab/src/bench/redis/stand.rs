@@ -11,7 +11,7 @@ use crate::bench::micro::refusal;
 use crate::demo::view::View;
 use crate::harness::{Binaries, Process, Ready, Spec, find_program};
 use crate::resp::{Client, Reply, write_command};
-use crate::setup::{Place, Running, ValueBytes, sweep};
+use crate::setup::{Running, ValueBytes, sweep};
 
 /// Keys that are written together before the first measurement.
 const FILL_BATCH: u64 = 500;
