@@ -159,14 +159,18 @@ fn a_flood_of_one_front_leaves_the_others_their_share() {
         let (ledger, done) = checked(&cluster);
         let fell_back = Metrics::of(front).since(&before, "pmnet_front_fallbacks_total", &[]);
         let used = Metrics::of(head).sum("pmnet_device_log_entries_used", &[]);
-        println!("{done:?}, of which {fell_back} went through the server; {used} of {ENTRIES} entries in use");
+        println!(
+            "{done:?}, of which {fell_back} went through the server; {used} of {ENTRIES} entries in use"
+        );
         assert!(used > 512.0, "the log is contended: {used}");
         let early = done[&Op::Set].saturating_sub(fell_back);
         (ledger, done, early)
     });
     let (writes, now) = (done[&Op::Set], Metrics::of(head));
     let refused = now.sum("pmnet_device_over_share_total", &["what=\"updates\""]);
-    println!("{early} of {writes} writes acknowledged by devices; {refused} updates of the flood refused");
+    println!(
+        "{early} of {writes} writes acknowledged by devices; {refused} updates of the flood refused"
+    );
     assert!(writes > 100, "{writes} writes");
     assert!(early * 100 >= writes * 80, "{early} of {writes}");
     assert!(refused > 100.0, "the flood is refused: {refused}");

@@ -171,10 +171,7 @@ const COUNTED: [(&str, usize); 17] = [
     ("busy", std::mem::offset_of!(Counters, busy) / 8),
     ("gaps", std::mem::offset_of!(Counters, gaps) / 8),
     ("full", std::mem::offset_of!(Counters, full) / 8),
-    (
-        "over_share",
-        std::mem::offset_of!(Counters, over_share) / 8,
-    ),
+    ("over_share", std::mem::offset_of!(Counters, over_share) / 8),
     ("read_hits", std::mem::offset_of!(Counters, read_hits) / 8),
     (
         "read_misses",

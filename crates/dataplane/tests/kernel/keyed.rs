@@ -272,7 +272,12 @@ impl Keys {
         }
         let known = self.sessions.get(&header.session);
         let all = known.into_iter().chain(self.tokens.iter().rev());
-        let seals = |&&token: &&u64| front_of(token).session(SHARD, token).to_client.verifies(packet);
+        let seals = |&&token: &&u64| {
+            front_of(token)
+                .session(SHARD, token)
+                .to_client
+                .verifies(packet)
+        };
         let mut all = all;
         *all.find(seals)
             .unwrap_or_else(|| panic!("nobody can verify {header}"))
