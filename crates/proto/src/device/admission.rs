@@ -2,7 +2,7 @@
 //! (`docs/spec/protocol.md` §2 rules 2, 4 and 8).
 
 use super::session::Session;
-use super::shares::Opens;
+use super::shares::NoPlace;
 use super::{Acknowledger, Device, Phase, RETRANS_GUARD, Room, Verdict};
 use crate::keys::Seal;
 use crate::rules::Rule;
@@ -139,23 +139,10 @@ impl Device {
             return Verdict::Done;
         }
         self.note_client(now, from, said.front, (open.client, open.start));
-        let share = self.table.shares.row_of(now, said.front);
-        let opens = self.may_open(now, share, room);
-        let over_share = matches!(opens, Opens::TableShare | Opens::LogShare);
-        let no_place = self.table.sessions.len() >= self.config.sessions_max;
-        if over_share {
-            self.counters.over_share_opens += 1;
-            self.table.shares.refused(share);
-        } else if no_place {
-            self.counters.crowded_opens += 1;
-            self.claim(now, share);
-        }
-        if (no_place && !over_share) || self.full {
-            self.make_room(now);
-        }
-        let crowded = no_place || opens == Opens::TableShare;
-        let log_admits = room.admits_sessions() || opens == Opens::Ahead;
-        if self.full || over_share || !log_admits || !room.fits(packet.payload) || crowded {
+        let refused = self.finds_no_place(now, said.front, room);
+        let crowded = refused == Some(NoPlace::InTable);
+        if self.full || refused.is_some() || !room.fits(packet.payload) {
+            let share = self.table.shares.row_of(now, said.front);
             self.table.shares.waits(now, share);
             self.counters.not_logged += 1;
             let reply = NotLogged {

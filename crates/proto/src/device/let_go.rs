@@ -5,7 +5,6 @@
 //! share, and another one finds no place. A mark (reads.md §5) goes
 //! only when it has been silent for long: what its client passed to the store may be executed after that client's end.
 
-use super::session::Session;
 use super::{Device, Room};
 use crate::time::{Nanos, SECOND};
 use crate::{Peer, Time};
@@ -163,14 +162,15 @@ impl Device {
         let idle = self.config.session_idle;
         let crowded = std::mem::take(&mut self.leaving.crowded);
         let quiet = if crowded { self.quiet() } else { idle };
-        let quiet = |session: &Session| {
-            // A command under a mark may still be executed in the store, long after its client is gone.
-            if is_mark(session.token) { idle } else { quiet }
-        };
-        let living = |session: &Session| !session.ended;
-        let sessions = self.table.sessions.iter();
-        let mut late: Vec<(Time, u64)> = sessions
-            .filter(|(_, session)| living(session) && now.since(session.seen) >= quiet(session))
+        let mut late: Vec<(Time, u64)> = self
+            .table
+            .sessions
+            .iter()
+            .filter(|(_, session)| {
+                // A command under a mark may still be executed in the store, long after its client is gone.
+                let quiet = if is_mark(session.token) { idle } else { quiet };
+                !session.ended && now.since(session.seen) >= quiet
+            })
             .map(|(&id, session)| (session.seen, id))
             .collect();
         if crowded {

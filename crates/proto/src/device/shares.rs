@@ -230,17 +230,13 @@ impl Shares {
     }
 }
 
-/// Whether a front may begin a session.
+/// What an OPEN lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opens {
-    /// As far as shares are concerned.
-    Yes,
-    /// And it may do so although much of the log is in use: it has less than its share.
-    Ahead,
-    /// It has its share of the table.
-    TableShare,
-    /// It has its share of the log.
-    LogShare,
+pub(super) enum NoPlace {
+    /// A place in the table of sessions.
+    InTable,
+    /// One in the log.
+    InLog,
 }
 
 impl Device {
@@ -253,17 +249,34 @@ impl Device {
         }
     }
 
-    /// Whether this front may begin a session now.
-    pub(super) fn may_open(&self, now: Time, at: u8, room: Room) -> Opens {
+    /// What an OPEN of this front lacks: because of its share, or because nothing is left. Room is made in the table, if that may help.
+    pub(super) fn finds_no_place(
+        &mut self,
+        now: Time,
+        front: Option<FrontId>,
+        room: Room,
+    ) -> Option<NoPlace> {
+        let at = self.table.shares.row_of(now, front);
         let (shares, most) = (&self.table.shares, self.config.sessions_max);
-        if shares.is_over_in_table(now, at, self.table.sessions.len(), most) {
-            Opens::TableShare
-        } else if shares.is_over(at) {
-            Opens::LogShare
-        } else if shares.is_below_in_log(now, at, room) {
-            Opens::Ahead
+        let sessions = self.table.sessions.len();
+        let beyond_in_table = shares.is_over_in_table(now, at, sessions, most);
+        let beyond_in_log = shares.is_over(at);
+        // Whoever has less than its share may begin when others have filled the log.
+        let log_admits = room.admits_sessions() || shares.is_below_in_log(now, at, room);
+        if beyond_in_table || sessions >= most || self.full {
+            self.make_room(now);
+        }
+        if beyond_in_table || beyond_in_log {
+            self.counters.over_share_opens += 1;
+            self.table.shares.refused(at);
+        } else if sessions >= most {
+            self.counters.crowded_opens += 1;
+            self.claim(now, at);
+        }
+        if beyond_in_table || sessions >= most {
+            Some(NoPlace::InTable)
         } else {
-            Opens::Yes
+            (beyond_in_log || !log_admits).then_some(NoPlace::InLog)
         }
     }
 
