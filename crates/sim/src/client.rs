@@ -68,15 +68,15 @@ pub(crate) struct ClientHost {
     pub(crate) named: u64,
     /// Reads that the head answered with an update.
     pub(crate) hits: u64,
-    /// Reads that the store answered.
+    /// Number of reads that the store answered.
     pub(crate) direct_reads: u64,
     /// Number of these reads that were made before the head answered.
     pub(crate) reads_at_once: u64,
-    /// Of them, those that a replica of the store has answered.
+    /// Number of direct reads that a replica of the store answered.
     pub(crate) replica_reads: u64,
     /// Epoch and version of the head's index, as the head stated them last.
     pub(crate) version: Option<(u32, u64)>,
-    /// Bypasses that it called since it was asked last, and until when it waits.
+    /// Bypasses called since the last [`ClientHost::take_called`], with the time until which the client waits for each.
     pub(crate) called: Vec<(u64, Time)>,
 }
 
@@ -279,7 +279,8 @@ impl ClientHost {
         self.direct.is_none() && self.reading.is_none()
     }
 
-    /// Bypasses that it called lately, and until when it waits for them.
+    /// Returns the bypasses that were called since the last call of this method, with the time until which the client
+    /// waits for each.
     pub(crate) fn take_called(&mut self) -> Vec<(u64, Time)> {
         std::mem::take(&mut self.called)
     }
