@@ -22,7 +22,7 @@ use super::{Link, RedisStore, WATERMARK, promise};
 /// all of them at once, so once is usual; more often means that its answers change.
 const RESENDS_MAX: usize = 4;
 
-/// Updates that are named when only a part of a batch was executed.
+/// Most updates that an error names when only a part of a batch was executed.
 const SHOWN_MAX: usize = 8;
 
 /// An effect that is to be sent.
@@ -88,7 +88,8 @@ impl RedisStore {
         batch: &Batch,
         after: &[u8],
     ) -> Result<Outcome, StoreError> {
-        // With a SELECT inside, a right that is taken away could lead elsewhere.
+        // If the transaction had a SELECT inside and its right were taken away, the next commands would run in the
+        // wrong database.
         let mut databases = effects.iter().flatten().map(|e| e.commands.database);
         let database = databases.next().unwrap_or(0);
         let mut transaction = Transaction::begin(link, &self.hash, database, None)?;
@@ -136,7 +137,8 @@ impl RedisStore {
             }
         }
         let (removed_count, written_count) = (removed.clone().count(), written.clone().count());
-        // With the name of the hash, of which a Redis that is not its master says so, behind the number of keys.
+        // In a Redis Cluster the script also gets the name of the records' hash, after the number of keys: a Redis that
+        // is no longer the master reports it as moved.
         let keys = usize::from(self.home.is_some());
         let values = 3 + keys + 6 + slots.len() + removed_count + 2 * written_count + runs.values();
         let number =
@@ -205,7 +207,7 @@ impl RedisStore {
         Ok(Outcome::Ran(failed))
     }
 
-    /// Of a Redis Cluster: the slots that the effects are about, and that of the records, each once.
+    /// Returns the slots of a batch in a Redis Cluster, each once: those of the effects' keys, and that of the records.
     fn slots_of(&self, link: &Link, effects: &[Option<Effect<'_>>]) -> Vec<u16> {
         let Some(home) = self.home else {
             return Vec::new();
@@ -241,7 +243,7 @@ impl RedisStore {
                 check_promises(effects, &replies)?;
                 Err(error)
             }
-            // Promised updates never get this answer.
+            // Redis never gives this answer to a promised update.
             Outcome::NoMemory(error) => Err(StoreError::Retry(error)),
             Outcome::Ran(replies) => {
                 check_promises(effects, &replies)?;
@@ -329,7 +331,7 @@ fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, St
     }
 }
 
-/// Returns an effect that Redis refuses and that may be dropped.
+/// Returns a log text about an effect that Redis refuses and that may be dropped.
 fn dropped(commands: &Commands<'_>, error: &str) -> String {
     format!(
         "{}: {error} ({})",
@@ -338,7 +340,7 @@ fn dropped(commands: &Commands<'_>, error: &str) -> String {
     )
 }
 
-/// Returns a promised update that Redis refuses, while nothing of the batch has run.
+/// Returns the error for a promised update that Redis refuses, while nothing of the batch has run.
 fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Retry(format!(
         "PM2307 Redis refuses a write that was acknowledged ({}): {error}. Put Redis right (is the command renamed in \
@@ -348,7 +350,7 @@ fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     ))
 }
 
-/// Returns the first of these effects, for people.
+/// Returns a text for people with the first of these effects.
 fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
     let shown: Vec<String> = items
         .iter()
@@ -363,7 +365,7 @@ fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
     format!("{}{more}", shown.join("; "))
 }
 
-/// Returns a batch that ended halfway; `rest` is the script's text after its first word.
+/// Returns the error for a batch that ended halfway; `rest` is the script's text after its first word.
 fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> StoreError {
     let (ran, why) = rest.split_once(' ').unwrap_or((rest, ""));
     StoreError::Fatal(match ran.parse::<usize>() {
@@ -383,7 +385,7 @@ fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> St
     })
 }
 
-/// Returns a batch of which Redis has executed a part, or a part in another database.
+/// Returns the error for a batch of which Redis has executed only a part, or a part in another database.
 fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     let then = if torn.recorded {
         "The batch counts as applied, so write these keys again, where they belong, and look for them in the database before"
@@ -398,7 +400,7 @@ fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     ))
 }
 
-/// Returns a promised update that failed alone, in the middle of its batch.
+/// Returns the error for a promised update that failed alone, in the middle of its batch.
 fn broken(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Fatal(format!(
         "PM2013 an acknowledged update is lost: Redis accepted it at first and failed to execute it ({}): {error}. The rest \

@@ -1,20 +1,19 @@
 //! The owner of a shard's records: only the process that read them last may write.
 //!
-//! A command can run long after its connection was given up: its bytes wait in a socket of a busy Redis,
-//! while the process has connected again, or was killed and replaced. So `load` writes a new value, the
-//! *owner*, into the hash in the same atomic step in which it reads the records. Under another owner
-//! nothing that this store writes has an effect: scripts compare the owner, and transactions run under a
-//! WATCH that was placed before the owner was last seen. `load` replaces only the owner that it has seen,
-//! so a late `load` of a dead process cannot take over either.
+//! A command can run long after its connection was given up: its bytes wait in a socket of a busy Redis, while the
+//! process has connected again, or was killed and replaced. So `load` writes a new value, the *owner*, into the hash in
+//! the same atomic step in which it reads the records. If the owner has changed, writes of this store have no effect:
+//! scripts compare the owner, and transactions run under a WATCH that was placed before the owner was last seen. `load`
+//! replaces only the owner that it has seen, so a late `load` of a dead process cannot take over either.
 //!
 //! A refusal on the present connection therefore has only one reason: another process has taken over.
 //! Then this process stops; otherwise the two would take the shard from each other for ever.
 //!
-//! While Redis refuses all writes for a temporary reason, a process that was the owner, and still stands
-//! there as such, reads the records without becoming the owner anew: reads go on, and every write leads to
-//! another `load`. A process that was never the owner does not: the owner of the records may go on to
-//! write them as soon as Redis lets it, and then what was read here is old. A device that is told an old
-//! watermark or epoch takes the store for one that lost data. So it waits, and answers nothing.
+//! If Redis refuses all writes for a temporary reason, a process that is still named as the owner reads the records
+//! without becoming the owner anew. Reads go on, and every write leads to another `load`. A process that was never the
+//! owner waits, and answers nothing. Otherwise the owner could write the records as soon as Redis lets it, and the
+//! values read by this process would be old. A device that receives an old watermark or epoch assumes that the store
+//! lost data.
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -27,7 +26,7 @@ use crate::OpenError;
 
 /// Field of the hash that names the owner; no record.
 pub const OWNER: &[u8] = b"owner";
-/// First word of our scripts' answer if there is another owner.
+/// First word of the error of pmnet's scripts if the records have another owner.
 pub const FENCED: &str = "FENCED";
 /// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], and reads it.
 /// HDEL comes first because Redis permits it when memory is short, and then all that follows.
@@ -38,9 +37,10 @@ local reply = redis.pcall('HDEL', KEYS[1], 'owner')
 if type(reply) == 'table' and reply.err then return {err = (string.gsub(reply.err, '^-', ''))} end
 redis.call('HSET', KEYS[1], 'owner', ARGV[2])
 return redis.call('HGETALL', KEYS[1])";
-/// Changes records if the owner is ARGV[1]: then as many to remove as ARGV[2] says, then names and values.
-/// HDEL comes first for the same reason. It selects their database itself: see `transaction`.
-/// Without a key the hash is the last of ARGV: in a transaction of a Redis Cluster whose keys are of another slot.
+/// Changes records if the owner is ARGV[1]. ARGV[2] is the number of records to remove; then come their names, then
+/// names and values of records to write. HDEL comes first for the same reason. The script selects database 0 itself:
+/// see `transaction`. If no key is given, the hash is the last of ARGV: a transaction of a Redis Cluster may have its
+/// keys in another slot.
 pub const RECORDS_LUA: &str = "redis.call('SELECT', 0)
 local hash, last_value = KEYS[1], #ARGV
 if not hash then hash, last_value = ARGV[#ARGV], #ARGV - 1 end
@@ -61,7 +61,7 @@ while at < last_value do
 end
 return 'OK'";
 
-/// Whether [`RECORDS_LUA`] may do what it does, where Redis tells (7 and newer).
+/// Lua code that checks the rights which [`RECORDS_LUA`] needs. Only Redis 7 and newer can tell.
 pub const MAY_RECORD_LUA: &str = "local may = redis.acl_check_cmd
 for _, command in ipairs(may and {{'SELECT', '0'}, {'HGET', KEYS[1], 'f'}, {'HSET', KEYS[1], 'f', 'v'},
   {'HDEL', KEYS[1], 'f'}} or {}) do
@@ -69,7 +69,7 @@ for _, command in ipairs(may and {{'SELECT', '0'}, {'HGET', KEYS[1], 'f'}, {'HSE
 end
 return 'OK'";
 
-/// Names this process, and each of its loads.
+/// Name of this process and of each of its loads.
 pub struct Owner {
     process: String,
     loads: u64,
@@ -107,12 +107,12 @@ impl Owner {
     }
 }
 
-/// Returns the error for records that are not what this server wrote last.
+/// Returns the error for records that differ from what this server wrote last.
 pub(super) fn records_changed() -> StoreError {
     StoreError::Retry("PM2308 the records in Redis were changed by another process".into())
 }
 
-/// Another process owns the records.
+/// Returns the error for records that belong to another process.
 pub fn taken_over(hash: &[u8]) -> StoreError {
     StoreError::Fatal(format!(
         "{TAKEN_OVER} ({}) in Redis, so this one stops; nothing \
@@ -135,7 +135,7 @@ fn older(hash: &[u8], found: &[u8], confirmed: &[u8]) -> StoreError {
 }
 
 impl RedisStore {
-    /// Becomes the owner and reads the records, in one step; the hash is watched afterwards.
+    /// Becomes the owner and reads the records, in one step. Afterwards the hash is watched.
     pub(super) fn claim(&mut self, link: &mut Link) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         let before = self.seen_owner(link)?;
         let owner = self.owner.next();
@@ -167,7 +167,8 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// Returns the owner that the hash has (empty: none), unless that one came after us.
+    /// Returns the present owner in the hash (empty: none). If another process became the owner after this one, returns
+    /// an error.
     fn seen_owner(&mut self, link: &mut Link) -> Result<Vec<u8>, StoreError> {
         let reply = link
             .connection
@@ -184,7 +185,7 @@ impl RedisStore {
         let (owner, watermark) = two_texts(&reply);
         let other = !owner.is_empty() && !self.owner.is_us(owner);
         if self.owner.was && other {
-            // Records older than ours are not those of a later owner: this Redis lost data.
+            // Records older than this process knows cannot come from a later owner: this Redis lost data.
             return Err(if watermark < &self.watermark[..] {
                 older(&self.hash, watermark, &self.watermark)
             } else {
@@ -201,7 +202,7 @@ impl RedisStore {
         error: &str,
     ) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         if self.url.wait_replicas > 0 || link.facts.persistence.waits(WaitFor::Updates) {
-            // These wait for a write of their own connection.
+            // WAIT and WAITAOF wait for a write of their own connection.
             return Err(refused(error, "EVAL"));
         }
         if !self.owner.was {
@@ -224,7 +225,7 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// Compares what was loaded with what this process knows to have been there.
+    /// Compares the loaded records with what this process knows of them.
     fn check_progress(&mut self, records: &[(RecordKey, Bytes)]) -> Result<(), StoreError> {
         let watermark = watermark_of(records);
         let hash = String::from_utf8_lossy(&self.hash);
@@ -238,7 +239,7 @@ impl RedisStore {
         if watermark < self.watermark {
             return Err(older(&self.hash, &watermark, &self.watermark));
         }
-        // Only the owner writes records, and of our batches only the last has an unknown outcome.
+        // Only the owner writes records, and only the last of our batches has an unknown outcome.
         if self.owner.was
             && watermark != self.watermark
             && self.in_flight.as_ref() != Some(&watermark)

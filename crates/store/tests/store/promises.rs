@@ -1,5 +1,5 @@
-//! A write that a front acknowledged before Redis saw it is never dropped because Redis refuses it: it waits, or
-//! the shard stops with a sentence that says what to do.
+//! If Redis refuses a write that a front acknowledged before Redis received it, the write is never dropped: it waits,
+//! or the shard stops with a sentence that says what to do.
 
 use crate::support::proxy::Proxy;
 use crate::support::{Redis, batch, load, payload, single, watermark};
@@ -151,8 +151,8 @@ fn a_promise_that_fails_while_it_is_executed_stops_the_shard() {
     let proxy = Proxy::start(redis.port);
     let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
     store.load().unwrap();
-    // No Redis that is set up as documented does this; so its answer to EXEC is changed on the way. (A command
-    // of so many arguments goes by MULTI.)
+    // No Redis that is set up as documented does this, so the proxy changes its answer to EXEC. (A command with so many
+    // arguments goes by MULTI.)
     proxy.answer(":0\r\n+OK\r\n", ":0\r\n-NO\r\n");
     let long = format!("MSET{}", " k v".repeat(3000));
     fatal(

@@ -1,11 +1,11 @@
-//! What the fields of the header mean in each kind of packet, under the names that they have there
+//! The meaning of the header's fields in each kind of packet, under the names that they have in this kind
 //! (`docs/spec/wire.md` §2).
 //!
-//! Purpose: one struct for each kind, a *view*: `read` takes its fields out of a header, `header` puts
-//! them into one. The bytes are those of [`Header`]; a view only says which of them are used in this kind
-//! and what they are called. So code outside of this crate never misuses a field such as `key_hash`.
-//! Invariants: `read(header(view)) == view`; what a view does not name is 0 in the header that it
-//! makes, and not looked at in the one that it reads. Nothing here allocates or can fail.
+//! Purpose: one struct for each kind, a *view*: `read` takes its fields out of a header, `header` puts them into one.
+//! The bytes are those of [`Header`]; a view only says which of them the kind uses, and under which names. So code
+//! outside of this crate never misuses a field such as `key_hash`. Invariants: `read(header(view)) == view`; a field
+//! without a name in the view is 0 in the header that it makes, and ignored in the header that it reads. This module
+//! does not allocate, and cannot fail.
 
 mod ack;
 mod append;
@@ -39,14 +39,14 @@ pub use update::{End, Update};
 
 use crate::{Flags, Header, Kind};
 
-/// Who sends it: what a sender writes into all its packets to one receiver (`docs/spec/wire.md` §1).
+/// Stamp: fields that a sender writes into all its packets to one receiver (`docs/spec/wire.md` §1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// The shard.
     pub shard: u32,
     /// The sender's epoch.
     pub epoch: u32,
-    /// The device; 0: a client or the server.
+    /// Id of the device; 0 for a client or the server.
     pub device: u32,
     /// The device's incarnation.
     pub incarnation: u32,
@@ -55,7 +55,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp of a packet that came.
+    /// Returns the stamp of a received packet.
     #[must_use]
     pub const fn of(header: &Header) -> Stamp {
         Stamp {
@@ -67,13 +67,13 @@ impl Stamp {
         }
     }
 
-    /// The same sender towards whoever has this token.
+    /// Returns this sender's stamp for a receiver with this token.
     #[must_use]
     pub const fn tagged(self, tag: u64) -> Stamp {
         Stamp { tag, ..self }
     }
 
-    /// A header with this stamp; everything else is 0.
+    /// Returns a header with this stamp; everything else is 0.
     #[must_use]
     pub(crate) const fn header(&self, kind: Kind) -> Header {
         let mut header = Header::new(kind);
@@ -86,7 +86,7 @@ impl Stamp {
     }
 }
 
-/// Where a field of a view stands in the header, or one of a row in that row.
+/// Position of a view's field in the header, or of a row's field in the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Its name in this kind.
@@ -123,15 +123,15 @@ pub struct Layout {
     pub name: &'static str,
     /// The kind of packet that it is about.
     pub kind: Kind,
-    /// Flags by which it is known from other views of this kind: all of them are set.
+    /// Flags that distinguish this view from other views of its kind: all of them are set.
     pub always: Flags,
-    /// Its fields, in the order in which the view lists them; flags are not among them.
+    /// Its fields, in the order of the view, without flags.
     pub fields: &'static [Field],
     /// Its other flags.
     pub flags: &'static [FlagName],
 }
 
-/// Makes a view: `Name = Kind, flags that are always set { field: place, … } flags { field: FLAG, … }`.
+/// Defines a view: `Name = Kind, flags that are always set { field: place, … } flags { field: FLAG, … }`.
 macro_rules! view {
     (
         $(#[$doc:meta])*
@@ -164,7 +164,7 @@ macro_rules! view {
                 }),*)?],
             };
 
-            /// The fields of a header of this kind. The caller has checked the kind.
+            /// Returns the fields of a header of this kind. The caller has checked the kind.
             #[must_use]
             #[inline]
             #[allow(unused_variables)]
@@ -175,7 +175,7 @@ macro_rules! view {
                 }
             }
 
-            /// The header that says this, by this sender.
+            /// Returns the header with these fields, from this sender.
             #[must_use]
             #[inline]
             pub const fn header(&self, stamp: &$crate::packet::Stamp) -> $crate::Header {

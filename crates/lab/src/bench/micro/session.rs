@@ -20,32 +20,33 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// How often an answer to these is looked for.
 const ASK_LOOK: Duration = Duration::from_micros(50);
 
-/// See the module's text.
+/// One client with one update at a time; see the module's text.
 pub struct Session {
-    /// Its number with the carrier.
+    /// Number of the client at the carrier.
     client: usize,
     answers: Answers,
-    /// Its keys, if the shard has keys.
+    /// Keys of the session, if the shard has keys.
     keys: Option<SessionKeys>,
-    /// Session, token and epoch of every packet; `seq` is the last one given out.
+    /// Session, token and epoch of every packet; `seq` is the last number used.
     stamp: Header,
     /// Header without seq, and its part of the payload.
     fragments: Vec<(Header, Vec<u8>)>,
-    /// The update on its way, as it was sent.
+    /// Packets of the update in flight, as they were sent.
     packets: Vec<Vec<u8>>,
-    /// Which of them were reflected.
+    /// For each packet, whether it was reflected.
     back: Vec<bool>,
     begun: Instant,
     sent: Instant,
     busy: bool,
-    /// Devices that held every update so far.
+    /// Smallest number of devices that held an update so far.
     copies: Option<u8>,
-    /// Resends and the like.
+    /// Numbers of resends and other troubles.
     pub troubles: Troubles,
 }
 
 impl Session {
-    /// A session of the device if one answers. `client` is its number with the carrier, and makes keys differ.
+    /// Opens a session if the device answers. `client` is its number at the carrier, and makes its keys differ from
+    /// others.
     pub fn open<C: Carrier>(
         carrier: &mut C,
         answers: Answers,
@@ -53,7 +54,7 @@ impl Session {
         payload_bytes: usize,
         client: usize,
     ) -> anyhow::Result<Session> {
-        // Even: no mark.
+        // An even token: the session is no mark.
         let token = fastrand::u64(1..1 << 60) << 1;
         let stamp = Header {
             session: fastrand::u64(1..),
@@ -92,7 +93,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Devices that held every update; 0 if no device claims to.
+    /// Returns the number of devices that held every update; 0 if no device states one.
     pub fn copies(&self) -> u8 {
         self.copies.unwrap_or(0)
     }
@@ -136,7 +137,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes in an answer. Gives when the update began, if it is complete now.
+    /// Handles an answer. Returns the start of the update if the answer completes it.
     pub fn receive(&mut self, datagram: &[u8]) -> anyhow::Result<Option<Instant>> {
         let complete = self.take(datagram)?;
         self.busy &= !complete;
@@ -151,7 +152,7 @@ impl Session {
             })
     }
 
-    /// Checks an answer. True: the update on its way is complete with it.
+    /// Checks an answer. Returns true if it completes the update in flight.
     fn take(&mut self, datagram: &[u8]) -> anyhow::Result<bool> {
         let packet = Packet::parse(datagram)
             .map_err(|reason| anyhow::anyhow!("an answer is damaged: {reason}"))?;
@@ -176,7 +177,7 @@ impl Session {
             }
             (Kind::Ack, Answers::Handler | Answers::Device) => {
                 if !self.busy || header.seq < self.stamp.seq {
-                    // Of a fragment before the last, or again.
+                    // The answer belongs to an earlier fragment, or came a second time.
                     self.troubles.stale += u64::from(self.fragments.len() == 1);
                     return Ok(false);
                 }
@@ -206,7 +207,7 @@ impl Session {
         }
     }
 
-    /// Sends again what is without an answer for too long.
+    /// Sends updates again whose answer is overdue.
     pub fn look<C: Carrier>(&mut self, carrier: &mut C, now: Instant) -> anyhow::Result<()> {
         if !self.busy || now.saturating_duration_since(self.sent) < RESEND {
             return Ok(());
@@ -284,7 +285,7 @@ impl Session {
             if asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
                 asked = Some(Instant::now());
                 carrier.prepare(self.client, &question)?;
-                // What is not sent is asked again.
+                // A question that cannot be sent now is asked again.
                 carrier.send(self.client, &question)?;
             }
             let Some(arrived) = carrier.receive(&mut buffer)? else {

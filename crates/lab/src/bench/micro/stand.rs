@@ -1,4 +1,4 @@
-//! A system that is set up: its network, programs and processes; all are removed when it is dropped.
+//! A system that is set up: its network, programs and processes. All of them are removed when it is dropped.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -16,21 +16,22 @@ use crate::xdp::plain::{self, Plain, Program};
 
 /// Node of the clients.
 pub const CLIENT: &str = "client1";
-/// If a process does not serve after this time, it is an error.
+/// Longest wait until a process serves.
 pub const START_MAX: Duration = Duration::from_secs(15);
 
-/// See the module's text. Fields are dropped in this order: first who uses the network.
+/// A system that is set up. Its fields are dropped in this order, so that everything that uses the network ends before
+/// the network.
 pub struct Stand {
-    /// Those that run, the last of the chain first.
+    /// Running devices, the last of the chain first.
     devices: Vec<(Role, Process)>,
     pinned: Vec<Pinned>,
     server: Option<Process>,
     _programs: Vec<Plain>,
-    /// What is at the client's end, for clients with sockets.
+    /// Program at the client's end, for clients with sockets.
     client_program: Option<Plain>,
     system: System,
     number: usize,
-    /// Key files, once it serves and has keys.
+    /// Key files, when the system serves and has keys.
     keys: Option<Keys>,
     /// Its network.
     pub network: Network,
@@ -39,7 +40,8 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// Makes the network of a system, with its programs, for clients with sockets. `number` keeps several apart.
+    /// Creates the network of a system with its programs, for clients with sockets. `number` distinguishes several
+    /// systems.
     pub fn build(system: System, number: usize) -> anyhow::Result<Stand> {
         let recipe = system.recipe();
         let prefix = format!("{PREFIX}{}-b{number}-", std::process::id());
@@ -101,7 +103,7 @@ impl Stand {
         }
         server.extend(self.cluster_key());
         self.server = Some(self.start("server", "server", server, scratch)?);
-        // The last one first: the server knows a chain from its end.
+        // The last device starts first, because the server builds a chain from its end.
         for (index, device) in devices.into_iter().rev() {
             let process = self.start_device(index, device, medium, scratch)?;
             self.devices.push((Role::Device(index), process));
@@ -146,7 +148,7 @@ impl Stand {
         crate::harness::keys::flag(self.keys.as_ref().map(|keys| &keys.cluster))
     }
 
-    /// The key that its clients have.
+    /// Returns the key of the clients.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -167,7 +169,7 @@ impl Stand {
         launch(&self.network, self.name(role), node, arguments, scratch)
     }
 
-    /// Devices, head first, and server, where they run.
+    /// Returns devices (head first) and server, if they run.
     pub fn processes(&self) -> impl Iterator<Item = (Role, &Process)> {
         let devices = self.devices.iter().rev();
         let devices = devices.map(|(role, process)| (*role, process));

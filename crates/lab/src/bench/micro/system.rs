@@ -1,5 +1,5 @@
-//! The systems that are compared: which process is where, what is attached, who answers. A new system is
-//! a name, a sentence and a recipe here; no other code distinguishes them.
+//! The systems that are compared: place of each process, attached programs, and who answers. A new system needs a name,
+//! a sentence and a recipe in this module; no other code distinguishes systems.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -19,7 +19,7 @@ pub enum Medium {
 }
 
 impl Medium {
-    /// As in titles.
+    /// Returns its name for titles.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl Medium {
         }
     }
 
-    /// As in `--media`.
+    /// Returns its name as in `--media`.
     #[must_use]
     pub const fn flag(self) -> &'static str {
         match self {
@@ -98,13 +98,13 @@ pub enum Answers {
 /// A device and its flags.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
-    /// Node in which it runs.
+    /// Namespace in which it runs.
     pub node: &'static str,
     /// Flags besides those for the log.
     pub flags: &'static [&'static str],
-    /// Its log is memory of the kernel, where it stays until it is taken out.
+    /// Whether its log is memory of the kernel, and stays there until it is taken out.
     pub in_kernel: bool,
-    /// The server reads that log itself.
+    /// Whether the server reads the device's log directly.
     pub server_reads_log: bool,
 }
 
@@ -115,17 +115,17 @@ pub struct Recipe {
     pub devices: u8,
     /// Node, interface and what is attached there.
     pub programs: &'static [(&'static str, &'static str, Program)],
-    /// Something transmits from XDP to the client: a veth takes that only if it has a program itself.
+    /// Whether something transmits from XDP to the client. A veth receives that only if it has an XDP program itself.
     pub client_takes_xdp: bool,
     /// The device to which clients send.
     pub device: Option<Device>,
-    /// The others of its chain, in order; after the last one is a server at [`SERVER`].
+    /// The other devices of its chain, in order; the server at [`SERVER`] follows the last one.
     pub behind: &'static [Device],
     /// Where clients send.
     pub target: SocketAddrV4,
     /// Who answers.
     pub answers: Answers,
-    /// What it is to be compared with: the same path with a device that only forwards.
+    /// System with which it is compared: the same path with a device that only forwards.
     pub baseline: Option<System>,
     /// Devices, server and clients have keys: each packet is sealed and verified.
     pub keyed: bool,
@@ -141,7 +141,7 @@ const THIRD_HOP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 103),
 const NIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_000);
 
 impl System {
-    /// What is measured if nothing else is said: R = 1.
+    /// Systems that are measured by default, with R = 1.
     pub const DEFAULT: [System; 9] = [
         System::Limit,
         System::ClientServerNic,
@@ -154,7 +154,7 @@ impl System {
         System::AfXdp,
     ];
 
-    /// The minimum that it is compared with.
+    /// Returns the minimum with which it is compared.
     #[must_use]
     pub const fn limit(self) -> System {
         match self {
@@ -198,7 +198,7 @@ impl System {
         format!("{} ({}, R = {copies})", self.name(), medium.title())
     }
 
-    /// A sentence about it.
+    /// Returns a sentence that describes it.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -245,13 +245,13 @@ impl System {
         }
     }
 
-    /// Whether a log is part of it.
+    /// Returns whether it has a log.
     #[must_use]
     pub const fn has_device(self) -> bool {
         self.recipe().device.is_some()
     }
 
-    /// How to set it up.
+    /// Returns how to set it up.
     #[must_use]
     pub const fn recipe(self) -> Recipe {
         match self {
@@ -445,7 +445,7 @@ const fn in_chain(node: &'static str, flags: &'static [&'static str]) -> Device 
     }
 }
 
-/// The first device of a chain, in front of [`SECOND`] or [`SECOND_OF_TWO`].
+/// The first device of a chain, before [`SECOND`] or [`SECOND_OF_TWO`].
 const FIRST: Device = in_chain(
     "device1",
     &[

@@ -26,7 +26,7 @@ pub struct Stand {
     pub running: Running,
 }
 
-/// A row that cannot be had here.
+/// A row that cannot be started on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {
     /// Which.
