@@ -22,6 +22,8 @@ pub enum Trick {
     Epoch(u8),
     /// He makes the packet, without a key: an update that its session has not sent.
     Make,
+    /// He puts other bytes into its payload, and seals it with the cluster's old key.
+    Stolen,
 }
 
 /// The two roles between which a packet travels.
@@ -50,7 +52,7 @@ struct Seal {
 
 impl Protocol {
     /// The device before this one in the chain of an epoch.
-    fn before(&self, epoch: u8, device: u8) -> Option<Node> {
+    pub(crate) fn before(&self, epoch: u8, device: u8) -> Option<Node> {
         let members = self.chain(epoch).members();
         let before = |member: &&u8| self.chain(epoch).next(**member) == Some(device);
         members
@@ -60,13 +62,13 @@ impl Protocol {
     }
 
     /// The last device of the chain of an epoch.
-    fn tail(&self, epoch: u8) -> Option<Node> {
+    pub(crate) fn tail(&self, epoch: u8) -> Option<Node> {
         let last = self.chain(epoch).members().last();
         last.map(|member| Node::Device(*member))
     }
 
     /// The hop after this device in the chain of an epoch: a device or the server.
-    fn after(&self, epoch: u8, device: u8) -> Node {
+    pub(crate) fn after(&self, epoch: u8, device: u8) -> Node {
         match self.chain(epoch).next(device) {
             Some(next) => Node::Device(next),
             None => Node::Server(self.primary(epoch)),
@@ -176,7 +178,7 @@ impl Protocol {
     fn presented(&self, trick: Trick, packet: Packet, at: Node) -> Packet {
         match (trick, packet) {
             (
-                Trick::Payload,
+                Trick::Payload | Trick::Stolen,
                 Packet::Append {
                     epoch,
                     order,
@@ -218,6 +220,13 @@ impl Protocol {
             return false;
         };
         let presented = self.presented(trick, packet, at);
+        if trick == Trick::Stolen {
+            let right = self.expected(state, presented, at).is_some();
+            return right && self.believes_the_thief(state, presented, at);
+        }
+        if !self.hears(state, packet, at) {
+            return false;
+        }
         if trick == Trick::Payload {
             // The seal was made over the payload before the change.
             has.altered = has.altered.map(|altered| !altered);
@@ -239,6 +248,9 @@ impl Protocol {
             for at in nodes() {
                 actions.push(Action::Forge(Trick::Redirect, packet, at));
                 actions.push(Action::Forge(Trick::Payload, packet, at));
+                if self.is_stolen(state) {
+                    actions.push(Action::Forge(Trick::Stolen, packet, at));
+                }
                 let others = epochs
                     .clone()
                     .filter(|epoch| in_epoch(packet, *epoch) != packet);
@@ -269,12 +281,13 @@ impl Protocol {
             return false;
         }
         let presented = self.presented(trick, packet, at);
+        let alters = matches!(trick, Trick::Payload | Trick::Stolen);
         match (presented, at) {
-            (Packet::Update { client, index }, Node::Device(device)) if trick == Trick::Payload => {
+            (Packet::Update { client, index }, Node::Device(device)) if alters => {
                 self.admits_altered(state, device, client, index)
             }
             // No process of the model reads the payload of these.
-            _ if trick == Trick::Payload && !matches!(presented, Packet::Append { .. }) => false,
+            _ if alters && !matches!(presented, Packet::Append { .. }) => false,
             (Packet::Bypass { client, index }, Node::Server(server)) => {
                 let epoch = state.servers[usize::from(server)].epoch;
                 let stamped = Packet::Stamped {

@@ -4,7 +4,7 @@ use crate::configuration::Call::{
     Confirm, End, Open, Read, ReadDirect, Set, SetDirect, Write, WriteIfNone,
 };
 use crate::configuration::Chain::{First, FirstSecond, Second, SecondFirst};
-use crate::configuration::{Change, Configuration, Goal, Reads};
+use crate::configuration::{Change, Configuration, Goal, Reads, Rollover};
 use crate::{
     catalogue_at_once, catalogue_keys, catalogue_leases, catalogue_marks, catalogue_queue,
     catalogue_reads, catalogue_replicas,
@@ -32,6 +32,7 @@ pub(crate) const BASE: Configuration = Configuration {
     impatient: false,
     abandons: false,
     adversary: false,
+    rollover: Rollover::None,
     forgetful: true,
     goals: &[Goal::AllDone],
     queue: None,

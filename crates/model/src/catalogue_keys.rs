@@ -4,7 +4,7 @@ use crate::catalogue::BASE;
 use crate::catalogue_reads::HITS;
 use crate::configuration::Call::{End, Open, Read, Set, Write, WriteIfNone};
 use crate::configuration::Chain::{First, FirstSecond, Second, SecondFirst};
-use crate::configuration::{Change, Configuration, Goal};
+use crate::configuration::{Change, Configuration, Goal, Rollover};
 
 const KEYED: Configuration = Configuration {
     adversary: true,
@@ -69,6 +69,27 @@ pub(crate) fn quick() -> Vec<Configuration> {
             programs: [&[Write], &[Write, Read]],
             capacity: 1,
             goals: &[Goal::AllDone, Goal::FallenBack, Goal::Reclaimed],
+            forgetful: true,
+            ..KEYED
+        },
+        Configuration {
+            name: "keyed-rollover",
+            about: "keys: R = 2, the cluster's key changes in the documented order, a crash of either device",
+            programs: [&[Write], &[Write]],
+            chains: &[FirstSecond],
+            crashes: 1,
+            rollover: Rollover::Ordered,
+            goals: &[Goal::Rolled, Goal::Reclaimed, Goal::Recovered],
+            forgetful: true,
+            ..KEYED
+        },
+        Configuration {
+            name: "keyed-stolen",
+            about: "keys: R = 2, the cluster's key changes in no order; when all have forgotten the old one, a thief has it",
+            programs: [&[Write], &[Write]],
+            chains: &[FirstSecond],
+            rollover: Rollover::Hurried,
+            goals: &[Goal::Rolled, Goal::Reclaimed],
             forgetful: true,
             ..KEYED
         },

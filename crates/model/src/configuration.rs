@@ -205,6 +205,17 @@ pub enum Change {
     Moved,
 }
 
+/// How the cluster's key changes (docs/spec/keys.md §7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rollover {
+    /// Not at all.
+    None,
+    /// In the documented order.
+    Ordered,
+    /// In no order; and a thief has the old key when all have forgotten it.
+    Hurried,
+}
+
 /// How [`Call::Read`] and its kin are answered (docs/spec/reads.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
@@ -257,6 +268,8 @@ pub enum Goal {
     Begun,
     /// A device that was declared stopped has joined anew, and holds a lease again.
     LeasedAgain,
+    /// The old key is forgotten, and both clients have finished their programs.
+    Rolled,
 }
 
 /// One configuration: a small world with bounds, to be searched completely.
@@ -304,6 +317,8 @@ pub struct Configuration {
     pub abandons: bool,
     /// Whether packets are sealed with keys, and an adversary without keys is there.
     pub adversary: bool,
+    /// Whether the cluster's key changes, and how.
+    pub rollover: Rollover,
     /// Whether packets that cannot have an effect any more are forgotten: fewer states, the same verdict.
     pub forgetful: bool,
     /// What must be reached.

@@ -29,6 +29,7 @@ pub mod protocol;
 pub mod queue;
 mod reads;
 mod replica;
+mod rollover;
 mod rule;
 mod rule_table;
 mod server;

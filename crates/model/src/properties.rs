@@ -10,6 +10,7 @@
 //! | only what was sent takes effect | 6, as far as damage goes; that lower epochs change nothing shows in the others |
 //! | no order has two identities | 9 |
 //! | the store is a prefix of every log | 9, and rule 3; judged where there is an adversary |
+//! | nobody is unheard for its key | none: a rollover in the documented order fails no call (keys.md §7); judged where there is one |
 //!
 //! Invariants 7, 8 and 10 are about time and processes: the simulator checks them.
 
@@ -22,7 +23,7 @@ use crate::network::Packet;
 use crate::protocol::{Action, Protocol};
 use crate::state::{Bad, Phase, State, op_of};
 
-const INVARIANTS: [(Bad, &str); 8] = [
+const INVARIANTS: [(Bad, &str); 9] = [
     (Bad::Lost, "nothing acknowledged is lost"),
     (Bad::Twice, "nothing takes effect twice"),
     (Bad::Disorder, "each session's effects are in order"),
@@ -31,9 +32,10 @@ const INVARIANTS: [(Bad, &str); 8] = [
     (Bad::Garbage, "only what was sent takes effect"),
     (Bad::Fork, "no order has two identities"),
     (Bad::Ahead, "the store is a prefix of every log"),
+    (Bad::Unheard, "nobody is unheard for its key"),
 ];
 
-const GOALS: [(Goal, &str); 19] = [
+const GOALS: [(Goal, &str); 20] = [
     (Goal::Acknowledged, "an update is acknowledged"),
     (Goal::AllDone, "both clients finish"),
     (Goal::Reclaimed, "an entry is freed"),
@@ -59,6 +61,10 @@ const GOALS: [(Goal, &str); 19] = [
     (Goal::Begun, "a bypass is answered as begun"),
     (Goal::LeasedAgain, "a removed device holds a lease again"),
     (Goal::Apart, "a replica that lags may answer a read"),
+    (
+        Goal::Rolled,
+        "the old key is forgotten, and both clients finish",
+    ),
 ];
 
 /// Whether invariant `I` holds in a state. Returns false only once: the first example is the shortest.
@@ -198,6 +204,7 @@ impl Protocol {
                 let mut again = all.filter(|(device, stopped)| *stopped > 0 && device.leased);
                 again.any(|(device, stopped)| device.epoch > stopped)
             }
+            Goal::Rolled => self.has_rolled(state),
             Goal::Begun => state.clients.iter().any(|client| client.unknown != 0),
         }
     }
@@ -229,11 +236,12 @@ impl Model for Protocol {
             invariant::<5>,
             invariant::<6>,
             invariant::<7>,
+            invariant::<8>,
         ];
         let goals: [fn(&Self, &State) -> bool; GOALS.len()] = [
             goal::<0>, goal::<1>, goal::<2>, goal::<3>, goal::<4>, goal::<5>, goal::<6>, goal::<7>,
             goal::<8>, goal::<9>, goal::<10>, goal::<11>, goal::<12>, goal::<13>, goal::<14>,
-            goal::<15>, goal::<16>, goal::<17>, goal::<18>,
+            goal::<15>, goal::<16>, goal::<17>, goal::<18>, goal::<19>,
         ];
         let wanted = GOALS
             .iter()

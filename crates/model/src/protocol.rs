@@ -69,6 +69,10 @@ pub enum Action {
     Refuse(u8),
     /// The adversary hands a packet to a process.
     Forge(Trick, Packet, Node),
+    /// A device (or, behind them, the server) takes its next key file.
+    Rekey(u8),
+    /// A front that has not begun gets a key that follows from the new one.
+    NewFront(u8),
     /// The server restarts, and forgets which incarnation it has answered (only without [`Rule::StampsRecorded`]).
     Forget,
 }
@@ -216,13 +220,16 @@ impl Protocol {
             {
                 actions.push(Action::Crash(id));
             }
-            if self.may_answer(state, id) {
+            if self.may_answer(state, id) && self.is_heard(state, id) {
                 actions.push(Action::Answer(id));
             }
         }
         self.faults(state, actions);
         if self.configuration.adversary {
             self.tricks(state, actions);
+        }
+        if self.rolls() {
+            self.rekeys(state, actions);
         }
     }
 
@@ -324,6 +331,15 @@ impl Protocol {
     pub(crate) fn take(&self, before: &State, action: Action) -> Option<State> {
         let mut state = before.clone();
         let changed = match action {
+            Action::Deliver(packet, at) if !self.hears(before, packet, at) => false,
+            Action::Rekey(at) => {
+                state.keys.files[usize::from(at)] += 1;
+                true
+            }
+            Action::NewFront(client) => {
+                state.keys.fronts[usize::from(client)] = true;
+                true
+            }
             Action::Invoke(client) => self.invoke(&mut state, client),
             Action::GiveUp(client) => self.give_up(&mut state, client),
             Action::Deliver(packet, Node::Client(client)) => {
@@ -394,6 +410,7 @@ impl Protocol {
             return None;
         }
         Self::note_versions(&mut state);
+        self.note_seals(before, &mut state);
         if state.bad == Bad::No {
             self.settle(&mut state);
         }
@@ -414,5 +431,6 @@ impl Protocol {
         if !state.record.declared && self.lost(state) {
             state.bad = Bad::Lost;
         }
+        self.look_at_keys(state);
     }
 }

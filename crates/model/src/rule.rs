@@ -193,6 +193,18 @@ pub enum Rule {
     KeyNonce,
     /// keys.md §3: verified before anything else. Without: the head counts the seq of an update first.
     KeyFirst,
+    /// keys.md §7: the new key is used when all accept it. Without: at any time.
+    RollAccepted,
+    /// The same: the old key is forgotten when nobody sends under it any more. Without: at any time.
+    RollSent,
+    /// The same: and when no session has a key that follows from it. Without: before that.
+    RollFronts,
+    /// The same: entries that were stored before are sealed anew. Without: sent as they were stored.
+    RollAnew,
+    /// The same: what is sealed with a forgotten key has no effect. Without: it is accepted for ever.
+    RollForgotten,
+    /// The same: a session whose key follows from a forgotten one has none. Without: it keeps it.
+    RollSessions,
     /// verbs.md §3, 1: messages are taken by slot. Without: as their completions are seen.
     CqOrder,
     /// The same: up to the first slot that is open. Without: past it.

@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use crate::configuration::{CLIENTS, DEVICES, KEYS, SESSIONS, STEPS};
 use crate::history::{Answer, History};
 use crate::network::Network;
+use crate::rollover::Keys;
 
 /// Orders that a log can have given out.
 pub const ORDERS: usize = 8;
@@ -223,6 +224,8 @@ pub enum Bad {
     Fork,
     /// The store has an order that a device of its epoch does not have.
     Ahead,
+    /// A process is not heard because of its key.
+    Unheard,
 }
 
 /// The world.
@@ -236,6 +239,8 @@ pub struct State {
     pub servers: [Server; 2],
     /// The configuration record.
     pub record: Record,
+    /// Who has which keys, while the cluster's key changes.
+    pub keys: Keys,
     /// Packets that may still arrive.
     pub network: Network,
     /// Ghost: what the clients may have seen.
@@ -258,6 +263,7 @@ impl Hash for State {
             hasher.write(&server.bytes());
         }
         hasher.write(&self.record.bytes());
+        hasher.write(&self.keys.bytes());
         self.network.hash(hasher);
         self.history.hash(hasher);
         self.bad.hash(hasher);

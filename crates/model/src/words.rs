@@ -1,7 +1,7 @@
 //! Steps in words, for counterexamples.
 
 use crate::adversary::Trick;
-use crate::configuration::Call;
+use crate::configuration::{Call, DEVICES};
 use crate::history::{Answer, BEGUN, SET, perform, seen};
 use crate::network::{Node, Packet};
 use crate::protocol::{Action, Protocol};
@@ -276,6 +276,7 @@ pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
                 Trick::Payload => " with another payload".to_owned(),
                 Trick::Epoch(epoch) => format!(", presented in epoch {epoch}"),
                 Trick::Make => ", made without a key".to_owned(),
+                Trick::Stolen => " with another payload, sealed with the old key".to_owned(),
             };
             format!(
                 "the adversary hands {} to {}{how}",
@@ -365,6 +366,24 @@ pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
         ),
         Action::Close(client) => format!("the store closes client {}'s connection", client + 1),
         Action::Refuse(index) => format!("the head has no room for {}", step(model, 0, index)),
+        Action::Rekey(at) => {
+            let who = match usize::from(at) {
+                DEVICES => "the server".to_owned(),
+                _ => format!("D{}", at + 1),
+            };
+            let now = match state.keys.files[usize::from(at)] {
+                0 => "accepts the new key, too",
+                1 => "sends under the new key",
+                _ => "forgets the old key",
+            };
+            format!("{who} {now}")
+        }
+        Action::NewFront(client) => {
+            format!(
+                "client {} gets a key that follows from the new one",
+                client + 1
+            )
+        }
         Action::Forget => {
             "the server restarts and forgets which incarnation it has answered".to_owned()
         }

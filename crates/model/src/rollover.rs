@@ -1,0 +1,257 @@
+//! The key of the cluster is changed while everything runs (docs/spec/keys.md §7).
+//!
+//! Each device and the server has a key file, with one key to send under and perhaps a second one that it accepts; the operator replaces it
+//! three times. A process may take the next file at any moment that his order allows, also when it comes back after a crash. A front has one key, and its session
+//! keeps the one that it began with. In the configurations in which he hurries, he keeps no order at all, and a thief has the old key from the
+//! moment on at which all have forgotten it.
+
+use crate::configuration::{CLIENTS, DEVICES, Rollover};
+use crate::network::{Node, Packet};
+use crate::protocol::{Action, Protocol};
+use crate::rule::Rule;
+use crate::state::{Bad, Phase, State};
+
+/// Devices, and the server behind them.
+pub(crate) const PROCESSES: usize = DEVICES + 1;
+/// The server, among these.
+const SERVER: usize = DEVICES;
+
+/// A key file: it sends under the old key, and accepts the new one.
+const ACCEPTS: u8 = 1;
+/// It sends under the new key, and accepts the old one.
+const SENDS: u8 = 2;
+/// It has the new key only.
+const FORGETS: u8 = 3;
+
+/// Who has which keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// The key file of each device and of the server; 0: the old key only.
+    pub files: [u8; PROCESSES],
+    /// Whether a client's session has a key that follows from the new one.
+    pub fronts: [bool; CLIENTS],
+    /// Entries of each device that are sealed with the new key, by bit (only without [`Rule::RollAnew`]).
+    pub sealed: [u8; DEVICES],
+}
+
+impl Keys {
+    pub(crate) fn bytes(&self) -> [u8; 7] {
+        let [one, two, server] = self.files;
+        let [first, second] = self.fronts;
+        let [head, tail] = self.sealed;
+        let fronts = [u8::from(first), u8::from(second)];
+        [one, two, server, fronts[0], fronts[1], head, tail]
+    }
+}
+
+/// Whether a process with this file accepts what is sealed with the new key, or with the old one.
+const fn accepts(file: u8, new: bool) -> bool {
+    if new { file >= ACCEPTS } else { file < FORGETS }
+}
+
+/// Whether a process with this file seals with the new key.
+const fn seals_anew(file: u8) -> bool {
+    file >= SENDS
+}
+
+impl Protocol {
+    /// Whether there is a rollover.
+    pub(crate) fn rolls(&self) -> bool {
+        self.configuration.rollover != Rollover::None
+    }
+
+    /// The devices of the newest chain, and the server: a device that was left out is told nothing.
+    fn in_charge(&self, state: &State) -> impl Iterator<Item = usize> {
+        let members = self.chain(state.record.epoch).members();
+        let members = members.iter().map(|member| usize::from(*member));
+        members.chain([SERVER])
+    }
+
+    fn all_have(&self, state: &State, file: u8) -> bool {
+        self.in_charge(state).all(|at| state.keys.files[at] >= file)
+    }
+
+    /// Whether all have forgotten the old key, and whoever has it may be an adversary.
+    pub(crate) fn is_stolen(&self, state: &State) -> bool {
+        self.configuration.rollover == Rollover::Hurried && self.all_have(state, FORGETS)
+    }
+
+    /// Whether this client calls nothing more.
+    fn has_ended(&self, state: &State, client: usize) -> bool {
+        let done = state.clients[client].done.count_ones();
+        usize::try_from(done).is_ok_and(|done| done == self.plan[client].len())
+    }
+
+    /// Whether the operator may give a process this file.
+    fn may_have(&self, state: &State, file: u8) -> bool {
+        if self.configuration.rollover == Rollover::Hurried {
+            return true;
+        }
+        match file {
+            SENDS => self.all_have(state, ACCEPTS) || !self.on(Rule::RollAccepted),
+            FORGETS => {
+                let over =
+                    |client: usize| state.keys.fronts[client] || self.has_ended(state, client);
+                (self.all_have(state, SENDS) || !self.on(Rule::RollSent))
+                    && ((0..CLIENTS).all(over) || !self.on(Rule::RollFronts))
+            }
+            _ => true,
+        }
+    }
+
+    /// Adds the operator's steps.
+    pub(crate) fn rekeys(&self, state: &State, actions: &mut Vec<Action>) {
+        for (at, file) in (0u8..).zip(state.keys.files) {
+            if file < FORGETS && self.may_have(state, file + 1) {
+                actions.push(Action::Rekey(at));
+            }
+        }
+        for (client, has) in (0u8..).zip(state.keys.fronts) {
+            // A session keeps the key that it began with.
+            let begins = state.clients[usize::from(client)].invoked == 0;
+            if !has && begins && self.may_have(state, SENDS) {
+                actions.push(Action::NewFront(client));
+            }
+        }
+    }
+
+    /// Without [`Rule::RollAnew`]: with which key the entries are sealed that a step has stored.
+    pub(crate) fn note_seals(&self, before: &State, state: &mut State) {
+        if self.on(Rule::RollAnew) {
+            return;
+        }
+        for at in 0..DEVICES {
+            let (was, is) = (before.devices[at].last, state.devices[at].last);
+            let sealed = &mut state.keys.sealed[at];
+            *sealed &= ((1u16 << is.min(was)) - 1).to_le_bytes()[0];
+            if seals_anew(state.keys.files[at]) {
+                let new = (was..is).map(|order| 1 << order).sum::<u8>();
+                *sealed |= new;
+            }
+        }
+    }
+
+    fn place(&self, node: Node) -> Option<usize> {
+        match node {
+            Node::Client(_) => None,
+            Node::Device(id) => Some(usize::from(id)),
+            Node::Server(_) => Some(SERVER),
+        }
+    }
+
+    /// Whether the receiver has a key with which the packet may have been sealed: the sender's present one, or the one before it.
+    pub(crate) fn hears(&self, state: &State, packet: Packet, at: Node) -> bool {
+        let keys = &state.keys;
+        let Some(receiver) = self.place(at).filter(|_| self.rolls()) else {
+            // A client has the keys of its session, whatever else changes.
+            return true;
+        };
+        let sender = match packet {
+            Packet::Update { client, .. }
+            | Packet::Bypass { client, .. }
+            | Packet::Fallback { client, .. } => {
+                let new = keys.fronts[usize::from(client)];
+                return accepts(keys.files[receiver], new) || self.keeps(new);
+            }
+            Packet::Append { epoch, to, .. } => match to {
+                Node::Device(next) => self.before(epoch, next),
+                _ => self.tail(epoch),
+            },
+            Packet::Stamped { epoch, .. } => self.tail(epoch),
+            Packet::Durable { epoch, .. }
+            | Packet::Confirm { epoch, .. }
+            | Packet::Passing { epoch, .. } => Some(self.after(epoch, self.chain(epoch).head())),
+            Packet::Applied { epoch, .. } | Packet::Reply { epoch, .. } => match at {
+                Node::Device(device) => Some(self.after(epoch, device)),
+                _ => None,
+            },
+            _ => None,
+        };
+        let Some(sender) = sender.and_then(|sender| self.place(sender)) else {
+            return true;
+        };
+        let (from, to) = (keys.files[sender], keys.files[receiver]);
+        accepts(to, false) || seals_anew(from) && accepts(to, true)
+    }
+
+    /// Without [`Rule::RollSessions`]: a session keeps keys that follow from a key which was forgotten.
+    fn keeps(&self, new: bool) -> bool {
+        !new && !self.on(Rule::RollSessions)
+    }
+
+    /// Whether a process takes what a thief has sealed with the old key.
+    pub(crate) fn believes_the_thief(&self, state: &State, packet: Packet, at: Node) -> bool {
+        if !self.is_stolen(state) {
+            return false;
+        }
+        match (packet, at) {
+            (Packet::Update { client, .. }, Node::Device(_)) => {
+                self.keeps(state.keys.fronts[usize::from(client)])
+            }
+            (Packet::Append { .. }, Node::Device(_) | Node::Server(_)) => {
+                !self.on(Rule::RollForgotten)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether every hop between this device and the server can verify the next one's answer, and the question of the one before.
+    pub(crate) fn is_heard(&self, state: &State, id: u8) -> bool {
+        if !self.rolls() {
+            return true;
+        }
+        let chain = self.chain(state.record.epoch);
+        let mut at = Some(id);
+        while let Some(device) = at {
+            if !self.understand(state, device) {
+                return false;
+            }
+            at = chain.next(device);
+        }
+        true
+    }
+
+    /// Whether a device of the newest chain and its next hop verify each other's packets.
+    fn understand(&self, state: &State, device: u8) -> bool {
+        let next = self.place(self.after(state.record.epoch, device));
+        let files = &state.keys.files;
+        let (own, next) = (files[usize::from(device)], files[next.unwrap_or(SERVER)]);
+        accepts(next, seals_anew(own)) && accepts(own, seals_anew(next))
+    }
+
+    /// Whether somebody is not heard because of the rollover alone: a hop by the one beside it, an entry by the next hop, a client by the head.
+    fn unheard(&self, state: &State) -> bool {
+        let keys = &state.keys;
+        let chain = self.chain(state.record.epoch);
+        let members = chain.members();
+        let hops = members.iter().any(|id| !self.understand(state, *id));
+        let stored = |id: &u8| {
+            let device = &state.devices[usize::from(*id)];
+            let next = self.place(self.after(state.record.epoch, *id));
+            let next = keys.files[next.unwrap_or(SERVER)];
+            let mut entries = device.applied..device.last;
+            let sealed = keys.sealed[usize::from(*id)];
+            device.phase == Phase::Serving
+                && entries.any(|order| !accepts(next, sealed & (1 << order) != 0))
+        };
+        let entries = !self.on(Rule::RollAnew) && members.iter().any(stored);
+        let head = keys.files[usize::from(chain.head())];
+        let client = |client: usize| {
+            let begun = state.clients[client].invoked > 0 && !self.has_ended(state, client);
+            begun && !accepts(head, keys.fronts[client])
+        };
+        hops || entries || (0..CLIENTS).any(client)
+    }
+
+    /// Looks for somebody who is not heard, if the operator keeps the order.
+    pub(crate) fn look_at_keys(&self, state: &mut State) {
+        if self.configuration.rollover == Rollover::Ordered && self.unheard(state) {
+            state.bad = Bad::Unheard;
+        }
+    }
+
+    /// Whether the old key is forgotten, and both clients have finished.
+    pub(crate) fn has_rolled(&self, state: &State) -> bool {
+        self.all_have(state, FORGETS) && (0..CLIENTS).all(|client| self.has_ended(state, client))
+    }
+}
