@@ -150,9 +150,7 @@ impl Device {
         let living = |session: &Session| !session.ended;
         let sessions = self.table.sessions.iter();
         let mut late: Vec<(Time, u64)> = sessions
-            .filter(|(_, session)| {
-                living(session) && now.since(session.seen) >= quiet(session)
-            })
+            .filter(|(_, session)| living(session) && now.since(session.seen) >= quiet(session))
             .map(|(&id, session)| (session.seen, id))
             .collect();
         if crowded {

@@ -33,7 +33,9 @@ use let_go::Leaving;
 use link::Link;
 use pmnet_wire::packet::{EntryKind, Identity, StaleEpoch, Stamp};
 use pmnet_wire::record::{DurableRow, Member};
-use pmnet_wire::{ClusterKey, FragmentSize, FrontId, HEADER_LEN, Header, Kind, Life, Packet, SessionKeys};
+use pmnet_wire::{
+    ClusterKey, FragmentSize, FrontId, HEADER_LEN, Header, Kind, Life, Packet, SessionKeys,
+};
 use reads::Reads;
 use recover::{Recovering, Relayed};
 use rustc_hash::FxHashMap;

@@ -543,7 +543,9 @@ impl Server {
             Some(chain) => (chain.shard_token, chain.members.as_slice()),
             None => (Ping::read(header).client, [].as_slice()),
         };
-        Verified::of(keys::verify_in_another_epoch(cluster, token, members, packet))
+        Verified::of(keys::verify_in_another_epoch(
+            cluster, token, members, packet,
+        ))
     }
 
     /// **From now on other keys of the cluster** (keys.md §7). A server without keys stays so.

@@ -343,7 +343,10 @@ fn only_what_may_admit_holds_the_fast_path() {
         flags: Flags::FALLBACK,
         ..Header::new(Kind::Response)
     };
-    assert!(bench.device.may_admit(&confirmation), "it moves the session");
+    assert!(
+        bench.device.may_admit(&confirmation),
+        "it moves the session"
+    );
 }
 
 #[test]

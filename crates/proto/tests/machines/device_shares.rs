@@ -231,7 +231,8 @@ fn a_newcomer_gets_into_a_log_that_one_front_has_filled() {
     assert!(head.begin(&mut newcomer).is_err(), "there is no room");
     head.apply(1);
     assert!(!head.write(&mut flood), "another front waits");
-    head.begin(&mut newcomer).expect("it has less than its share");
+    head.begin(&mut newcomer)
+        .expect("it has less than its share");
     // It gave up: the log is the other front's again.
     let mut gone = Client::new("gone", 3);
     head.apply(1);
