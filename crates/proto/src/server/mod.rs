@@ -12,6 +12,7 @@ pub mod decide;
 mod doubts;
 mod judge;
 mod records;
+mod room;
 
 pub use apply::{Change, Effects, Origin, Source};
 pub use bypass::Execution;
@@ -128,6 +129,10 @@ pub struct Counters {
     pub retransmissions: u64,
     /// Packets dropped: wrong shard, token, kind or epoch, or no room.
     pub dropped: u64,
+    /// Packets of bypasses dropped: the waiting room is full.
+    pub no_room: u64,
+    /// Bypasses that lost their place in the waiting room, incomplete and silent, over their front's share, or late.
+    pub abandoned: u64,
     /// Packets dropped: not sealed with the right key, or changed.
     pub forged: u64,
     /// Packets dropped: sealed for another hop than the server.
@@ -241,11 +246,11 @@ struct WaitingRoom {
     waiting: FxHashMap<u64, Waiting>,
     /// Those that are complete: barrier and session.
     ready: BTreeSet<(u64, u64)>,
-    /// What they hold, in bytes.
+    /// What they hold, in bytes; and those of them that are not complete.
     bytes: usize,
-    /// Packets of bypasses so far, and how many there were when the room was last cleared.
-    packets: u64,
-    evicted_at: u64,
+    partial_bytes: usize,
+    /// When somebody was last looked for who can go.
+    searched_at: Option<Time>,
 }
 
 /// Whose turn it is with the store.

@@ -44,7 +44,7 @@ impl RedisStore {
         let mut why_rejected: Vec<String> = Vec::new();
         let mut effects = Vec::with_capacity(batch.effects.len());
         for payload in &batch.effects {
-            match admit(link, payload)? {
+            match self.admit(link, payload)? {
                 Ok(effect) => effects.push(Some(effect)),
                 Err(why) => why_rejected.push(why),
             }
@@ -78,6 +78,66 @@ impl RedisStore {
         Err(StoreError::Retry(
             "Redis refuses other commands of the batch each time".into(),
         ))
+    }
+
+    /// Checks one payload: the effect, or (inner error) why it is rejected for good.
+    fn admit<'a>(
+        &mut self,
+        link: &mut Link,
+        payload: &'a [u8],
+    ) -> Result<Result<Effect<'a>, String>, StoreError> {
+        let commands = match Commands::parse(payload) {
+            Ok(commands) => commands,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let shown = || promise::shown(&commands);
+        let nature = match plan::check_effect(&commands, &link.commands, link.home.is_some()) {
+            Ok(nature) => nature,
+            Err(why) => return Ok(Err(format!("{}: {why}", shown()))),
+        };
+        if let Some(slot) = self.foreign_slot(link, &commands) {
+            return Ok(Err(format!(
+                "{}: slot {slot} is not of this shard, and its master does not serve it",
+                shown()
+            )));
+        }
+        let database = commands.database;
+        if database >= promise::DATABASES_MAX {
+            return Ok(Err(format!("{}: no Redis has it", shown())));
+        }
+        let Err(error) = link.try_database(database)? else {
+            self.databases = self.databases.max(database + 1);
+            return Ok(Ok(Effect { commands, nature }));
+        };
+        if error.starts_with("NOPERM") {
+            return Err(StoreError::Retry(format!(
+                "PM2305 Redis does not let its user into database {database} ({error}), for which this was acknowledged: {}. Allow \
+                 it (ACL SETUSER … +select); until then the devices keep all updates from here on",
+                shown(),
+            )));
+        }
+        // A front names a database only once Redis has selected it. One that this shard's Redis never had, nobody was promised.
+        if database >= self.databases && has_no_such(&error) {
+            return Ok(Err(format!("{}: {error}", shown())));
+        }
+        Err(StoreError::Retry(format!(
+            "PM2306 Redis has no database {database} any more ({error}), for which this was acknowledged: {}. Set `databases` in \
+             redis.conf to {} or more and restart Redis; until then the devices keep all updates from here on",
+            shown(),
+            database + 1
+        )))
+    }
+
+    /// Of a Redis Cluster: the first slot of these keys that is none of this shard's, and that the master did not serve when it was
+    /// connected to. What was sent here for it can never be applied here.
+    fn foreign_slot(&self, link: &Link, commands: &Commands<'_>) -> Option<u16> {
+        self.home?;
+        let slots = commands.iter().flat_map(|command| {
+            let arguments: Vec<&[u8]> = command.collect();
+            let keys = link.commands.slot_keys(&upper(arguments[0]), &arguments);
+            keys.iter().map(|key| slot_of(key)).collect::<Vec<_>>()
+        });
+        slots.into_iter().find(|slot| self.is_foreign(*slot))
     }
 
     /// Applies the batch by MULTI, for commands that cannot run in a script.
@@ -186,17 +246,22 @@ impl RedisStore {
             if let Some((slot, why)) = elsewhere(error, &slots) {
                 return Err(StoreError::Retry(waits_for(slot, why)));
             }
-            let refused = error.strip_prefix("REFUSED ").and_then(numbered);
-            let Some(refused) = refused else {
-                return Err(StoreError::Retry(error.to_owned()));
-            };
-            link.read_watch(&self.hash, true, &self.watermark)?;
-            link.read_wait(WaitFor::Updates, self.url.wait_replicas)?;
-            return Ok(Outcome::Refused(vec![refused]));
+            return Err(StoreError::Retry(error.to_owned()));
         }
-        let Some(failed) = elements(&reply) else {
+        let Some(mut failed) = elements(&reply) else {
             return Err(not_understood("EVALSHA", &reply));
         };
+        if failed.first().and_then(|first| text(first)) == Some(b"REFUSED") {
+            let refused = failed
+                .drain(1..)
+                .filter_map(|refusal| numbered(&String::from_utf8_lossy(text(refusal)?)));
+            let mut refused: Vec<_> = refused.collect();
+            // An effect may have several commands.
+            refused.dedup_by_key(|(index, _)| *index);
+            link.read_watch(&self.hash, true, &self.watermark)?;
+            link.read_wait(WaitFor::Updates, self.url.wait_replicas)?;
+            return Ok(Outcome::Refused(refused));
+        }
         let failed = failed.iter().filter_map(|failure| {
             let (index, error) = numbered(&String::from_utf8_lossy(text(failure)?))?;
             Some((index, reply::error(&error)))
@@ -297,38 +362,15 @@ fn check_promises(
     Ok(())
 }
 
-/// Checks one payload: the effect, or (inner error) why it is rejected for good.
-fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, String>, StoreError> {
-    let commands = match Commands::parse(payload) {
-        Ok(commands) => commands,
-        Err(error) => return Ok(Err(error.to_string())),
-    };
-    let nature = match plan::check_effect(&commands, &link.commands, link.home.is_some()) {
-        Ok(nature) => nature,
-        Err(why) => return Ok(Err(format!("{}: {why}", promise::shown(&commands)))),
-    };
-    if commands.database >= promise::DATABASES_MAX {
-        return Ok(Err(format!(
-            "{}: no Redis has it",
-            promise::shown(&commands)
-        )));
-    }
-    match link.try_database(commands.database)? {
-        Ok(()) => Ok(Ok(Effect { commands, nature })),
-        Err(error) if error.starts_with("NOPERM") => Err(StoreError::Retry(format!(
-            "PM2305 Redis does not let its user into database {} ({error}), for which this was acknowledged: {}. Allow it \
-             (ACL SETUSER … +select); until then the devices keep all updates from here on",
-            commands.database,
-            promise::shown(&commands),
-        ))),
-        Err(_) => Err(StoreError::Retry(format!(
-            "PM2306 Redis has no database {}, for which this was acknowledged: {}. Set `databases` in \
-             redis.conf to {} or more and restart Redis; until then the devices keep all updates from here on",
-            commands.database,
-            promise::shown(&commands),
-            commands.database + 1
-        ))),
-    }
+/// Returns whether Redis says that it has no such database, now and later.
+fn has_no_such(error: &str) -> bool {
+    [
+        "DB index is out of range",
+        "invalid DB index",
+        "not allowed in cluster mode",
+    ]
+    .iter()
+    .any(|words| error.contains(words))
 }
 
 /// Returns a log text about an effect that Redis refuses and that may be dropped.

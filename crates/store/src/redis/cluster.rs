@@ -215,6 +215,16 @@ impl Node {
 }
 
 impl RedisStore {
+    /// Returns whether this slot is none of this shard's, and the master did not serve it, either.
+    pub(super) fn is_foreign(&self, slot: u16) -> bool {
+        let guides = self.url.guides.as_ref().map(|guides| &guides.wanted);
+        let Some(Wanted::Slots(wanted)) = guides else {
+            return false;
+        };
+        let has = |ranges: &[RangeInclusive<u16>]| ranges.iter().any(|range| range.contains(&slot));
+        !has(wanted) && !has(&self.served_slots)
+    }
+
     /// Checks whether the node serves the slots of its shard. If it does not, a server that is starting refuses the
     /// master. A server that already runs goes on, and what needs a missing slot waits.
     pub(super) fn check_slots(&mut self, link: &mut Connection) -> Result<(), StoreError> {
@@ -232,6 +242,7 @@ impl RedisStore {
                 "PM2505 CLUSTER NODES names no node as its own".into(),
             ));
         };
+        self.served_slots.clone_from(&own.slots);
         if let Some(home) = self.home.filter(|home| own.open.contains(home)) {
             return Err(StoreError::Retry(format!(
                 "PM2501 slot {home}, where pmnet's records of this shard are, is being moved, and must stay: CLUSTER SETSLOT {home} STABLE at \

@@ -197,6 +197,8 @@ pub struct Facts {
     pub aof_is_whole: bool,
     /// Step that the AOF needs before anything is written.
     pub torn_end: TornEnd,
+    /// Databases (`databases`). 0: it does not say, or it is a node of a Redis Cluster, which may have one only.
+    pub databases: u32,
 }
 
 impl Facts {
@@ -262,7 +264,13 @@ impl Facts {
         } else {
             TornEnd::None
         };
+        let databases = match cluster {
+            true => None,
+            false => setting(connection, "databases")?,
+        };
+        let databases = databases.and_then(|number| number.parse().ok());
         Ok(Facts {
+            databases: databases.unwrap_or_default(),
             run_id: field("run_id").to_owned(),
             persistence,
             aof_is_whole: aof.enabled && (!aof.rewriting || aof.known_whole),

@@ -91,6 +91,7 @@ mod transaction;
 mod url;
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -155,6 +156,10 @@ pub struct RedisStore {
     watermark: Bytes,
     /// Value of the field `watermark` after a batch that was sent, until the outcome of that batch is known.
     in_flight: Option<Bytes>,
+    /// Databases that a Redis of this shard had at some time, as far as is known.
+    databases: u32,
+    /// Of a Redis Cluster: the slots that the master served when it was connected to.
+    served_slots: Vec<RangeInclusive<u16>>,
     seen_records: bool,
     /// Whether the configured Redis has once passed all checks.
     served: bool,
@@ -213,6 +218,8 @@ impl RedisStore {
             owed: Owed::default(),
             watermark: Bytes::new(),
             in_flight: None,
+            databases: 0,
+            served_slots: Vec::new(),
             seen_records: false,
             served: false,
             persistence: None,
@@ -258,6 +265,7 @@ impl RedisStore {
             self.sync,
         )?;
         self.check_slots(&mut connection)?;
+        self.databases = self.databases.max(facts.databases);
         self.whole_aof_of = facts.aof_is_whole.then(|| facts.run_id.clone());
         if self.persistence != Some(facts.persistence) {
             let text = facts.persistence.describe(self.url.wait_replicas);

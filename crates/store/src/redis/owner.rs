@@ -26,9 +26,11 @@ use crate::OpenError;
 
 /// Field of the hash that names the owner; no record.
 pub const OWNER: &[u8] = b"owner";
+/// Field of the hash with the highest number of databases that a Redis of this shard had; no record.
+const DATABASES: &[u8] = b"databases";
 /// First word of the error of pmnet's scripts if the records have another owner.
 pub const FENCED: &str = "FENCED";
-/// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], and reads it.
+/// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], notes that its Redis has had ARGV[3] databases, and reads it.
 /// HDEL comes first because Redis permits it when memory is short, and then all that follows.
 const CLAIM_LUA: &str = "if (redis.call('HGET', KEYS[1], 'owner') or '') ~= ARGV[1] then
   return {err = 'TRYAGAIN another process loads the records, too'}
@@ -36,6 +38,9 @@ end
 local reply = redis.pcall('HDEL', KEYS[1], 'owner')
 if type(reply) == 'table' and reply.err then return {err = (string.gsub(reply.err, '^-', ''))} end
 redis.call('HSET', KEYS[1], 'owner', ARGV[2])
+if tonumber(ARGV[3]) > (tonumber(redis.call('HGET', KEYS[1], 'databases')) or 0) then
+  redis.call('HSET', KEYS[1], 'databases', ARGV[3])
+end
 return redis.call('HGETALL', KEYS[1])";
 /// Changes records if the owner is ARGV[1]. ARGV[2] is the number of records to remove; then come their names, then
 /// names and values of records to write. HDEL comes first for the same reason. The script selects database 0 itself:
@@ -147,6 +152,7 @@ impl RedisStore {
             &self.hash,
             &before,
             &owner,
+            self.databases.to_string().as_bytes(),
         ]);
         link.add_watch(&self.hash, false);
         link.add_wait(WaitFor::Updates, self.url.wait_replicas);
@@ -158,7 +164,7 @@ impl RedisStore {
             }
             return self.read_only(link, error);
         }
-        let records = records_of(&reply)?;
+        let records = self.records_of(&reply)?;
         link.read_watch(&self.hash, false, &watermark_of(&records))?;
         link.read_wait(WaitFor::Updates, self.url.wait_replicas)?;
         self.check_progress(&records)?;
@@ -220,9 +226,30 @@ impl RedisStore {
         if let Some(error) = read::error(&reply) {
             return Err(self.patient(refused(error, "HGETALL")));
         }
-        let records = records_of(&reply)?;
+        let records = self.records_of(&reply)?;
         self.check_progress(&records)?;
         Ok(records)
+    }
+
+    /// Returns the records of a reply to HGETALL, without what is not one.
+    fn records_of(&mut self, reply: &Bytes) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
+        let not_understood =
+            || StoreError::Retry("Redis's answer to HGETALL is not understood".into());
+        let fields = read::elements(reply).ok_or_else(not_understood)?;
+        let mut found = Vec::with_capacity(fields.len() / 2);
+        for pair in fields.chunks_exact(2) {
+            let key = read::text(pair[0]).ok_or_else(not_understood)?;
+            let value = read::text(pair[1]).ok_or_else(not_understood)?;
+            match key {
+                OWNER => {}
+                DATABASES => {
+                    let number = std::str::from_utf8(value).ok().and_then(|n| n.parse().ok());
+                    self.databases = self.databases.max(number.unwrap_or_default());
+                }
+                _ => found.push((key.to_vec(), reply.slice_ref(value))),
+            }
+        }
+        Ok(found)
     }
 
     /// Compares the loaded records with what this process knows of them.
@@ -313,21 +340,6 @@ fn two_texts(reply: &[u8]) -> (&[u8], &[u8]) {
     let texts = read::elements(reply).unwrap_or_default();
     let at = |i: usize| texts.get(i).and_then(|t| read::text(t)).unwrap_or_default();
     (at(0), at(1))
-}
-
-/// Returns the records of a reply to HGETALL, without the owner.
-fn records_of(reply: &Bytes) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
-    let not_understood = || StoreError::Retry("Redis's answer to HGETALL is not understood".into());
-    let fields = read::elements(reply).ok_or_else(not_understood)?;
-    let mut found = Vec::with_capacity(fields.len() / 2);
-    for pair in fields.chunks_exact(2) {
-        let key = read::text(pair[0]).ok_or_else(not_understood)?;
-        let value = read::text(pair[1]).ok_or_else(not_understood)?;
-        if key != OWNER {
-            found.push((key.to_vec(), reply.slice_ref(value)));
-        }
-    }
-    Ok(found)
 }
 
 fn watermark_of(records: &[(RecordKey, Bytes)]) -> Bytes {

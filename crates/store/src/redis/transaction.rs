@@ -393,7 +393,8 @@ fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued
             _ if items == Items::Asked && error.starts_with("OOM ") => {
                 found.no_memory.get_or_insert_with(|| error.to_owned());
             }
-            Slot::Item(item) if items == Items::Asked && error.starts_with("NOPERM ") => {
+            // Of an item that was promised the caller makes a wait.
+            Slot::Item(item) if error.starts_with("NOPERM ") => {
                 found.refused.push((*item, error.to_owned()));
             }
             // The keys of this command could not be determined before.

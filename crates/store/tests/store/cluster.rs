@@ -251,6 +251,30 @@ fn requests_in_any_slot_have_their_record() {
     assert!(reply.starts_with("-ERR"), "{reply}");
 }
 
+/// An update for another shard's slot held up the shard: no move of slots was under way that could end.
+#[test]
+fn an_update_for_a_slot_of_another_shard_is_dropped() {
+    let Some(pair) = Pair::start() else { return };
+    let mut store = pair.store();
+    load(&mut *store);
+    let effects = [
+        single("SET foo x"),
+        payload(
+            Form::Transaction,
+            Protocol::Resp2,
+            0,
+            &["SET b half", "SET foo x"],
+        ),
+        single("MSET k2 half foo x"),
+        single("SET bar new"),
+    ];
+    assert_eq!(store.apply(&batch(&effects, 1)), Ok(3));
+    assert_eq!(pair.get("bar").as_deref(), Some("new"));
+    assert_eq!(pair.get("b"), None);
+    assert_eq!(pair.get("k2"), None);
+    assert_eq!(watermark(&load(&mut *store)), 1);
+}
+
 /// If a slot is being moved, or has moved, no command that needs it takes effect in part.
 #[test]
 fn what_meets_a_slot_that_moves_waits_as_a_whole() {

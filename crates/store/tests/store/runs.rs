@@ -193,3 +193,31 @@ fn where_set_is_not_allowed_the_batch_waits_whatever_mset_may() {
     assert_eq!(store.apply(&batch(&effects, 1)), Ok(0));
     assert_eq!(redis.get("n").as_deref(), Some("1"));
 }
+
+/// One such update held up the shard, as long as the right was missing: nobody was promised it.
+#[test]
+fn what_is_not_allowed_and_was_not_promised_is_dropped() {
+    let Some((redis, mut store)) = ready() else {
+        return;
+    };
+    rights(&redis, "-incr -flushall -flushdb");
+    let mut effects = vec![single("INCR n"); 8];
+    effects.extend([single("FLUSHALL"), single("FLUSHDB"), single("SET a v")]);
+    assert_eq!(store.apply(&batch(&effects, 1)), Ok(10));
+    assert_eq!(redis.get("a").as_deref(), Some("v"));
+    // By MULTI, since no script can run what Redis does not know.
+    effects.extend([single("NOSUCH k"), single("SET b v")]);
+    assert_eq!(store.apply(&batch(&effects, 2)), Ok(11));
+    assert_eq!(redis.get("b").as_deref(), Some("v"));
+    assert_eq!(watermark(&load(&mut *store)), 2);
+    // What was acknowledged early waits.
+    rights(&redis, "-set -mset");
+    let result = store.apply(&batch(&effects, 3));
+    assert!(
+        matches!(&result, Err(StoreError::Retry(text)) if text.contains("NOPERM")),
+        "{result:?}"
+    );
+    rights(&redis, "+set +mset");
+    load(&mut *store);
+    assert_eq!(store.apply(&batch(&effects, 3)), Ok(11));
+}
