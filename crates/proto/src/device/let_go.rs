@@ -5,6 +5,7 @@
 //! share, and another one finds no place. A mark (reads.md §5) goes
 //! only when it has been silent for long: what its client passed to the store may be executed after that client's end.
 
+use super::session::Session;
 use super::{Device, Room};
 use crate::time::{Nanos, SECOND};
 use crate::{Peer, Time};
@@ -189,9 +190,9 @@ impl Device {
             .queue
             .retain(|(_, why)| *why == LetGo::Succeeded);
         self.leaving.queue.extend(all.take(most));
-        let claims = std::mem::take(&mut self.table.shares.claims);
-        if crowded && late.len() < claims {
-            let claims = (claims - late.len()).min(MADE_ROOM_MAX);
+        if crowded {
+            let claims = std::mem::take(&mut self.table.shares.claims);
+            let claims = claims.saturating_sub(late.len()).min(MADE_ROOM_MAX);
             self.let_go_beyond_shares(now, claims);
         }
         // With no session left there is nothing to wake up for; the next OPEN starts it again.
