@@ -31,6 +31,8 @@ use crate::OpenError;
 pub const OWNER: &[u8] = b"owner";
 /// Field of the hash with the highest number of databases that a Redis of this shard had; no record.
 const DATABASES: &[u8] = b"databases";
+/// Field of the hash that is there while code of a client runs, and stays if the code changed the records (`transaction`).
+const SEAL: &[u8] = b"seal";
 /// Fields of one piece of the records, at least and at most, and its bytes: with more, the next piece has the fewest fields. (A reply has up to
 /// 16 MiB.)
 const PIECE_FIELDS_MIN: usize = 16;
@@ -122,6 +124,17 @@ impl Owner {
 /// Returns the error for records that are not what this server wrote last.
 pub(super) fn records_changed() -> StoreError {
     StoreError::Retry("PM2308 the records in Redis were changed by another process".into())
+}
+
+/// Returns the error for records that a client's code has changed.
+pub(super) fn forged(hash: &[u8]) -> StoreError {
+    let hash = String::from_utf8_lossy(hash);
+    StoreError::Fatal(format!(
+        "PM2007 a function or script of a client changed pmnet's records ({hash}) in Redis. Going on could \
+         skip acknowledged writes, or apply some twice. Remove that code (FUNCTION LIST), restore \
+         Redis's data, or start the shard anew. A server that is started before ends with this message, too. If you know that the \
+         records are right: redis-cli HDEL '{hash}' seal"
+    ))
 }
 
 /// Another process owns the records.
@@ -268,6 +281,9 @@ impl RedisStore {
             } else if reply.len() < PIECE_BYTES / 16 {
                 count = (count * 2).min(PIECE_FIELDS_MAX);
             }
+        }
+        if found.contains_key(SEAL) {
+            return Err(forged(&self.hash));
         }
         let owner = found.remove(OWNER).unwrap_or_default();
         if let Some(number) = found.remove(DATABASES) {
