@@ -87,16 +87,12 @@ if refused then return refused end
 local unwritten = error_of(redis.pcall('HSET', HASH, 'owner', OWNER)) or error_of(redis.pcall('HDEL', HASH, ''))
 if unwritten then return {err = unwritten} end
 local tried, moved = {['0'] = true}, false
-local failure = each_run(function(run, count, ordinal)
+local failure = each_run(function(run)
   if run.kind == 'flush' then
     moved = true
     local kept, why = pcall(pmnet_kept, run.database, run.name)
     why = not kept and (error_of(why) or tostring(why))
-    if why then
-      for i = 0, count - 1 do
-        refuse(ordinal + i, 'NOPERM what ' .. run.name .. ' needs to keep the records: ' .. why)
-      end
-    end
+    if why then return {err = 'NOPERM what ' .. run.name .. ' needs to keep the records: ' .. why} end
   elseif not tried[run.database] then
     local why = error_of(redis.pcall('SELECT', run.database))
     if why then return {err = 'NOPERM SELECT ' .. run.database .. ': ' .. why} end
