@@ -339,7 +339,10 @@ impl RedisStore {
             Outcome::Refused(items) => {
                 for (index, error) in items {
                     if let Some(effect) = effects.get_mut(index).and_then(Option::take) {
-                        if effect.nature.promised {
+                        // An operator's mistake with rights must not lose what clients were told.
+                        let waits =
+                            error.starts_with("NOPERM ") && promise::is_assumed(&effect.commands);
+                        if effect.nature.promised || waits {
                             return Err(kept(&effect.commands, &error));
                         }
                         why_rejected.push(dropped(&effect.commands, &error));

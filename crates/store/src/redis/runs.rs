@@ -10,6 +10,7 @@ use pmnet_wire::promise::is_promised;
 use pmnet_resp::write_bulk;
 
 use super::commands::SCRIPT_ARGUMENTS_MAX;
+use super::promise::is_assumable;
 
 /// Facts about a command that the script needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ enum Kind {
     Promised,
     /// FLUSHALL, FLUSHDB.
     Flush,
+    /// Another one for which clients may have been told OK.
+    Assumed,
     Other,
 }
 
@@ -34,6 +37,8 @@ impl Kind {
             if i == 0 { name } else { arguments[i - 1] }
         }) {
             Kind::Promised
+        } else if is_assumable(name) {
+            Kind::Assumed
         } else {
             Kind::Other
         }
@@ -45,6 +50,7 @@ impl Kind {
             Kind::Plain => "plain",
             Kind::Promised => "promised",
             Kind::Flush => "flush",
+            Kind::Assumed => "assumed",
             Kind::Other => "other",
         }
     }
