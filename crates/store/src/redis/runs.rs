@@ -260,8 +260,8 @@ mod tests {
             (
                 format!("HMSET h {}", pairs.join(" ")),
                 [
-                    "other 0 2001 HMSET, 2, h, k0, v",
-                    "other 0 3 HMSET, 1, h, k2000, v",
+                    "assumed 0 2001 HMSET, 2, h, k0, v",
+                    "assumed 0 3 HMSET, 1, h, k2000, v",
                 ],
             ),
         ] {
