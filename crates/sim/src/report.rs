@@ -78,7 +78,7 @@ impl World {
     pub(crate) fn next_phase(&mut self) {
         match self.phase {
             Phase::Load => {
-                if self.clients.iter().all(ClientHost::is_done) {
+                if self.clients.iter().all(ClientHost::is_done) && self.has_rolled() {
                     self.phase = Phase::Settle {
                         until: self.now + self.config.settle_max(),
                     };
@@ -276,6 +276,7 @@ impl World {
             let replica = self.clients[at].replica_reads;
             self.report
                 .add("of these, answered by a replica of the store", replica);
+            self.look_at_refused(at, &observed);
             history.calls.extend(observed);
             violations
                 .into_iter()
@@ -291,6 +292,7 @@ impl World {
                 self.report.add(name, count);
             }
         }
+        self.look_at_failures(&history.calls);
         for observed in &history.calls {
             self.report.calls[0] += 1;
             let column = match observed.result {

@@ -486,6 +486,15 @@ impl Client {
         self.sessions.len()
     }
 
+    /// Sessions that go on with another key than the present one (keys.md §7): they end as soon as nothing of them is under way.
+    #[must_use]
+    pub fn sessions_of_other_keys(&self) -> usize {
+        let sessions = self.sessions.values();
+        sessions
+            .filter(|session| session.has_another_front(&self.config))
+            .count()
+    }
+
     /// What it was set up with.
     #[must_use]
     pub const fn config(&self) -> &ClientConfig {

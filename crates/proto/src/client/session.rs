@@ -302,7 +302,12 @@ impl Session {
 
     /// Whether it began with another key than the front has now. It takes no more calls, and ends as soon as it has none.
     pub(super) fn has_another_key(&self, config: &ClientConfig) -> bool {
-        self.front != config.keys && !is_mark(self.token)
+        self.has_another_front(config) && !is_mark(self.token)
+    }
+
+    /// The same; a mark, too.
+    pub(super) fn has_another_front(&self, config: &ClientConfig) -> bool {
+        self.front != config.keys
     }
 
     /// The client has another key. A session that is not open yet asks anew with it: the one before may be wrong, and then nobody answers.

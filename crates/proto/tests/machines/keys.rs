@@ -372,6 +372,44 @@ fn a_recover_is_for_the_hop_that_it_names() {
     assert_eq!(passed.header.seq, 1, "for the server");
 }
 
+/// A device that has just started knows neither epoch nor sessions.
+#[test]
+fn until_it_serves_a_device_takes_recover_and_its_reply_only() {
+    let state = LogState {
+        log_uuid: 2,
+        incarnation: 1,
+        served: 1,
+        epoch: EPOCH,
+        last: 0,
+        applied: 0,
+    };
+    let mut bench = Bench::starting(keyed(2, 2), state, Vec::new());
+    is_sealed(&only(bench.tick()), CLUSTER.asking(SHARD, 2));
+    let open = Header {
+        session: 0,
+        tag: 0,
+        ..from_client(Kind::Open, 0)
+    };
+    let open = sealed(session().to_head, &open, &identity());
+    let (entry, payload) = support::device::entry(2);
+    let entry = sealed(hop_key(1), &entry, &payload);
+    let ping = sealed(hop_key(1), &from_hop(Kind::Ping, 1), &[]);
+    assert_eq!(bench.answer(client(), &open, &identity()), []);
+    assert_eq!(bench.answer(hop(2, 1), &entry, &payload), []);
+    assert_eq!(bench.answer(hop(2, 1), &ping, &[]), []);
+    assert_eq!(bench.device.counters().not_ready, 3);
+    let path = write_path(&[member(1)]);
+    let recover = Header {
+        tag: 0,
+        request: raw(77),
+        seq: 3,
+        ..from_hop(Kind::Recover, 1)
+    };
+    let recover = sealed(CLUSTER.asking(SHARD, 1), &recover, &path);
+    let passed = only(bench.answer(hop(2, 1), &recover, &path));
+    is_sealed(&passed, CLUSTER.asking(SHARD, 2));
+}
+
 /// Entries that were stored before the device served with these keys are sealed when they are sent.
 #[test]
 fn entries_of_before_are_sealed_anew() {
@@ -399,6 +437,50 @@ fn entries_of_before_are_sealed_anew() {
     let verdict = bench.give(support::device::server(), &reply, &table);
     bench.resume(&verdict);
     is_sealed(&only(bench.forwards()), hop_key(1));
+}
+
+/// The pipeline in the kernel of the last device appends entries without a MAC, and its process makes that when it sends them.
+#[test]
+fn an_entry_without_a_mac_is_sealed_when_it_is_sent() {
+    let mut bench = head();
+    let first = sealed(session().to_head, &update(1), b"payload");
+    let entry = bench.admit(&first, b"payload");
+    let as_it_appends = Header { tag: 0, ..entry };
+    let frame = support::datagram(&as_it_appends, b"payload");
+    *bench.frames.last_mut().expect("just appended") = frame;
+    bench.device.persisted(2);
+    let sent = bench.forwards();
+    assert_eq!(kinds(&sent), [Kind::Append; 2]);
+    for sent in sent {
+        is_sealed(&sent, hop_key(1));
+    }
+}
+
+/// A packet of another epoch is verified with the key of its own: it may be of a hop that was left out, or that knows a later chain.
+#[test]
+fn what_a_hop_has_sealed_in_another_epoch_is_genuine() {
+    let mut bench = serving(2, 2, &[]);
+    let in_epoch = |epoch, sender, by| {
+        let ping = Header {
+            epoch,
+            tag: 0,
+            ..from_hop(Kind::Ping, sender)
+        };
+        sealed(CLUSTER.hop(LIFE, epoch, by), &ping, &[])
+    };
+    let earlier = only(bench.answer(hop(2, 1), &in_epoch(EPOCH - 1, 7, 7), &[]));
+    assert_eq!(earlier.header.kind, Kind::StaleEpoch);
+    is_sealed(&earlier, hop_key(2));
+    let forged = bench.device.counters().forged;
+    assert_eq!(bench.answer(hop(2, 1), &in_epoch(EPOCH - 1, 7, 8), &[]), []);
+    assert_eq!(
+        bench.device.counters().forged,
+        forged + 1,
+        "of nobody known"
+    );
+    bench.give(hop(2, 1), &in_epoch(EPOCH + 1, 1, 1), &[]);
+    let asks = only(bench.tick());
+    assert_eq!(asks.header.kind, Kind::Recover, "of a later epoch");
 }
 
 #[test]
